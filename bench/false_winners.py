@@ -10,7 +10,7 @@ that 2.5 % of false claims are expected of an interval that holds.
 
 ``as searched`` claims from the figures of the search itself, with the deviation between sessions
 that the gate assumes; ``alternately`` claims from the rounds, as `gpuenergy ab` does
-(`gate/ratio.py`); ``allowing for what lasts`` widens that interval by the part of the deviation
+(`record/ratio.py`); ``allowing for what lasts`` widens that interval by the part of the deviation
 between sessions that rounds of one session may not show. The scatter is that of the project's
 intervals: see `Noise`.
 """
@@ -28,10 +28,10 @@ import numpy.typing as npt
 from gate_simulation import TRIAL_SD_ENERGY, TRIAL_SD_TIME
 
 from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.gate.ratio import Sample, log_ratio, paired_log_ratio
-from pytest_gpuenergy.gate.settings import SAME_BOARD_SD
 from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.ratio import Sample, log_ratio, paired_log_ratio
+from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import InputError
 

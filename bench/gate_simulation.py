@@ -21,13 +21,14 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import SAME_BOARD_SD, GateSettings
+from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Verdict
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
 from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.workloads.workload import IoContract

@@ -4,8 +4,9 @@
     python bench/product_tables.py gemm.json
     python bench/product_tables.py gemm.json --plot gemm.svg
 
-The fastest contender is bold, and `*` marks one that the power limit held back. Products that
-differ in the distribution of their inputs alone are compared too, and the plot then shows these.
+Contenders that may be the fastest, within noise, are bold, and `*` marks one that the power limit
+held back. Products that differ in the distribution of their inputs alone are compared too, and the
+plot then shows these. All that is plotted has its 95 % interval.
 The plot, SVG or PNG depending on the file name, requires ``pip install vl-convert-python``.
 """
 
@@ -22,11 +23,13 @@ from statistics import fmean
 from typing import Any
 
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.best_perf import AS_EXACT
 from pytest_gpuenergy.report.plot import draw
 from pytest_gpuenergy.report.store import Report, load_report, merge
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.report.text import figures
+from pytest_gpuenergy.report.ties import tie
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 
 PEER = "cublas"
@@ -129,7 +132,7 @@ def _by_size(rows: Mapping[Product, Row]) -> str:
     return markdown_table(
         ("M x N x K", *(f"{name}: TFLOP/s, mJ" for name in names)),
         [
-            (product.size, *(_cell(row.get(name), best=_best(row) == name) for name in names))
+            (product.size, *(_cell(row.get(name), best=name in _best(row)) for name in names))
             for product, row in sorted(rows.items(), key=lambda pair: math.prod(pair[0].sizes))
         ],
     )
@@ -145,10 +148,11 @@ def _cell(one: Measurement | None, *, best: bool) -> str:
     return f"{f'**{speed}**' if best else speed}, {figures(one.energy_mj)}"
 
 
-def _best(row: Row) -> str | None:
-    """Which contender is the fastest."""
-    times = {name: one.time_ms for name, one in row.items() if one.time_ms is not None}
-    return min(times, key=lambda name: times[name]) if times else None
+def _best(row: Row) -> set[str]:
+    """The contenders that may be the fastest, within noise."""
+    found = tie(list(row.values()), Metric.TIME)
+    fastest = set(map(id, found.rows)) if found is not None else set()
+    return {name for name, one in row.items() if id(one) in fastest}
 
 
 def _against_peer(rows: Mapping[Product, Row]) -> Iterator[str]:
@@ -202,9 +206,15 @@ def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
             "size": product.size,
             "inputs": product.distribution,
             "contender": name,
-            "TFLOP/s": one.gflops / 1e3,
-            "TFLOP/s/W": (one.gflops_per_w or 0.0) / 1e3,
-            "W": one.power_w,
+            **_with_ends("TFLOP/s", one.gflops / 1e3, _relative(one, Metric.TIME)),
+            **_with_ends(
+                "TFLOP/s/W", (one.gflops_per_w or 0.0) / 1e3, _relative(one, Metric.ENERGY)
+            ),
+            **_with_ends(
+                "W",
+                one.power_w or 0.0,
+                math.hypot(_relative(one, Metric.ENERGY), _relative(one, Metric.TIME)),
+            ),
         }
         for product, row in sorted(
             (several or rows).items(), key=lambda pair: math.prod(pair[0].sizes)
@@ -218,14 +228,31 @@ def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
         {
             "width": 260,
             "height": 180,
-            "mark": {"type": "point", "filled": True, "size": 90}
-            if several
-            else {"type": "line", "point": True},
             "encoding": {
                 "x": {"field": along, "type": "nominal", "sort": None, "title": along},
-                "y": {"field": figure, "type": "quantitative", "scale": {"zero": True}},
                 "color": {"field": "contender", "type": "nominal"},
             },
+            "layer": [
+                {
+                    "mark": {"type": "point", "filled": True, "size": 90}
+                    if several
+                    else {"type": "line", "point": True},
+                    "encoding": {
+                        "y": {"field": figure, "type": "quantitative", "scale": {"zero": True}}
+                    },
+                },
+                {
+                    "mark": "errorbar",
+                    "encoding": {
+                        "y": {
+                            "field": f"{figure} from",
+                            "type": "quantitative",
+                            "title": figure,
+                        },
+                        "y2": {"field": f"{figure} to"},
+                    },
+                },
+            ],
         }
         for figure in shown
     ]
@@ -235,6 +262,21 @@ def plot(rows: Mapping[Product, Row], gpu: str) -> dict[str, Any]:
         "facet": {"row": {"field": "product", "type": "nominal", "title": None}},
         "spec": {"hconcat": charts},
         "resolve": {"scale": {"y": "independent", "x": "independent"}},
+    }
+
+
+def _relative(one: Measurement, metric: Metric) -> float:
+    """Half the width of a figure's interval, as a fraction; 0 without an interval."""
+    found = one.estimate(metric)
+    return 0.0 if found is None else found.relative_half_width
+
+
+def _with_ends(name: str, value: float, relative: float) -> dict[str, float]:
+    """A value for the plot, with the ends of its interval."""
+    return {
+        name: value,
+        f"{name} from": value * (1 - relative),
+        f"{name} to": value * (1 + relative),
     }
 
 

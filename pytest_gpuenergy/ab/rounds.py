@@ -16,11 +16,11 @@ from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
-from pytest_gpuenergy.gate.ratio import paired_log_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.ratio import paired_log_ratio
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)

@@ -6,7 +6,6 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,7 +170,7 @@ def _perf(arguments: Namespace) -> int:
     options = {
         "--gemm": sizes,
         "--gpuenergy-json": out / "report.json",
-        "--gpuenergy-html": out / "report.html" if find_spec("plotly") else None,
+        "--gpuenergy-html": out / "report.html",
         "--gpuenergy-csv": out / "csv",
         "--gpuenergy-cache": arguments.cache,
         "--records": arguments.records,

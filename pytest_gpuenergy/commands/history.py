@@ -57,7 +57,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
 
     check_outputs({"json": arguments.json, "md": arguments.md})
-    reports = sorted(_load(Path.cwd()), key=lambda report: report.run.started)
+    reports = sorted(runs_of_project(Path.cwd()), key=lambda report: report.run.started)
     if arguments.runs is not None:
         reports = reports[-arguments.runs :]
     found = history(reports, Metric(arguments.metric), arguments.words.split())
@@ -70,7 +70,12 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _load(root: Path) -> list[Report]:
+def runs_of_project(root: Path) -> list[Report]:
+    """The runs of the project in ``root``; one that cannot be read is left out, and named.
+
+    Raises:
+        InputError: there is none.
+    """
     from pytest_gpuenergy.report.store import HOME, is_run, load_report
 
     reports = []

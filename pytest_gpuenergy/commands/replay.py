@@ -114,7 +114,7 @@ def run(arguments: Namespace) -> int:
         schema_document,
         write_report,
     )
-    from pytest_gpuenergy.report.html import check_html, write_html
+    from pytest_gpuenergy.report.html import write_html
     from pytest_gpuenergy.report.store import Report
     from pytest_gpuenergy.report.views import write_view
     from pytest_gpuenergy.support.errors import InputError
@@ -138,8 +138,6 @@ def run(arguments: Namespace) -> int:
             "--runs is for models on one GPU, since several launch what they exchange equally "
             "often: leave it out."
         )
-    if arguments.html is not None:
-        check_html()
     if ranks == 1:
         reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
     elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
         example="""
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
-gpuenergy report --html now.html --baseline nightly.json
+gpuenergy report --html now.html --baseline nightly.json --trend
 gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
 gpuenergy report nightly.json --json -
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
@@ -74,6 +74,13 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         metavar="RUN",
         help="Earlier run or JSON report with which the HTML page compares",
     )
+    parser.add_argument(
+        "--trend",
+        metavar="RUN",
+        nargs="*",
+        help="Earlier runs whose figures the HTML page shows over time (without RUN: all of this "
+        "project)",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -81,11 +88,13 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.report.store import merge
 
     asked = {name: getattr(arguments, name) for name in _TEXTS}
-    if arguments.baseline is not None and asked["html"] is None:
-        raise InputError("--baseline is shown on the HTML page only: give --html too.")
+    for name in ("baseline", "trend"):
+        if getattr(arguments, name) is not None and asked["html"] is None:
+            raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
-    check_outputs(paths, [*arguments.runs, arguments.baseline], folders)
+    read = [*arguments.runs, arguments.baseline, *(arguments.trend or ())]
+    check_outputs(paths, read, folders)
     if arguments.schema is not None:
         from pytest_gpuenergy.report.schema import schema_document
 
@@ -93,10 +102,12 @@ def run(arguments: Namespace) -> int:
     written = [*asked.values(), *folders.values(), arguments.parquet]
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
-    report = merge(_load(find_runs(arguments.runs), arguments.gpu))
+    runs = _load(find_runs(arguments.runs), arguments.gpu)
+    report = merge(runs)
     for name, target in asked.items():
         if target is not None:
-            _write(_text(name, report, arguments.baseline), target)
+            text = _page(report, runs, arguments) if name == "html" else _text(name, report)
+            _write(text, target)
     if arguments.csv is not None:
         from pytest_gpuenergy.report.views import write_classic_csv
 
@@ -147,16 +158,13 @@ def check_outputs(
     check_targets(targets, [file for run in found for file in files_read(run)])
 
 
-def _text(name: str, report: Report, baseline: str | None) -> str:
-    """The view that the option ``name`` asks for."""
-    from pytest_gpuenergy.report.html import html_page
+def _text(name: str, report: Report) -> str:
+    """The view that the option ``name`` asks for; the page is `_page`."""
     from pytest_gpuenergy.report.markdown import markdown
     from pytest_gpuenergy.report.tidy import tidy_csv
     from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
     from pytest_gpuenergy.report.views import json_document
 
-    if name == "html":
-        return html_page(report, _load(find_runs([baseline]), None)[0] if baseline else None)
     views = {
         "json": json_document,
         "tidy": tidy_csv,
@@ -167,12 +175,31 @@ def _text(name: str, report: Report, baseline: str | None) -> str:
     return views[name](report)
 
 
-def _print_summary(report: Report) -> None:
-    from pytest_gpuenergy.report.tables import summary
+def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
+    """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
+    from pytest_gpuenergy.commands.history import runs_of_project
+    from pytest_gpuenergy.gate.page import trend_values, verdicts_of
+    from pytest_gpuenergy.gate.settings import GateSettings
+    from pytest_gpuenergy.report.html import html_page
 
-    label = " (emulated)" if report.run.emulated else ""
-    print_lines([f"{report.run.gpu_name}{label}, run {report.run.run_id}"])
-    print_lines(summary(report.measurements, emulated=report.run.emulated))
+    baseline = verdicts = trend = None
+    if arguments.baseline is not None:
+        (baseline,) = _load(find_runs([arguments.baseline]), None)
+        verdicts = verdicts_of(baseline, report, GateSettings())
+    if arguments.trend is not None:
+        earlier = arguments.trend and _load(find_runs(arguments.trend), None)
+        by_id = {one.run.run_id: one for one in [*(earlier or runs_of_project(Path.cwd())), *runs]}
+        trend = trend_values(by_id.values())
+    return html_page(report, baseline, verdicts=verdicts, trend=trend)
+
+
+def _print_summary(report: Report) -> None:
+    from pytest_gpuenergy.report.tables import best_lines, summary
+
+    run = report.run
+    print_lines([f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}"])
+    print_lines(summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name))
+    print_lines(best_lines(report.measurements, emulated=run.emulated))
     if not report.measurements:
         print("nothing was measured")
 

@@ -115,6 +115,7 @@ def _report(results: list[TuneResult], *, as_json: bool) -> None:
         return
     if not results:
         return
+    print(results[0].gpu)  # which says whether it is emulated
     header = (
         "workload",
         "trials",

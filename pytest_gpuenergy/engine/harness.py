@@ -25,6 +25,7 @@ from pytest_gpuenergy.engine.verification import arenas_for, check_of
 from pytest_gpuenergy.engine.verified import Verifier
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels.launch_info import launch_infos
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -254,7 +255,14 @@ def describe_workload(workload: Workload) -> WorkloadInfo:
 
 def _describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
     origin = kernel.origin
-    return KernelInfo(label, kernel.digest, origin.kind, origin.rank, dict(origin.details))
+    return KernelInfo(
+        label,
+        kernel.digest,
+        origin.kind,
+        origin.rank,
+        dict(origin.details),
+        launch_infos(kernel),
+    )
 
 
 def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:

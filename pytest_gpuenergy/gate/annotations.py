@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from pytest_gpuenergy.gate.comparison import Comparison
+from pytest_gpuenergy.gate.shift_views import shift_problem
 from pytest_gpuenergy.gate.verdict import Verdict, fails
 from pytest_gpuenergy.gate.views import describe, label
 from pytest_gpuenergy.support.terminal import printable_text
@@ -64,6 +65,8 @@ def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
     for judgement in comparison.judgements:
         if fails(judgement, settings):
             yield label(judgement.identity), describe(judgement)
+    for judged in comparison.failing_shifts:
+        yield f"unchanged kernels at {judged.shift.place.cap}", shift_problem(judged)
     unmatched = [*(comparison.failed if settings.enforced else ())]
     unmatched += comparison.missing_in_base if settings.strict else ()
     for one in unmatched:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.gate.doubt import Doubt
+from pytest_gpuenergy.gate.relative import JudgedShift, Tails, judge_shift
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons, fails, judge
+from pytest_gpuenergy.gate.verdict import Judgement, Verdict, count_comparisons, fails, judge
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.shift import Pair, Shifts, common_shifts, pair
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.support.errors import InputError
@@ -38,6 +41,7 @@ class Comparison:
         missing_in_new: in the baseline but not in the new report.
         failed: had figures in the baseline but have none now.
         unchanged: not measured, because the kernel is the same in both.
+        shifts: what unchanged kernels have in common, to which the changes are relative.
     """
 
     base: RunInfo
@@ -49,6 +53,7 @@ class Comparison:
     missing_in_new: tuple[Unmatched, ...]
     failed: tuple[Unmatched, ...]
     unchanged: tuple[Unmatched, ...] = ()
+    shifts: tuple[JudgedShift, ...] = ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -67,7 +72,15 @@ class Comparison:
             return False
         if self.settings.strict and self.missing_in_base:
             return False
+        if self.failing_shifts:
+            return False
         return not any(fails(judgement, self.settings) for judgement in self.judgements)
+
+    @property
+    def failing_shifts(self) -> tuple[JudgedShift, ...]:
+        """The shifts that are failures under the settings."""
+        worse = (one for one in self.shifts if one.verdict is Verdict.WORSE)
+        return tuple(worse) if self.settings.enforced else ()
 
 
 class Baseline:
@@ -104,15 +117,12 @@ class Baseline:
         """The baseline's measurement that matches ``measurement``; see `Counterparts.of`."""
         return self._counterparts.of(measurement)
 
-    def judge(
-        self, measurement: Measurement, run: RunInfo, comparisons: int
-    ) -> tuple[Judgement, ...] | Unmatched:
-        """A judgement for each metric of the settings, or the reason why there is none.
+    def pair(self, measurement: Measurement, run: RunInfo) -> Pair | Unmatched:
+        """A measurement with its counterpart, or the reason why it cannot be compared.
 
         Args:
             measurement: a measurement with figures.
             run: the run it belongs to.
-            comparisons: number of verdicts in the whole run, fixed before it measures.
 
         Raises:
             InputError: the runs cannot be compared; see `check`.
@@ -127,23 +137,49 @@ class Baseline:
             )
         if not base.measured:
             return Unmatched(measurement, "without figures in the baseline")
-        # Per measurement, since each worker of a run may have a board of its own.
-        boards = (base.gpu_uuid or self.run.gpu_uuid, measurement.gpu_uuid or run.gpu_uuid)
-        drivers = (self.run.software.get("driver"), run.software.get("driver"))
-        doubts = (*self._difference("board", *boards), *self._difference("driver", *drivers))
-        same_board = boards[0] == boards[1]
-        return tuple(
-            judge(
-                base,
-                measurement,
+        return pair(base, measurement, (self.run.gpu_uuid, run.gpu_uuid))
+
+    def judge(
+        self, found: Pair, run: RunInfo, shifts: Shifts, tails: Tails
+    ) -> tuple[Judgement, ...]:
+        """A judgement for each metric of the settings.
+
+        Where unchanged kernels show what the two runs have in common, the change is relative to
+        that, and neither another board nor another driver puts it in doubt.
+
+        Args:
+            found: what `pair` found.
+            run: the run of the measurement.
+            shifts: the common shifts that are known.
+            tails: probabilities beyond the ends of the intervals.
+        """
+        place = found.place
+        relative = shifts.get(place)
+        doubts: tuple[Doubt, ...] = ()
+        if relative is None:
+            # Per measurement, since each worker of a run may have a board of its own.
+            drivers = (self.run.software.get("driver"), run.software.get("driver"))
+            doubts = (
+                *self._difference("board", place.before, place.now),
+                *self._difference("driver", *drivers),
+            )
+        unchanged = relative is not None and found.unchanged
+
+        def judged(metric: Metric, limit: float) -> Judgement:
+            shift = None if relative is None else relative[metric]
+            verdict = judge(
+                found.before,
+                found.now,
                 metric,
                 limit,
-                self.settings.sd(metric, same_board=same_board),
-                comparisons,
+                tails.unchanged if unchanged else tails.changed,
+                self.settings.sd(metric, same_board=place.before == place.now),
                 doubts,
+                shift.at_most_usual if shift is not None and unchanged else shift,
             )
-            for metric, limit in self.settings.limits.items()
-        )
+            return replace(verdict, unchanged=unchanged)
+
+        return tuple(judged(metric, limit) for metric, limit in self.settings.limits.items())
 
     def _difference(self, name: str, before: str | None, now: str | None) -> tuple[Doubt, ...]:
         if before == now or name in self.settings.allow:
@@ -164,30 +200,37 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
     """
     baseline = Baseline(base, settings)
     baseline.check(new.run)
-    comparisons = count_comparisons(len(new.measurements), settings)
-    judgements: list[Judgement] = []
-    unknown: list[Unmatched] = []
     failed: list[Unmatched] = []
+    unknown: list[Unmatched] = []
+    found: list[Pair] = []
     for measurement in ordered(new.measurements):
         if not measurement.measured:
             before = baseline.counterpart(measurement)
             if before is not None and before.measured:
                 failed.append(Unmatched(measurement, measurement.error or measurement.outcome))
             continue
-        result = baseline.judge(measurement, new.run, comparisons)
+        result = baseline.pair(measurement, new.run)
         if isinstance(result, Unmatched):
             unknown.append(result)
         else:
-            judgements += result
+            found.append(result)
+    shifts, items = common_shifts(found), len(new.measurements)
+    tails = Tails.of(found, items, shifts, len(settings.limits))
+    judged = [baseline.judge(one, new.run, shifts, tails) for one in found]
     return Comparison(
         base.run,
         new.run,
         settings,
-        comparisons,
-        tuple(judgements),
+        count_comparisons(items, settings),
+        tuple(judgement for judgements in judged for judgement in judgements),
         tuple(unknown),
         baseline.missing(new.measurements),
         tuple(failed),
+        shifts=tuple(
+            judge_shift(shift[metric], limit, settings, tails.shift)
+            for shift in shifts.values()
+            for metric, limit in settings.limits.items()
+        ),
     )
 
 

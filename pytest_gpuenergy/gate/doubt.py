@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.shift import energy_source
 
 SLIGHT = 1.1
 """Factor of flags for an effect of a few per cent, which has its size in their definition.
@@ -83,12 +84,7 @@ def doubts_of_pair(base: Measurement, new: Measurement, metric: Metric) -> tuple
     work = [(side.workload.parameters, side.workload.flops) for side in (base, new)]
     if work[0] != work[1]:  # any change may be due to that
         found.append(Doubt("the workload of that name has changed", math.inf))
-    sources = [_energy_source(side) for side in (base, new)]
+    sources = [energy_source(side) for side in (base, new)]
     if metric is not Metric.TIME and sources[0] != sources[1]:
         found.append(Doubt(f"the energy source was {sources[0]} and is now {sources[1]}"))
     return tuple(found)
-
-
-def _energy_source(measurement: Measurement) -> str:
-    # Reports that do not name it date from when the counter was the only source.
-    return measurement.energy_source or "counter"

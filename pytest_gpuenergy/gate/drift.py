@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_gpuenergy.gate.ratio import log_ratio
-from pytest_gpuenergy.gate.verdict import sample
 from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict, distance
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.ratio import log_ratio, sample
 
 BOUND = 0.03
 """A larger change of a figure, as a fraction, is drift.

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, doubts_of_pair, widened
-from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, point_ratio
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.ratio import log_excess, log_ratio, point_ratio, sample
+from pytest_gpuenergy.report.shift import CommonShift
 
 FALSE_ALARM = 0.01
 """Largest fraction of runs without a regression in which a gate raises an alarm."""
@@ -40,6 +41,9 @@ class Judgement:
         base: the metric in the baseline, in ms, mJ or mJ ms.
         new: the metric now, in the same unit.
         reasons: clauses for which the verdict allows more than the interval; may be empty.
+        shift: the common shift to which ``change`` is relative; None when it is not.
+        unchanged: whether it is one of the unchanged kernels of ``shift``.
+        node_id: the item that was judged.
     """
 
     identity: Identity
@@ -50,6 +54,9 @@ class Judgement:
     base: float | None
     new: float | None
     reasons: tuple[str, ...] = ()
+    shift: CommonShift | None = None
+    unchanged: bool = False
+    node_id: str = ""
 
 
 def fails(judgement: Judgement, settings: GateSettings) -> bool:
@@ -129,9 +136,10 @@ def judge(
     new: Measurement,
     metric: Metric,
     limit: float,
+    tail: float,
     session_sd: float,
-    comparisons: int,
     doubts: tuple[Doubt, ...] = (),
+    shift: CommonShift | None = None,
 ) -> Judgement:
     """The verdict on ``metric`` of two measurements with figures.
 
@@ -140,9 +148,10 @@ def judge(
         new: the later measurement.
         metric: the metric to judge.
         limit: by how much the metric may become worse, as a fraction.
-        session_sd: standard deviation between sessions, as a fraction.
-        comparisons: total number of verdicts, fixed before any of them is known.
+        tail: the probability beyond each end of the interval.
+        session_sd: standard deviation between sessions, as a fraction, without a shift.
         doubts: further doubts that widen the interval.
+        shift: what unchanged kernels have in common, to which the change is relative.
     """
     doubts = (*doubts, *doubts_of_pair(base, new, metric))
     before, now = sample(base, metric), sample(new, metric)
@@ -151,12 +160,23 @@ def judge(
     if before is None or now is None:
         which = "the baseline" if before is None else "the new run"
         doubts = (*doubts, Doubt(f"no interval in {which}"))
+    elif shift is not None:
+        change = shift.relative(before, now, tail)
     else:
         deviation = max(session_sd, WANDER[metric])
-        change = log_ratio(before, now, session_sd=deviation, tail=tail_of(comparisons))
+        change = log_ratio(before, now, session_sd=deviation, tail=tail)
     possible = widened(change or point_ratio(*values), doubts, metric)
-    reasons = tuple(doubt.reason for doubt in doubts)
-    return Judgement(new.identity, metric, decide(possible, limit), limit, change, *values, reasons)
+    return Judgement(
+        new.identity,
+        metric,
+        decide(possible, limit),
+        limit,
+        change,
+        *values,
+        tuple(doubt.reason for doubt in doubts),
+        shift,
+        node_id=new.node_id,
+    )
 
 
 def tail_of(comparisons: int) -> float:
@@ -166,16 +186,3 @@ def tail_of(comparisons: int) -> float:
     `FALSE_ALARM`.
     """
     return FALSE_ALARM / comparisons
-
-
-def sample(measurement: Measurement, metric: Metric) -> Sample | None:
-    """The metric with the error from its trials; None without a usable interval."""
-    found = measurement.estimate(metric)
-    if found is None:
-        return None
-    settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
-    shared = math.hypot(WANDER[metric], settling)
-    try:
-        return Sample.of(found, measurement.scatter_count, shared=shared)
-    except ValueError:
-        return None

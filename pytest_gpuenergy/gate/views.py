@@ -9,10 +9,11 @@ from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
+from pytest_gpuenergy.gate.shift_views import shift_json, shift_lines
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
 from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.text import markdown_text
+from pytest_gpuenergy.report.text import markdown_text, signed_percent
 from pytest_gpuenergy.support.json_output import dump
 from pytest_gpuenergy.support.text import aligned
 
@@ -23,11 +24,6 @@ def label(identity: Identity) -> str:
     """An identity as in item ids, ``case1-k01-300W``, plus the cache state unless it is hot."""
     *names, cache = identity
     return "-".join(names if cache == "hot" else [*names, cache])
-
-
-def signed_percent(log_ratio: float) -> str:
-    """The logarithm of a ratio as a percentage such as ``+5.0 %``."""
-    return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def describe(judgement: Judgement) -> str:
@@ -57,6 +53,7 @@ def terminal(comparison: Comparison) -> Iterator[str]:
     """The runs compared, a row per verdict, unmatched measurements and a summary."""
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
+    yield from shift_lines(comparison.shifts)
     for doubt in comparison.doubts:
         yield f"every verdict is in doubt: {doubt}"
     shown = _notable(comparison.judgements)
@@ -110,6 +107,8 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"{summary(comparison)}.",
         "",
+        *(f"{markdown_text(line)}.  " for line in shift_lines(comparison.shifts)),
+        *([""] if comparison.shifts else []),
         *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
     ]
     if comparison.judgements:
@@ -131,7 +130,10 @@ def markdown(comparison: Comparison) -> str:
 
 
 def json_document(comparison: Comparison) -> str:
-    """The comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %)."""
+    """The comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %).
+
+    Where there are ``shifts``, the changes in ``judgements`` are relative to them.
+    """
     settings = comparison.settings
     document: dict[str, Any] = {
         "schema_version": 1,
@@ -143,6 +145,7 @@ def json_document(comparison: Comparison) -> str:
         "strict": settings.strict,
         "comparisons": comparison.comparisons,
         "doubts": list(comparison.doubts),
+        "shifts": [shift_json(one) for one in comparison.shifts],
         "judgements": [as_json(judgement) for judgement in comparison.judgements],
         "missing_in_base": _names(comparison.missing_in_base),
         "missing_in_new": _names(comparison.missing_in_new),
@@ -153,8 +156,11 @@ def json_document(comparison: Comparison) -> str:
 
 
 def as_json(judgement: Judgement) -> dict[str, Any]:
-    """A judgement as plain data; ``interval`` is that of the change."""
-    change = judgement.change
+    """A judgement as plain data; ``interval`` is that of the change.
+
+    ``shift`` is the common shift to which the change is relative, None where there is none.
+    """
+    change, shift = judgement.change, judgement.shift
     return {
         **judgement.identity._asdict(),
         "metric": judgement.metric,
@@ -165,6 +171,8 @@ def as_json(judgement: Judgement) -> dict[str, Any]:
         "new": judgement.new,
         "change": change and math.expm1(change.value),
         "interval": change and [math.expm1(change.low), math.expm1(change.high)],
+        "shift": None if shift is None else math.expm1(shift.change.value),
+        "unchanged": judgement.unchanged,
         "reasons": list(judgement.reasons),
     }
 

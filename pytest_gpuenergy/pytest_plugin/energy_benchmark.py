@@ -20,7 +20,7 @@ from pytest_gpuenergy.engine.results import Specification
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
-from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
+from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plain_parameters
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -124,7 +124,8 @@ class EnergyBenchmark:
         pytest.fail(problem, pytrace=False)
 
     def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
-        """The measurement with the flags that only the session can give it, written to disk."""
+        """The measurement with what only the session and the item know of it, written to disk."""
+        measurement = replace(measurement, parameters=plain_parameters(self._item))
         if measurement.measured:
             flags = (*self._session.judge_setpoint(), *self._session.anchors.flags(named))
             measurement = measurement.flagged(*flags)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin.options import Options
     from pytest_gpuenergy.record.measurement import Measurement
     from pytest_gpuenergy.record.run import RunInfo
+    from pytest_gpuenergy.report.shift import Pair
     from pytest_gpuenergy.report.store import Report
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
@@ -93,6 +94,9 @@ class GatePlugin:
         self._failed: set[str] = set()
         self._compared = False
         self._doubt = ""
+        self._given: dict[tuple[str, str], str] = {}
+        self._again: list[str] = []
+        self._pairs: list[Pair] = []
         self._unusable: dict[str, str] = {}
         if options.baseline is not None:
             from pytest_gpuenergy.gate.comparison import Baseline
@@ -122,12 +126,13 @@ class GatePlugin:
         """Judge a measurement with figures; returns what fails the item, or an empty string."""
         problems = [*self._judge_budget(item, measurement)]
         if self._baseline is not None:
-            result = self._baseline.judge(measurement, run, self._comparisons)
-            problems += self._record(item, result)
+            problems += self._record(item, self._judge(self._baseline, measurement, run))
         return "\n".join(map(printable, problems))
 
-    def review(self, measurements: Sequence[Measurement]) -> list[str]:
-        """Check at the end that something was judged, and find verdicts that drift makes doubtful.
+    def review(self, report: Report | None) -> list[str]:
+        """Check at the end that something was judged, and judge again with all that is known.
+
+        The verdict of an item knew only the unchanged kernels that were measured before it.
 
         Returns:
             The problems that fail the run.
@@ -144,13 +149,15 @@ class GatePlugin:
             if self._settings.strict and self._must_judge:
                 return ["Nothing was judged, because nothing was measured: select energy items."]
         sure = {node for node, verdict, _ in self._results if verdict and verdict != "AMBIGUOUS"}
+        measurements = report.measurements if report is not None else ()
+        problems = self._judge_again(report) if report is not None else []
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:
             self._doubt = (
                 f"{count} verdicts were given before drift was found: gpuenergy compare judges "
                 "again with the flags."
             )
-        return [self._doubt] if count and self._settings.strict else []
+        return [*problems, *([self._doubt] if count and self._settings.strict else [])]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the verdicts before anything is measured, and read the markers."""
@@ -202,6 +209,7 @@ class GatePlugin:
                 self._results.append((report.nodeid, "", str(value)))
             elif name in _VERDICTS:
                 self._compared = self._compared or name in _COMPARED
+                self._given[report.nodeid, name.removesuffix(VERDICT)] = str(value)
                 words = properties.get(name.removesuffix(VERDICT) + WORDS)
                 self._results.append((report.nodeid, str(value), str(words)))
 
@@ -243,8 +251,50 @@ class GatePlugin:
         verdicts = [Verdict(verdict) for _, verdict, _ in self._results if verdict]
         missing = len(self._results) - len(verdicts)
         yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
+        yield from self._again
         if self._doubt:
             yield self._doubt
+
+    def _judge(
+        self, baseline: Baseline, measurement: Measurement, run: RunInfo
+    ) -> Sequence[Judgement] | Unmatched:
+        from pytest_gpuenergy.gate.comparison import Unmatched
+        from pytest_gpuenergy.gate.relative import Tails
+        from pytest_gpuenergy.report.shift import common_shifts
+
+        found = baseline.pair(measurement, run)
+        if isinstance(found, Unmatched):
+            return found
+        self._pairs.append(found)
+        tails = Tails.while_running(self._comparisons)
+        return baseline.judge(found, run, common_shifts(self._pairs), tails)
+
+    def _judge_again(self, report: Report) -> list[str]:
+        """Note the common shifts and the verdicts they change; returns what fails the run."""
+        if self._baseline is None:
+            return []
+        from pytest_gpuenergy.gate.comparison import compare
+        from pytest_gpuenergy.gate.shift_views import shift_lines, shift_problem
+        from pytest_gpuenergy.gate.verdict import fails
+        from pytest_gpuenergy.gate.views import describe
+
+        try:
+            comparison = compare(self._baseline.report, report, self._settings)
+        except InputError:
+            return []  # the items have failed with that
+        if not comparison.shifts:
+            return []
+        problems = [f"gate: {shift_problem(one)}" for one in comparison.failing_shifts]
+        self._again += shift_lines(comparison.shifts)
+        for one in comparison.judgements:
+            before = self._given.get((one.node_id, one.metric))
+            if before is None or before == one.verdict:
+                continue
+            words = f"{one.node_id}, judged again with all kernels: {describe(one)}"
+            self._again.append(words)
+            if fails(one, self._settings) and one.node_id not in self._failed:
+                problems.append(f"gate: {words}")
+        return problems
 
     def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
         mark = item.get_closest_marker(BUDGET_MARKER)

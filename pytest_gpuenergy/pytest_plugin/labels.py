@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from enum import Enum
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.control.setpoint import Setpoint
@@ -11,6 +14,10 @@ from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 
 if TYPE_CHECKING:
     import pytest
+
+
+_MOST = 1 << 63
+"""Larger integers are no numbers in JSON that every reader understands."""
 
 
 def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
@@ -41,6 +48,28 @@ def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint)
     for known in (workload, label):
         ids = _without(ids, known)
     return f"{label}-{ids}" if ids else label
+
+
+def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
+    """The parameters of an item by name, as far as they are text or finite numbers.
+
+    A member of an enumeration counts as text. The power cap is left out, because the measurement
+    has it.
+    """
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    found: dict[str, str | int | float | bool] = {}
+    for name, value in params.items():
+        if isinstance(value, Enum):
+            found[name] = value.name
+        elif isinstance(value, str | bool):
+            found[name] = value
+        elif isinstance(value, Integral):
+            whole = int(value)
+            found[name] = whole if abs(whole) < _MOST else str(whole)
+        elif isinstance(value, Real) and math.isfinite(value):
+            found[name] = float(value)
+    return {name: value for name, value in found.items() if name != POWERCAP_FIXTURE}
 
 
 def _without(ids: str, part: str, *, last: bool = False) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pytest_gpuenergy.gate.identity import shared_identities
+from pytest_gpuenergy.gate.page import verdicts_of
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
@@ -66,10 +67,14 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     csv_folders = {folder / "csv", session.options.csv_folder} - {None}
     html_paths = {session.options.html_path} - {None}
     problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
+    baseline = baseline_for(report.run)
+    verdicts = None
+    if baseline is not None and html_paths:
+        verdicts = verdicts_of(baseline, report, session.options.gate)
     for write, targets in (
         (write_json, json_paths),
         (write_classic_csv, csv_folders),
-        (partial(write_html, baseline=baseline_for(report.run)), html_paths),
+        (partial(write_html, baseline=baseline, verdicts=verdicts), html_paths),
     ):
         for target in targets:
             assert target is not None
@@ -94,7 +99,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     if report.run.emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield emulated_line(report.run.gpu_name)
     if verbosity >= 0:
-        yield from summary(report.measurements, emulated=report.run.emulated)
+        run = report.run
+        yield from summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name)
     yield from best_lines(report.measurements, emulated=report.run.emulated)
     if session.options.durations:
         yield from duration_lines(report.measurements)

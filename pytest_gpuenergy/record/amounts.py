@@ -8,3 +8,5 @@ from msgspec import Meta
 
 NotNegative = Annotated[float, Meta(ge=0)]
 AboveZero = Annotated[float, Meta(gt=0)]
+Extent = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=0)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct, field
+
+from pytest_gpuenergy.record.amounts import Bytes, Extent
 
 
 class WorkloadInfo(Struct, frozen=True):
@@ -14,11 +18,40 @@ class WorkloadInfo(Struct, frozen=True):
     bytes_moved: int
 
 
+class LaunchInfo(Struct, frozen=True, gc=False):
+    """A launch of a kernel: its entry, blocks in x, y and z, and the threads of a block.
+
+    ``shared_bytes`` is the dynamic shared memory of a block (None: the compiler decides),
+    ``static_shared_bytes`` what its text declares (None: not known).
+    """
+
+    entry: str
+    grid: tuple[Extent, Extent, Extent]
+    block: tuple[Extent, Extent, Extent]
+    shared_bytes: Bytes | None = None
+    static_shared_bytes: Bytes | None = None
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return math.prod(self.block)
+
+
 class KernelInfo(Struct, frozen=True):
-    """The kernel that was measured: its label in item ids, content hash, origin and rank."""
+    """The kernel that was measured: its label in item ids, content hash, origin and rank.
+
+    ``launches`` are in the order in which they follow each other; none where a library or a program
+    decides, and in older records.
+    """
 
     label: str
     digest: str
     origin: str
     rank: int | None = None
     details: dict[str, str | int | float] = field(default_factory=dict)
+    launches: tuple[LaunchInfo, ...] = ()

@@ -42,7 +42,8 @@ class Measurement(Struct, frozen=True):
     figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration
     of the item, ``phases_s`` that of each of `PHASES`. ``in_process`` reports whether the measuring
     process itself launched the work, as it does for callables, rather than a worker process (None:
-    not recorded).
+    not recorded). ``parameters`` are those of pytest's item that are plain values, by name, without
+    the power cap.
     """
 
     node_id: str
@@ -85,6 +86,7 @@ class Measurement(Struct, frozen=True):
     wall_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
     in_process: bool | None = None
+    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:

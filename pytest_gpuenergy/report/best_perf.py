@@ -8,7 +8,9 @@ from typing import Any
 
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.ties import tie
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.terminal import printable
 from pytest_gpuenergy.support.text import aligned
@@ -40,8 +42,8 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
 def best_perf(report: Report) -> dict[str, str]:
     """The text for each size of the matrix products in a report.
 
-    Contenders are ranked by time among those of the same product, precision and power cap. Those
-    that failed follow without a rank.
+    Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
+    are all that may be the fastest, within noise. Those that failed follow without a rank.
     """
     by_size: dict[str, list[Measurement]] = {}
     for one in report.measurements:
@@ -66,11 +68,14 @@ def _rows(found: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
         groups.setdefault(key, []).append(one)
     for (product, *_), contenders in groups.items():
         ranked = sorted(contenders, key=lambda one: one.time_ms or float("inf"))
+        fastest = tie(contenders, Metric.TIME)
+        tied = set(map(id, fastest.rows)) if fastest and len(fastest.rows) > 1 else set()
         for rank, one in enumerate(ranked, start=1):
-            yield tuple(map(printable, _row(product, rank, one)))
+            place = "1=" if id(one) in tied else str(rank)
+            yield tuple(map(printable, _row(product, place, one)))
 
 
-def _row(product: str, rank: int, one: Measurement) -> tuple[str, ...]:
+def _row(product: str, rank: str, one: Measurement) -> tuple[str, ...]:
     cap = one.cap if one.cache == "hot" else f"{one.cap}/{one.cache}"
     mode = str(one.workload.parameters.get("mode", ""))
     flags = ",".join([*one.validity, *(["held-back-by-the-cap"] if one.cap_binding else [])])
@@ -86,7 +91,7 @@ def _row(product: str, rank: int, one: Measurement) -> tuple[str, ...]:
     )
     shown = (f"{figure:.4g}" for figure in figures)
     return (
-        *(product, cap, str(rank), one.kernel.label, mode),
+        *(product, cap, rank, one.kernel.label, mode),
         *shown,
         flags or "-",
         _configuration(one.kernel),

@@ -10,18 +10,28 @@ from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.shift import CommonShift, common_shifts, pair, pairs
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import ReportInputError
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of one kernel under one cap, in both reports; ``values`` are before and now."""
+    """One metric of one kernel under one cap, in both reports.
+
+    Attributes:
+        metric: the metric.
+        before: the measurement in the earlier report.
+        now: that in the later one.
+        values: the figures before and now.
+        shift: what the unchanged kernels have in common; None when too few are unchanged.
+    """
 
     metric: Metric
     before: Measurement
     now: Measurement
     values: tuple[float, float]
+    shift: CommonShift | None = None
 
     @property
     def intervals(self) -> tuple[Interval | None, Interval | None]:
@@ -34,6 +44,13 @@ class Difference:
         before, now = self.values
         change = now / before - 1 if before else math.nan
         return change if math.isfinite(change) else None
+
+    @property
+    def relative_change(self) -> float | None:
+        """The change relative to `shift`; None without one or when it is not finite."""
+        if self.shift is None or self.change is None:
+            return None
+        return (1 + self.change) / math.exp(self.shift.change.value) - 1
 
     @property
     def same_kernel(self) -> bool:
@@ -67,10 +84,13 @@ def differences(report: Report, baseline: Report) -> Iterator[Difference]:
     """
     check_comparable(report, baseline)
     earlier = Counterparts(baseline.measurements)
+    shifts = common_shifts(pairs(report, baseline))
+    boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
     for measurement in report.measurements:
         if (before := earlier.of(measurement)) is None:
             continue
+        shift = shifts.get(pair(before, measurement, boards).place, {})
         for metric in Metric:
             then, now = before.figure(metric), measurement.figure(metric)
             if then is not None and now is not None:
-                yield Difference(metric, before, measurement, (then, now))
+                yield Difference(metric, before, measurement, (then, now), shift.get(metric))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import best_of_each, energy, group, pareto, time
-from pytest_gpuenergy.report.text import figures, markdown_text
+from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
+from pytest_gpuenergy.report.text import markdown_text, spread
+from pytest_gpuenergy.report.ties import near_front
 
 
 def markdown(report: Report) -> str:
     """The run, the best of each workload, and a collapsed table per workload and cap.
 
-    Kernels on the Pareto front are in bold. Names and errors are escaped.
+    Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
+    and errors are escaped.
     """
     return "\n".join([*_head(report), *_best(report.measurements), *_tables(report.measurements)])
 
@@ -41,16 +44,14 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
     if not best:
         yield from ("Nothing was measured.", "")
         return
-    yield "| workload | least time | least energy | least EDP (mJ·ms) | best cap | Pareto front |"
+    yield "| workload | least time | least energy | least EDP | best cap | Pareto front |"
     yield "|---|---|---|---|---|---:|"
     for one in best:
         cells = [
             one.workload,
-            f"{time(one.time.time_ms or 0.0)} {_which(one.time)}",
-            f"{energy(one.energy.energy_mj or 0.0)} {_which(one.energy)}",
-            f"{figures(one.edp.edp_mj_ms or 0.0)} {_which(one.edp)}",
-            one.edp.cap,
-            str(len(one.front)),
+            *(_best_cell(one, metric) for metric in METRICS),
+            one.caps,
+            one.size_of_front,
         ]
         yield f"| {' | '.join(map(markdown_text, cells))} |"
     yield ""
@@ -58,27 +59,32 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
 
 def _tables(measurements: Sequence[Measurement]) -> Iterator[str]:
     for (workload, cap), rows in group(measurements).items():
-        front = {id(m) for m in pareto(rows)}
+        marks = {id(m): "*" for m in near_front(rows)} | {id(m): "**" for m in pareto(rows)}
         yield f"<details><summary>{markdown_text(workload)}, {markdown_text(cap)}</summary>"
         yield ""
         yield "| kernel | time (µs) | power (W) | energy (mJ) | EDP (mJ·ms) | GFLOP/s/W | notes |"
         yield "|---|---:|---:|---:|---:|---:|---|"
         for m in rows:
-            label = markdown_text(m.kernel.label)
-            yield f"| {f'**{label}**' if id(m) in front else label} | {_cells(m)} |"
+            mark = marks.get(id(m), "")
+            yield f"| {mark}{markdown_text(m.kernel.label)}{mark} | {_cells(m)} |"
         yield ""
         yield "</details>"
         yield ""
 
 
-def _which(m: Measurement) -> str:
-    return f"({m.kernel.label} at {m.cap}{', flagged' if m.validity else ''})"
+def _best_cell(best: Best, metric: Metric) -> str:
+    found = best.ties[metric].best
+    flagged = ", flagged" if found.validity else ""
+    least = f"{figure(found, metric)}{spread(found.estimate(metric))}"
+    return f"{least} ({best.where(metric)}{flagged})"
 
 
 def _cells(m: Measurement) -> str:
     if m.time_ms is None or m.energy_mj is None:
         return f"| | | | | {markdown_text(f'{m.outcome}: {m.error}')}"
+    time, energy, edp = (spread(m.estimate(metric)) for metric in METRICS)
     return (
-        f"{m.time_ms * 1e3:.2f} | {m.power_w:.1f} | {m.energy_mj:.4g} | {m.edp_mj_ms:.4g} | "
+        f"{m.time_ms * 1e3:.2f}{time} | {m.power_w:.1f} | {m.energy_mj:.4g}{energy} | "
+        f"{m.edp_mj_ms:.4g}{edp} | "
         f"{m.gflops_per_w:.2f} | {markdown_text(', '.join(m.validity))}"
     )

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import FIGURES
-from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.standings import ReportDocument
 from pytest_gpuenergy.support.json_output import dump
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -17,7 +17,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def report_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of ``report.json``."""
-    return schema_of(Report, "Report of pytest-gpuenergy")
+    return schema_of(ReportDocument, "Report of pytest-gpuenergy")
 
 
 def schema_of(record: type[Struct], title: str) -> dict[str, Any]:

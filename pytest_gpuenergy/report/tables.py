@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.text import figures
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.report.roofline import Roofline, roofline
+from pytest_gpuenergy.report.text import figures, spread
+from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
 from pytest_gpuenergy.support.text import aligned
 
 ROWS_SHOWN = 30
@@ -30,6 +33,14 @@ def energy(energy_mj: float) -> str:
     if energy_mj >= 1e3:
         return f"{figures(energy_mj / 1e3)} J"
     return f"{figures(energy_mj)} mJ" if energy_mj >= 0.1 else f"{figures(energy_mj * 1e3)} µJ"
+
+
+def figure(m: Measurement, metric: Metric) -> str:
+    """The figure of a measurement with figures, with three significant digits and its unit."""
+    value = m.figure(metric) or 0.0
+    if metric is Metric.EDP:
+        return f"{figures(value)} mJ·ms"
+    return time(value) if metric is Metric.TIME else energy(value)
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
@@ -83,15 +94,56 @@ def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
 class Best:
     """The best of one workload in one cache state, over all kernels and caps.
 
-    ``rows`` are all its measurements with figures, ``front`` is their `pareto` front.
+    Attributes:
+        workload: its `subject`.
+        rows: all its measurements with figures.
+        ties: by metric, the least figure with all that are within noise of it.
+        front: the `pareto` front of the rows.
+        near: all rows that may be on the front, within noise.
     """
 
     workload: str
     rows: list[Measurement]
-    time: Measurement
-    energy: Measurement
-    edp: Measurement
+    ties: Mapping[Metric, Tie]
     front: list[Measurement]
+    near: list[Measurement]
+
+    @property
+    def time(self) -> Measurement:
+        """The measurement with the least time."""
+        return self.ties[Metric.TIME].best
+
+    @property
+    def energy(self) -> Measurement:
+        """The measurement with the least energy."""
+        return self.ties[Metric.ENERGY].best
+
+    @property
+    def edp(self) -> Measurement:
+        """The measurement with the least EDP."""
+        return self.ties[Metric.EDP].best
+
+    @property
+    def caps(self) -> str:
+        """The caps at which the EDP is least, within noise, in words."""
+        return cap_words(self.ties[Metric.EDP], self.rows)
+
+    @property
+    def size_of_front(self) -> str:
+        """``2``, or ``2 to 5`` when more may be on the front, within noise."""
+        sizes = dict.fromkeys((len(self.front), len(self.near)))
+        return " to ".join(map(str, sizes))
+
+    def where(self, metric: Metric) -> str:
+        """The kernels and caps that have the least figure within noise, in words."""
+        found = self.ties[metric]
+        return f"{kernel_words(found)} at {cap_words(found, self.rows)}"
+
+    def cell(self, metric: Metric) -> str:
+        """``76.4 µs ±0.3 % k01, k03 within noise at 700W``; ``!`` when the figure is flagged."""
+        found = self.ties[metric].best
+        least = f"{figure(found, metric)}{spread(found.estimate(metric))}"
+        return f"{least} {self.where(metric)}{' !' if found.validity else ''}"
 
 
 def subject(m: Measurement) -> str:
@@ -109,40 +161,50 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
         Best(
             name,
             rows,
-            time=min(rows, key=lambda m: m.time_ms or 0.0),
-            energy=min(rows, key=lambda m: m.energy_mj or 0.0),
-            edp=min(rows, key=lambda m: m.edp_mj_ms or 0.0),
-            front=pareto(rows),
+            {metric: found for metric in METRICS if (found := tie(rows, metric)) is not None},
+            pareto(rows),
+            near_front(rows),
         )
         for name, rows in groups.items()
     ]
 
 
-def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
+def summary(
+    measurements: Sequence[Measurement], *, emulated: bool, gpu_name: str = ""
+) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
-    With more than `ROWS_SHOWN` measurements, only the Pareto fronts are listed.
+    ``~`` marks what may be on the front too, within noise. With more than `ROWS_SHOWN`
+    measurements, only these are listed.
+
+    Args:
+        measurements: of one run.
+        emulated: whether its GPU is, which each title then says.
+        gpu_name: of the card whose peaks the figures are compared with.
     """
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
-        front = pareto(rows)
-        marked = set(map(id, front))  # by id, because measurements may be equal
-        shown = rows if len(measurements) <= ROWS_SHOWN else front
+        near = near_front(rows)
+        # By id, because measurements may be equal.
+        marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
+        shown = rows if len(measurements) <= ROWS_SHOWN else near
         width = max((10, *(len(m.kernel.label) for m in shown)))
-        yield f"{workload} at {cap}{label}"
+        roofs = {id(m): roofline(m, gpu_name) for m in shown}
+        yield f"{workload} at {cap}{label}{_intensity(roofs[id(shown[0])])}"
         yield (
             f"  {'kernel':<{width}} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
-            f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
+            f"{'GFLOP/s':>9} {'% peak':>6} {'GB/s':>7} {'GFLOP/s/W':>9}"
         )
         for m in shown:
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
                 yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
                 continue
-            mark = "*" if id(m) in marked else " "
+            mark, roof = marks.get(id(m), " "), roofs[id(m)]
             flags = f"  {', '.join(m.validity)}" if m.validity else ""
             yield (
                 f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
                 f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
+                f"{_short(roof.percent_of_peak):>6} {_short(roof.gb_s):>7} "
                 f"{m.gflops_per_w:>9.2f}{flags}"
             )
         left_out = len(rows) - len(shown)
@@ -151,6 +213,14 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
             yield f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+
+
+def _intensity(roof: Roofline) -> str:
+    return "" if roof.flop_per_byte is None else f", {figures(roof.flop_per_byte)} FLOP/byte"
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else figures(value)
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
@@ -174,7 +244,7 @@ def markdown_table(
 
 
 def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
-    """A table of each workload's best time, energy and EDP, with kernel and cap."""
+    """A table of each workload's best time, energy and EDP, with kernels and caps within noise."""
     best = best_of_each(measurements)
     if not best:
         return
@@ -190,14 +260,9 @@ def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterat
 
 
 def _best_row(best: Best) -> tuple[str, ...]:
-    def where(m: Measurement) -> str:
-        return f"{m.kernel.label} at {m.cap}{' !' if m.validity else ''}"
-
     return (
         best.workload,
-        f"{time(best.time.time_ms or 0.0)} {where(best.time)}",
-        f"{energy(best.energy.energy_mj or 0.0)} {where(best.energy)}",
-        f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms {where(best.edp)}",
-        best.edp.cap,
-        f"{len(best.front)} of {len(best.rows)}",
+        *(best.cell(metric) for metric in METRICS),
+        best.caps,
+        f"{best.size_of_front} of {len(best.rows)}",
     )

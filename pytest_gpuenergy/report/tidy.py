@@ -5,40 +5,56 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
+from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
 from pytest_gpuenergy.support.json_output import encode
 
+_STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
+
+
+class Row(NamedTuple):
+    """The records that a row shows: of the run, the measurement, and what follows from both."""
+
+    run: RunInfo
+    measurement: Measurement
+    roofline: Roofline
+    derived: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Column:
     """A column's name, the type of its cells, which may also be empty, and its source.
 
-    ``path`` lists the fields that lead to the cell through nested records, starting at a
-    `Measurement`, or at a `RunInfo` when ``of_run``.
+    ``path`` lists the fields that lead to the cell through nested records, starting at one of the
+    records of a `Row`; it is empty for a cell that the row has among ``derived``.
     """
 
     name: str
     kind: type
     path: tuple[str, ...]
-    of_run: bool = False
 
-    def cell(self, run: RunInfo, measurement: Measurement) -> Cell:
-        """This column's cell in the row of ``measurement``."""
-        value: Any = run if self.of_run else measurement
+    def cell(self, row: Row) -> Cell:
+        """This column's cell in a row of the table."""
+        if not self.path:
+            found = row.derived.get(self.name)
+            return found if found is None else typing.cast(Cell, self.kind(found))
+        value: Any = row
         for name in self.path:
             value = None if value is None else getattr(value, name)
         if isinstance(value, Mapping):
@@ -48,27 +64,58 @@ class Column:
         return typing.cast(Cell, value)
 
 
-def tidy_columns() -> list[Column]:
-    """The columns, in order: the run's identity, then every field of a measurement.
+def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
+    """The columns, in order: the run's identity, every field of a measurement, what is derived.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
     are JSON text, flags and seeds are joined with spaces, and trials are given as their number.
+    ``best_of`` has the metrics by which the measurement may be the best of its workload, within
+    noise; ``pareto`` is ``front``, ``within noise`` of the front, or empty. `LAUNCH_AXES` of the
+    largest launch follow, and a column ``parameter_NAME`` for each parameter of the items of
+    ``measurements``.
     """
     kinds = typing.get_type_hints(RunInfo)
-    run = [Column(name, kinds[name], (name,), of_run=True) for name in _RUN_FIELDS]
-    return [*run, *_columns(Measurement, ())]
+    run = [Column(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
+    parameters = parameter_kinds(measurements)
+    return [
+        *run,
+        *_columns(Measurement, ("measurement",)),
+        *_columns(Roofline, ("roofline",)),
+        *(Column(name, str, ()) for name in _STANDING),
+        *(Column(name, int, ()) for name in LAUNCH_AXES),
+        *(Column(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
+    ]
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """A row per measurement, with cells in the order of `tidy_columns`."""
-    columns = tidy_columns()
-    for measurement in report.measurements:
-        yield [column.cell(report.run, measurement) for column in columns]
+    """A row per measurement, with cells in the order of `tidy_columns` of all of them."""
+    columns = tidy_columns(report.measurements)
+    standing = _standings(report)
+    for m in report.measurements:
+        derived: dict[str, Any] = {**standing[id(m)], **axes(m)}
+        row = Row(report.run, m, roofline(m, report.run.gpu_name), derived)
+        yield [column.cell(row) for column in columns]
+
+
+def _standings(report: Report) -> dict[int, dict[str, str]]:
+    """Where each measurement stands, by its id, because measurements may be equal."""
+    best_of: dict[int, list[str]] = defaultdict(list)
+    places: dict[int, str] = {}
+    for best in best_of_each(report.measurements):
+        for metric, found in best.ties.items():
+            for row in found.rows:
+                best_of[id(row)].append(metric)
+        places |= {id(row): "within noise" for row in best.near}
+        places |= {id(row): "front" for row in best.front}
+    return {
+        id(m): dict(zip(_STANDING, (" ".join(best_of[id(m)]), places.get(id(m), "")), strict=True))
+        for m in report.measurements
+    }
 
 
 def tidy_csv(report: Report) -> str:
     """The table as CSV with a header; figures have full precision, missing ones are empty."""
-    header = [column.name for column in tidy_columns()]
+    header = [column.name for column in tidy_columns(report.measurements)]
     return csv_text([header, *tidy_rows(report)])
 
 
@@ -103,7 +150,7 @@ def write_parquet(report: Report, path: Path) -> None:
         float: pyarrow.float64(),
         bool: pyarrow.bool_(),
     }
-    columns = tidy_columns()
+    columns = tidy_columns(report.measurements)
     schema = pyarrow.schema(
         [(column.name, types_of[column.kind]) for column in columns],
         metadata={"gpuenergy": encode(report.run)},
@@ -117,14 +164,14 @@ def write_parquet(report: Report, path: Path) -> None:
     write_view(path, sink.getvalue().to_pybytes())
 
 
-def _columns(kind: type[Struct], path: tuple[str, ...]) -> Iterator[Column]:
+def _columns(kind: type, path: tuple[str, ...]) -> Iterator[Column]:
     hints = typing.get_type_hints(kind)
-    for field in kind.__struct_fields__:
-        name, inner = (*path, field), _without_none(hints[field])
+    for field, hint in hints.items():
+        name, inner = (*path, field), _without_none(hint)
         if _is_record(inner):
             yield from _columns(inner, name)
         else:
-            yield Column("_".join(name), _cell_type(inner), name)
+            yield Column("_".join(name[1:]), _cell_type(inner), name)
 
 
 def _without_none(hint: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
 from pytest_gpuenergy.support.csv_output import csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
@@ -27,8 +28,9 @@ Table = list[Sequence[str | int | float | None]]
 
 
 def json_document(report: Report) -> str:
-    """The report as JSON, ``schema_version`` 1."""
-    return dump(report)
+    """The report as JSON, ``schema_version`` 1, with the best of each workload."""
+    best = standings(report.measurements)
+    return dump(ReportDocument(report.run, report.measurements, report.anchors, best))
 
 
 def write_json(report: Report, path: Path) -> None:

@@ -21,10 +21,11 @@ from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.reference import BaselineOutputs
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.roofline import floor_ms, peaks_of
+from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
@@ -107,7 +108,7 @@ class _Evaluation:
             self._prepare(cases, seed)
             for case in cases:
                 self._verify(case)
-            floor = floor_ms(cases[0].workload, peaks_of(self.device))
+            floor = floor_ms(cases[0].workload, peaks_of(self.device.name))
             time_ms, power_w = self._figures(cases[0], seed)
             _check_plausible(time_ms, floor, self.device)
         except KernelFault as error:

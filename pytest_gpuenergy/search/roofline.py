@@ -2,34 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
+from pytest_gpuenergy.record.peaks import Peaks
 from pytest_gpuenergy.search.workload import SpecWorkload
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """What a card can do at most, by its datasheet.
-
-    Attributes:
-        bandwidth_gb_s: of the device memory, in 1e9 bytes per second.
-        fp32_tflops: without tensor cores.
-        l2_bytes: what may stay in the L2 from launch to launch.
-    """
-
-    bandwidth_gb_s: float
-    fp32_tflops: float
-    l2_bytes: int
-
-
-def peaks_of(device: Device) -> Peaks | None:
-    """The peaks of a card whose model is known; None of others."""
-    for profile in PROFILES.values():
-        if profile.name == device.name:
-            return Peaks(profile.bandwidth_gb_s, profile.fp32_tflops, profile.l2_bytes)
-    return None
 
 
 def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class TuneResult:
         search_s: wall time of this search.
         elapsed_s: wall time of the search and everything after it.
         energy_j: energy that the card took meanwhile; None if it has no energy counter.
+        gpu: the GPU's name; that of an emulated one says so.
+        emulated: whether all figures are those of an emulated GPU, recorded or modelled.
     """
 
     workload: str
@@ -47,6 +50,8 @@ class TuneResult:
     search_s: float
     elapsed_s: float
     energy_j: float | None
+    gpu: str = ""
+    emulated: bool = False
 
 
 def is_kept(path: Path) -> bool:
@@ -57,7 +62,8 @@ def is_kept(path: Path) -> bool:
 def keep_outcome(folder: Path, result: TuneResult) -> None:
     """Add a row to ``tuning.csv``, and write the kernels' rates, one integer GFLOP/s per line.
 
-    The rates are written to ``performance/``, under the name of the record file.
+    The rates are written to ``performance/``, under the name of the record file. Those of an
+    emulated GPU begin with a comment that says so.
 
     Raises:
         InputError: a file cannot be written.
@@ -66,21 +72,36 @@ def keep_outcome(folder: Path, result: TuneResult) -> None:
     names = [field.name for field in fields(TuneResult) if field.name not in _LISTS]
     try:
         new = not is_there(path) or not path.stat().st_size  # as a full disk may have left it
+        if not new:
+            _complete(path, names)
         with path.open("a", newline="", encoding="utf-8") as stream:
             rows = [[getattr(result, name) for name in names]]
             stream.write(csv_text([names, *rows] if new else rows))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}.") from None
-    write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops)
+    comment = f"{result.gpu}: recorded or modelled figures" if result.emulated else ""
+    write_performance(folder / PERFORMANCE_FOLDER / result.path.name, result.gflops, comment)
 
 
-def write_performance(path: Path, gflops: Iterable[float]) -> None:
+def _complete(path: Path, names: Sequence[str]) -> None:
+    """Add the columns that the table of an older release lacks, with empty cells."""
+    with path.open(newline="", encoding="utf-8") as stream:
+        header, *rows = csv.reader(stream)
+    missing = names[len(header) :]
+    if missing and list(names[: len(header)]) == header:
+        write_atomically(path, csv_text([names, *([*row, *[""] * len(missing)] for row in rows)]))
+
+
+def write_performance(path: Path, gflops: Iterable[float], comment: str = "") -> None:
     """Write the rounded GFLOP/s, one integer per line; the file is complete or not written at all.
+
+    A ``comment`` is a line before them that begins with ``#``.
 
     Raises:
         InputError: it cannot be written.
     """
-    text = "".join(f"{round(figure)}\n" for figure in gflops)
+    text = f"# {comment}\n" if comment else ""
+    text += "".join(f"{round(figure)}\n" for figure in gflops)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)

@@ -136,7 +136,9 @@ class Tuner:
             return 0.0
         self.tell(f"{name}: searching on {gpu_name(self.device)} with {tuning.space.effort}")
         with (
-            SearchProgress(name, trials, log.trials.copy(), self.tell, self.live) as progress,
+            SearchProgress(
+                self._title(name), trials, log.trials.copy(), self.tell, self.live
+            ) as progress,
             arenas_for(tuning.workload, 0, self.device.arrays) as arenas,
         ):
             rig = Rig(self.device, arenas, self.settings.objective)
@@ -199,7 +201,13 @@ class Tuner:
             search_s=search_s,
             elapsed_s=tuning.elapsed_s,
             energy_j=_since(tuning.before_j, _energy_j(self.device)),
+            gpu=gpu_name(self.device),
+            emulated=self.device.emulated,
         )
+
+    def _title(self, name: str) -> str:
+        """The name of a workload for lines with its figures, which say if these are emulated."""
+        return f"{name} (emulated)" if self.device.emulated else name
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log

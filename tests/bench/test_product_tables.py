@@ -10,7 +10,9 @@ import product_tables
 import pytest
 from msgspec.structs import replace
 
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.views import write_json
 
@@ -105,6 +107,23 @@ def test_the_plot_is_drawn(printed: Table, contender: Measured, tmp_path: Path) 
     pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
     printed(contender("template", 0.5), options=("--plot", str(tmp_path / "p.svg")))
     assert "template" in (tmp_path / "p.svg").read_text()
+
+
+def test_all_that_may_be_the_fastest_are_bold_and_the_plot_has_intervals(
+    printed: Table, contender: Measured, tmp_path: Path
+) -> None:
+    pytest.importorskip("vl_convert", reason="plots need vl-convert-python")
+
+    def noisy(name: str, time_ms: float) -> Measurement:
+        ends = Interval(time_ms * 0.99, time_ms * 1.01)
+        trials = (Window(1.0, 200.0, 2000, 1.0),) * 7
+        return replace(contender(name, time_ms), time_ms_ci95=ends, trials=trials)
+
+    rows = (noisy("template", 0.5), noisy("triton", 0.501), noisy("cublas", 0.6))
+    text = printed(*rows, options=("--plot", str(tmp_path / "p.svg")))
+    (line,) = (line for line in text.splitlines() if line.startswith("| 64 |"))
+    assert ["**" in cell for cell in line.split("|")[2:5]] == [True, True, False]
+    assert "TFLOP/s from" in (tmp_path / "p.svg").read_text()
 
 
 def test_two_measurements_of_one_contender_are_refused(printed: Table, contender: Measured) -> None:

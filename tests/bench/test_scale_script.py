@@ -28,7 +28,6 @@ def rows(text: str) -> dict[str, int]:
 def test_reports_are_loaded_compared_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("vl_convert", reason="the page's charts need vl-convert-python")
     folder = tmp_path / "kept"
     sizes = ["--items", "30", "--load", "200", "--folder", str(folder)]
     assert scale.main(["--parts", "load,compare,page", *sizes]) == 0

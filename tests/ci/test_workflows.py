@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -29,11 +28,6 @@ SETTINGS = {
     "AB_FAIL": "edp:0.5%",
 }
 """Variables that the workflow defines, as a small project would set them."""
-
-needs_charts = pytest.mark.skipif(
-    importlib.util.find_spec("vl_convert") is None,
-    reason="the page's charts need vl-convert-python",
-)
 
 
 def workflow(name: str) -> dict[str, Any]:
@@ -129,7 +123,6 @@ def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, SLOWER))
@@ -149,7 +142,6 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Check
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
@@ -157,6 +149,56 @@ def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     assert set(codes(done).values()) == {0}
     assert checkout.summary.read_text().startswith("# Passed: ")
     assert "::error" not in "".join(one.stdout for one in done.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("gpu", "watts"), [("v100", 100), ("a100", 450)])
+def test_a_cap_of_the_table_that_the_board_does_not_take_fails_nothing(
+    checkout: Checkout, gpu: str, watts: int
+) -> None:
+    assert "--powercap all" in JOB["env"]["BENCH_ARGS"]  # as here
+    variables = {"GPU_DEVICE": f"emulated:{gpu}", "BENCH_ARGS": "test_scale.py --powercap all -rs"}
+    done = checkout.run("measure", **variables)
+    assert done.returncode == 0, done.stdout
+    assert f"Power cap {watts}W is skipped: {watts} W is outside this card's" in done.stdout
+    report = checkout.path / JOB["env"]["OUT"] / "report.json"
+    shutil.copy(report, checkout.path / BASELINE)
+    assert checkout.run("gate", **variables).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("reported", "capabilities", "extra"),
+    [("13.0", "9.0", "cuda13"), ("13.0", "7.0\n8.0", "cuda12"), ("12.4", "8.0", "cuda12")],
+)
+def test_cupy_is_installed_for_the_oldest_gpu(
+    tmp_path: Path, reported: str, capabilities: str, extra: str
+) -> None:
+    (script,) = (step["run"] for step in JOB["steps"] if step.get("name") == "Install")
+    words = (
+        f"case $* in *compute_cap*) printf '{capabilities}\\n';; "
+        f"*) echo 'CUDA Version: {reported}';; esac"
+    )
+    tools = {
+        "nvidia-smi": words,
+        "python3": "mkdir -p .venv/bin; printf '#!/bin/sh\\necho $*\\n' > .venv/bin/pip; "
+        "chmod +x .venv/bin/pip",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "GITHUB_PATH": str(tmp_path / "path"),
+    }
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip().endswith(f"[test,{extra}]")
 
 
 @pytest.mark.slow
@@ -171,7 +213,6 @@ def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
 
 
 @pytest.mark.slow
-@needs_charts
 def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
     checkout.run("measure")
     gate = checkout.run("gate")
@@ -181,7 +222,6 @@ def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> N
 
 
 @pytest.mark.slow
-@needs_charts
 def test_a_wrong_kernel_fails_and_is_in_the_summary(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, "  y[i] = 3 * x[i];"))

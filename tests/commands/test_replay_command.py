@@ -226,7 +226,7 @@ class TestRecordedFigures:
         _, report = emulated(recorded, "--powercap", "300W,700W", "--html", str(page))
         text = page.read_text()
         data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
-        assert len(data["rows"]) == 164
+        assert data["rows"]["count"] == 164
         assert data["emulated"]
         accounts = data["replay"]["accounts"]
         assert len({(one["step"], one["level"], one["cap"]) for one in accounts}) == 2 * 3 * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -64,7 +65,7 @@ def test_the_latest_run_is_summed_up(project: Path, capsys: pytest.CaptureFixtur
     make_run(project, "b", K02)
     assert main(["report"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)\n")
+    assert shown.startswith("NVIDIA H200 (emulated), run b\ncase1 at 300W (emulated)")
     assert "k02" in shown
     assert "k01" not in shown
 
@@ -177,7 +178,6 @@ def test_the_schema_needs_no_run(project: Path, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
-    pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
     folder = make_run(project, "a", K01)
     with (folder / "measurements.jsonl").open("a") as file:
         file.write('{"node_id": "bench.py::test[case1-k02-3')
@@ -190,11 +190,52 @@ def test_a_run_that_was_killed_can_be_looked_at(project: Path) -> None:
 
 
 def test_the_page_shows_a_baseline(project: Path) -> None:
-    pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
     make_run(project, "before", replace(K01, energy_mj=90.0, edp_mj_ms=45.0))
     make_run(project, "now", K01)
     assert main(["report", "now", "--html", "p.html", "--baseline", "before"]) == 0
-    assert '"before":90.0,"now":100.0' in (project / "p.html").read_text(encoding="utf-8")
+    data = shown_on(project / "p.html")
+    energy = next(one for one in data["differences"] if one["metric"] == "energy")
+    assert (energy["before"], energy["now"]) == (90.0, 100.0)
+    assert {one["metric"] for one in data["verdicts"]["judgements"]} == {"time", "energy", "edp"}
+
+
+def shown_on(page: Path) -> dict[str, Any]:
+    text = page.read_text(encoding="utf-8")
+    found = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
+    return dict(found)
+
+
+def test_the_page_shows_the_trend_over_the_projects_runs(project: Path) -> None:
+    for name, energy in (("a", 90.0), ("b", 95.0), ("c", 100.0)):
+        make_run(project, name, replace(K01, energy_mj=energy, edp_mj_ms=energy / 2))
+    assert main(["report", "--html", "p.html", "--trend"]) == 0
+    (one,) = shown_on(project / "p.html")["trend"]
+    assert [run for run, _ in one["runs"]] == ["a", "b", "c"]
+    assert one["metrics"]["energy"]["values"] == [90.0, 95.0, 100.0]
+
+
+def test_the_page_shows_the_trend_over_the_runs_that_are_named(project: Path) -> None:
+    for name in ("a", "b", "c"):
+        make_run(project, name, K01)
+    assert main(["report", "c", "--html", "p.html", "--trend", "a"]) == 0
+    (one,) = shown_on(project / "p.html")["trend"]
+    assert [run for run, _ in one["runs"]] == ["a", "c"]
+
+
+def test_a_trend_without_a_page_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "--trend"]) == 2
+    assert "--trend is shown on the HTML page only: give --html too" in capsys.readouterr().err
+
+
+def test_the_page_is_not_written_over_a_run_of_the_trend(project: Path) -> None:
+    make_run(project, "a", K01)
+    assert main(["report", "a", "--json", "a.json"]) == 0
+    before = (project / "a.json").read_text()
+    assert main(["report", "a", "--html", "a.json", "--trend", "a.json"]) == 2
+    assert (project / "a.json").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["run.json", "measurements.jsonl", "anchors.jsonl"])

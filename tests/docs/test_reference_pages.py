@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.cli import COMMANDS, main
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.gate.settings import SAME_BOARD_SD
+from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
 from pytest_gpuenergy.replay.kernel_list import understood
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"

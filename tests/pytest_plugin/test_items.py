@@ -158,6 +158,21 @@ def test_a_table_value_that_the_card_cannot_take_fails_when_strict(project: Proj
     )
 
 
+def test_all_are_those_that_the_card_can_take_even_when_strict(project: Project) -> None:
+    project.ini(TABLE)
+    result = project.run("--strict-powercap", "--powercap", "all", "-rs")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W is outside *"])
+
+
+def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> None:
+    project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 1000]')
+    result = project.run("--strict-powercap", "--powercap", "all")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*The power caps 100W, 1000W could not be set for any item*"])
+
+
 def test_a_table_that_is_none_is_refused(project: Project) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [0]')
     result = project.run()

@@ -6,7 +6,6 @@ import csv
 import json
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -224,7 +223,7 @@ def test_a_signal_restores_the_cap_and_keeps_the_results(
     assert limit_w() == 700
     assert len(project.report().measurements) == 2
     assert (project.path / "r.json").exists()
-    result.stdout.fnmatch_lines(["scale at 200W (emulated)"])
+    result.stdout.fnmatch_lines(["scale at 200W (emulated)*"])
 
 
 def test_what_was_measured_survives_a_kill_and_the_next_start_restores_the_cap(
@@ -281,20 +280,9 @@ def _last(project: Project) -> tuple[Measurement, ...]:
 
 
 def test_the_page_is_written_where_it_was_asked_for(project: Project) -> None:
-    pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
     project.run("--powercap", "450W", "--gpuenergy-html", "out/p.html").assert_outcomes(passed=1)
     page = (project.path / "out" / "p.html").read_text(encoding="utf-8")
     assert "<title>NVIDIA H200 (emulated), run " in page
-
-
-def test_without_the_plotting_library_a_page_is_refused_at_once(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    result = project.run("--gpuenergy-html", "p.html")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: The HTML page needs *: pip install *[[]html[]]'."])
-    assert not project.runs
 
 
 def test_a_revision_whose_files_were_changed_says_so(

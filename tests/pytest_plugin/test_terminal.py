@@ -102,8 +102,8 @@ def test_the_summary_marks_the_pareto_front(project: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*= gpuenergy =*",
-            "scale at 700W (emulated)",
-            "  kernel * time * energy *EDP mJ·ms * power W * GFLOP/s *GFLOP/s/W",
+            "scale at 700W (emulated)*FLOP/byte",
+            "  kernel * time * energy *EDP mJ·ms * power W * GFLOP/s % peak *GB/s GFLOP/s/W",
             "[*] lean *",
             "  wasteful *",
             "report: */report.json, CSV: */csv",
@@ -122,7 +122,7 @@ def test_the_summary_names_what_failed(project: Project) -> None:
         """
     )
     project.run(*ONE).stdout.fnmatch_lines(
-        ["*= gpuenergy =*", "scale at 450W (emulated)", "  broken * compile: line 4: *"]
+        ["*= gpuenergy =*", "scale at 450W (emulated)*", "  broken * compile: line 4: *"]
     )
 
 

@@ -10,8 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.measurement import FIGURES
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 from pytest_gpuenergy.report.best_perf import best_perf
 from pytest_gpuenergy.report.views import write_json
@@ -109,3 +111,15 @@ def test_the_command_writes_them(
     assert main(arguments) == 0
     (written,) = (tmp_path / "out").rglob("*.*")
     assert written == tmp_path / "out" / "M=64_N=32_K=16" / "best_perf.txt"
+
+
+def test_all_that_may_be_the_fastest_share_the_first_rank(
+    report: Make, contender: Measured
+) -> None:
+    trials = (Window(1.0, 200.0, 2000, 1.0),) * 7
+    made = [
+        contender(name, time_ms=t, trials=trials, time_ms_ci95=Interval(t * 0.99, t * 1.01))
+        for name, t in (("a", 0.2), ("b", 0.2001), ("c", 0.3))
+    ]
+    (text,) = best_perf(report(*made)).values()
+    assert [(rank, name) for rank, name, _ in ranks(text)] == [("1=", "a"), ("1=", "b"), ("3", "c")]

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.differences import differences
 from pytest_gpuenergy.support.errors import ReportError
 
@@ -52,3 +53,27 @@ def test_a_change_from_nothing_is_no_number(report: Make, measured: Make) -> Non
 def test_emulated_and_real_figures_are_not_shown_side_by_side(report: Make, measured: Make) -> None:
     with pytest.raises(ReportError, match="compare runs of the same kind"):
         list(differences(report(measured()), report(measured(), emulated=False)))
+
+
+def test_changes_are_also_told_relative_to_what_all_have_in_common(
+    report: Make, measured: Make
+) -> None:
+    def one(rank: int, factor: float, digest: str) -> Any:
+        energy_mj = 100.0 * factor
+        return measured(
+            rank,
+            energy_mj=energy_mj,
+            kernel=KernelInfo(f"k{rank:02d}", digest, "record", rank),
+            trials=(Window(1.0, 200.0, 2000, 1.0),) * 7,
+            time_ms_ci95=Interval(0.498, 0.502),
+            energy_mj_ci95=Interval(energy_mj * 0.995, energy_mj * 1.005),
+            edp_mj_ms_ci95=Interval(energy_mj * 0.497, energy_mj * 0.503),
+        )
+
+    before = report(one(1, 1.0, "old"), *(one(rank, 1.0, str(rank)) for rank in range(2, 8)))
+    now = report(one(1, 0.99, "new"), *(one(rank, 0.95, str(rank)) for rank in range(2, 8)))
+    found = next(d for d in differences(now, before) if str(d.metric) == "energy")
+    assert found.change == pytest.approx(-0.01)
+    assert found.relative_change == pytest.approx(0.99 / 0.95 - 1)
+    few = report(*now.measurements[:5])
+    assert next(differences(few, before)).relative_change is None

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pytest_gpuenergy.report.html import html_page
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import write_classic_csv
 from pytest_gpuenergy.support.csv_output import csv_text
@@ -94,9 +95,7 @@ def test_caps_with_one_safe_name_have_a_folder_each(
 def test_ends_of_lines_in_names_are_spelled_out_on_the_page(
     report: Make, measured: Make, separator: str
 ) -> None:
-    page = pytest.importorskip("pytest_gpuenergy.report.html.page")
-    pytest.importorskip("vl_convert")
-    html = page.html_page(report(measured(1, workload=f"one{separator}two", node_id=separator)))
+    html = html_page(report(measured(1, workload=f"one{separator}two", node_id=separator)))
     found = re.search('<script type="application/json" id="report-data">(.*?)</script>', html)
     assert found is not None
     data = json.dumps(json.loads(found[1]), ensure_ascii=False)

@@ -38,7 +38,8 @@ def test_the_best_of_each_workload_comes_first(report: Make, measured: Make) -> 
     lines = markdown(report(measured(1, 5), frugal)).splitlines()
     row = next(line for line in lines if line.startswith("| case1 |"))
     assert row == (
-        "| case1 | 500 µs (k01 at 700W) | 80.0 mJ (k02 at 200W) | 50.0 (k01 at 700W) | 700W | 2 |"
+        "| case1 | 500 µs (k01 at 700W) | 80.0 mJ (k02 at 200W) | 50.0 mJ·ms (k01 at 700W) "
+        "| 700W | 2 |"
     )
 
 

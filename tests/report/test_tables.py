@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement
 from pytest_gpuenergy.report.tables import (
     ROWS_SHOWN,
@@ -107,7 +109,7 @@ def test_groups_have_the_lowest_cap_and_the_best_rank_first(measured: Make) -> N
 def test_the_summary_marks_the_front_and_shows_failures(measured: Make, failed: Make) -> None:
     slow = measured(2, time_ms=1.0, energy_mj=200.0, validity=("host_gaps",))
     title, _, *rows = summary([measured(1), slow, failed(3)], emulated=True)
-    assert title == "case1 at 450W (emulated)"
+    assert title == "case1 at 450W (emulated), 1000 FLOP/byte"
     assert rows[0].startswith("* k01 ")
     assert rows[1].startswith("  k02 ")
     assert rows[1].endswith("  host_gaps")
@@ -186,3 +188,39 @@ def test_a_flagged_best_is_marked(measured: Make) -> None:
 
 def test_without_figures_there_is_no_best(failed: Make) -> None:
     assert list(best_lines([failed(1)], emulated=False)) == []
+
+
+def noisy(measured: Make, rank: int, cap: int, edp: float, half_width: float = 0.01) -> Measurement:
+    """A measurement whose time, energy and EDP have intervals of this relative half width."""
+    time_ms, energy_mj = edp**0.5 / 10, edp**0.5 * 10
+    made: Measurement = measured(
+        rank,
+        cap,
+        time_ms=time_ms,
+        energy_mj=energy_mj,
+        trials=(Window(1.0, 200.0, 2000, 1.0),) * 7,
+        **{
+            f"{name}_ci95": Interval(value * (1 - half_width), value * (1 + half_width))
+            for name, value in (
+                ("time_ms", time_ms),
+                ("energy_mj", energy_mj),
+                ("edp_mj_ms", time_ms * energy_mj),
+            )
+        },
+    )
+    return made
+
+
+def test_a_best_within_noise_names_its_rivals_and_caps(measured: Make) -> None:
+    rows = [noisy(measured, 1, cap, edp) for cap, edp in ((1, 2.0), (3, 1.0), (5, 1.001))]
+    rows += [noisy(measured, 3, cap, edp) for cap, edp in ((1, 2.1), (3, 1.2), (5, 1.002))]
+    *_, row = best_lines(rows, emulated=False)
+    cells = re.split(" {2,}", row.strip())
+    assert cells[3] == "1.00 mJ·ms ±1 % k01, k03 within noise at any cap from 450 W"
+    assert cells[4:] == ["any cap from 450 W", "1 to 3 of 6"]
+
+
+def test_what_may_be_on_the_front_is_marked_apart(measured: Make) -> None:
+    rows = [noisy(measured, rank, 3, edp) for rank, edp in ((1, 1.0), (2, 1.001), (3, 2.0))]
+    _, _, *lines = summary(rows, emulated=False)
+    assert [line[:5] for line in lines] == ["* k01", "~ k02", "  k03"]

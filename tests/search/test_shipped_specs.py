@@ -17,9 +17,9 @@ from pytest_gpuenergy.engine.references import case_of
 from pytest_gpuenergy.engine.seeds import drawings_of
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.roofline import peaks_of
 from pytest_gpuenergy.search.schema import spec_schema
 from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
 from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
@@ -71,7 +71,7 @@ def test_a_baseline_is_verified_and_has_room_above_it(path: Path) -> None:
     spec = read_spec(path)
     with EmulatedDevice() as device:
         found = Bench(spec, device, Metric.TIME).evaluate(spec.baseline)
-        peaks = peaks_of(device)
+        peaks = peaks_of(device.name)
     assert found.outcome == "correct", found.message
     assert len(found.correctness) == len(spec.sizes) > 1
     assert found.time_ms is not None

@@ -164,7 +164,7 @@ def test_the_record_file_says_what_it_was_made_with(searched: Search) -> None:
 
 def test_progress_is_told_in_plain_lines(searched: Search) -> None:
     assert searched.told[0] == "one: searching on NVIDIA H200 (emulated) with words"
-    assert any(line.startswith("one: 6 of 6 trials, best 0.") for line in searched.told)
+    assert any(line.startswith("one (emulated): 6 of 6 trials, best 0.") for line in searched.told)
 
 
 def test_a_proposer_is_closed_when_its_search_ends(searched: Search) -> None:

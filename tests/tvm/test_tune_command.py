@@ -72,7 +72,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
     (outcome,) = json.loads(tuned.done.stdout)
     assert (outcome["workload"], outcome["tried"], outcome["kept"]) == ("small", 3, 1)
-    assert "small: 3 of 3 trials" in tuned.done.stderr
+    assert (outcome["gpu"], outcome["emulated"]) == ("NVIDIA H200 (emulated)", True)
+    assert "small (emulated): 3 of 3 trials" in tuned.done.stderr
     path = find_records(tuned.folder, WORKLOAD)
     assert outcome["path"] == str(path)
     assert load_records(path).gpu.endswith("(emulated)")
@@ -82,7 +83,8 @@ def test_it_tunes_on_the_emulated_gpu(tuned: Tuned) -> None:
 @pytest.mark.tvm
 def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
     shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
-    header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
+    gpu, header, row = tune(tmp_path, "--trials", "3", "--resume").stdout.splitlines()
+    assert gpu == "NVIDIA H200 (emulated)"
     assert header.split()[:4] == ["workload", "trials", "valid", "kept"]
     assert row.split()[:4] == ["small", "3", "3", "1"]
     (figures,) = load_records(find_records(tmp_path, WORKLOAD)).recorded(1)
@@ -107,8 +109,11 @@ def test_what_tunings_came_to_is_a_table(tuned: Tuned) -> None:
     (row,) = csv.DictReader((tuned.folder / "tuning.csv").read_text().splitlines())
     assert datetime.fromisoformat(row["started"]) <= datetime.now(UTC)
     assert (row["workload"], row["tried"], row["kept"]) == ("small", "3", "1")
+    assert (row["gpu"], row["emulated"]) == ("NVIDIA H200 (emulated)", "True")
     (rate,) = (tuned.folder / "performance").glob("small_conv2d_*.json")
-    assert int(rate.read_text()) == pytest.approx(float(row["best_gflops"]), abs=1)
+    comment, figure = rate.read_text().splitlines()
+    assert comment == "# NVIDIA H200 (emulated): recorded or modelled figures"
+    assert int(figure) == pytest.approx(float(row["best_gflops"]), abs=1)
 
 
 def test_equal_shapes_are_tuned_once(
@@ -138,7 +143,7 @@ def test_what_was_tuned_is_told_when_the_rest_was_not(
     arguments = ["--case", "case6,case7", "--out", str(tmp_path)]
     assert main(["tune", *EMULATED, *arguments]) == 2
     out, err = capsys.readouterr()
-    assert out.splitlines()[1].split()[0] == "case6"
+    assert out.splitlines()[2].split()[0] == "case6"
     assert "1 of 2 workloads could not be tuned." in err
 
 

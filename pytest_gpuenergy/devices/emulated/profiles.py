@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.emulated.heat import Cooling
+from pytest_gpuenergy.record.peaks import PEAKS
 from pytest_gpuenergy.support.errors import InputError
 
 _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
@@ -36,13 +37,11 @@ _USUAL_COOLING = Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """One model of GPU.
+    """One model of GPU; what it can do at most is in `record.peaks`.
 
     Attributes:
         key: name in ``--gpu-device emulated:KEY``.
         name: as NVML reports it.
-        bandwidth_gb_s: of the device memory, in 1e9 bytes per second.
-        fp32_tflops: peak without tensor cores, at `max_clock_mhz`.
         shared_per_sm: shared memory of a multiprocessor in bytes.
         shared_per_block: the most that one block may use of it.
         idle_w: power between kernels; a guess unless a comment below says otherwise.
@@ -57,9 +56,6 @@ class GpuProfile:
     min_clock_mhz: int
     memory_clock_mhz: int
     memory_mib: int
-    bandwidth_gb_s: float
-    fp32_tflops: float
-    l2_bytes: int
     shared_per_sm: int
     shared_per_block: int
     threads_per_sm: int
@@ -71,6 +67,21 @@ class GpuProfile:
     sensor: Sensor
     has_mig: bool
     cooling: Cooling = _USUAL_COOLING
+
+    @property
+    def bandwidth_gb_s(self) -> float:
+        """Of the device memory, in 1e9 bytes per second."""
+        return PEAKS[self.name].bandwidth_gb_s
+
+    @property
+    def fp32_tflops(self) -> float:
+        """Peak without tensor cores, at `max_clock_mhz`."""
+        return PEAKS[self.name].fp32_tflops
+
+    @property
+    def l2_bytes(self) -> int:
+        """Size of the L2 cache."""
+        return PEAKS[self.name].l2_bytes
 
     @property
     def compute_capability(self) -> tuple[int, int]:
@@ -99,7 +110,6 @@ _PASCAL_SENSOR = Sensor(20, 10, 10, has_counter=False)
 _GEFORCE_SENSOR = Sensor(period_ms=100, instant_window_ms=100, average_window_ms=1000)
 
 _KIB = 1024
-_MIB = 1024 * 1024
 
 PROFILES: dict[str, GpuProfile] = {
     profile.key: profile
@@ -115,9 +125,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=345,
             memory_clock_mhz=3201,
             memory_mib=143771,
-            bandwidth_gb_s=4800,
-            fp32_tflops=66.9,
-            l2_bytes=50 * _MIB,
             shared_per_sm=228 * _KIB,
             shared_per_block=227 * _KIB,
             threads_per_sm=2048,
@@ -142,9 +149,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=210,
             memory_clock_mhz=9751,
             memory_mib=24576,
-            bandwidth_gb_s=936,
-            fp32_tflops=35.6,
-            l2_bytes=6 * _MIB,
             shared_per_sm=100 * _KIB,
             shared_per_block=99 * _KIB,
             threads_per_sm=1536,
@@ -167,9 +171,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=210,
             memory_clock_mhz=10501,
             memory_mib=24564,
-            bandwidth_gb_s=1008,
-            fp32_tflops=82.6,
-            l2_bytes=72 * _MIB,
             shared_per_sm=100 * _KIB,
             shared_per_block=99 * _KIB,
             threads_per_sm=1536,
@@ -192,9 +193,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=135,
             memory_clock_mhz=877,
             memory_mib=16384,
-            bandwidth_gb_s=900,
-            fp32_tflops=15.7,
-            l2_bytes=6 * _MIB,
             shared_per_sm=96 * _KIB,
             shared_per_block=96 * _KIB,
             threads_per_sm=2048,
@@ -217,9 +215,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=544,
             memory_clock_mhz=715,
             memory_mib=16384,
-            bandwidth_gb_s=732,
-            fp32_tflops=10.6,
-            l2_bytes=4 * _MIB,
             shared_per_sm=64 * _KIB,
             shared_per_block=48 * _KIB,
             threads_per_sm=2048,
@@ -242,9 +237,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=210,
             memory_clock_mhz=1215,
             memory_mib=24576,
-            bandwidth_gb_s=933,
-            fp32_tflops=10.3,
-            l2_bytes=24 * _MIB,
             shared_per_sm=164 * _KIB,
             shared_per_block=163 * _KIB,
             threads_per_sm=2048,
@@ -267,9 +259,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=210,
             memory_clock_mhz=1593,
             memory_mib=81920,
-            bandwidth_gb_s=2039,
-            fp32_tflops=19.5,
-            l2_bytes=40 * _MIB,
             shared_per_sm=164 * _KIB,
             shared_per_block=163 * _KIB,
             threads_per_sm=2048,
@@ -292,9 +281,6 @@ PROFILES: dict[str, GpuProfile] = {
             min_clock_mhz=345,
             memory_clock_mhz=2619,
             memory_mib=81559,
-            bandwidth_gb_s=3350,
-            fp32_tflops=66.9,
-            l2_bytes=50 * _MIB,
             shared_per_sm=228 * _KIB,
             shared_per_block=227 * _KIB,
             threads_per_sm=2048,

@@ -8,16 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.differences import Difference, differences
-from pytest_gpuenergy.report.html.charts import charts
+from pytest_gpuenergy.report.html.axes import axes
+from pytest_gpuenergy.report.html.best import best_values
+from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
+from pytest_gpuenergy.report.roofline import arithmetic
+from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import Best, best_of_each, energy, subject, time
-from pytest_gpuenergy.report.text import figures
+from pytest_gpuenergy.report.tables import best_of_each, subject
 
 Values = dict[str, Any]
 
@@ -51,22 +54,26 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
-    rows = report.measurements
-    best = best_of_each(rows)
-    # By id, because measurements may be equal.
-    front = {id(m) for one in best for m in one.front}
-    caps = _caps(rows)
+    run, measurements = report.run, report.measurements
+    best = best_of_each(measurements)
+    standing = Standing.of(best)
+    rows = [row_values(m, run.gpu_name, standing) for m in measurements]
     return {
-        "gpu": report.run.gpu_name,
-        "emulated": report.run.emulated,
-        "run": _identity(report.run),
-        "caps": caps,
-        "rows": [_row(m, pareto=id(m) in front) for m in rows],
-        "best": [_best(one) for one in best],
-        "flags": _flags(rows),
+        "gpu": run.gpu_name,
+        "emulated": run.emulated,
+        "run": _identity(run),
+        "caps": _caps(measurements),
+        "figures": {
+            name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()
+        },
+        "rows": rows,
+        "axes": axes(report),
+        "roofs": _roofs(measurements, run.gpu_name),
+        "best": [best_values(one) for one in best],
+        "flags": _flags(measurements),
         "anchors": [_check(one) for one in report.anchors],
-        "charts": charts(emulated=report.run.emulated, caps=len(caps)),
         "baseline": None if baseline is None else _identity(baseline.run),
+        "shifts": [] if baseline is None else _shifts(report, baseline),
         "differences": []
         if baseline is None
         else [_difference(one) for one in differences(report, baseline)],
@@ -79,76 +86,17 @@ def _caps(rows: Sequence[Measurement]) -> list[str]:
     return sorted(watts, key=lambda cap: (watts[cap], cap))
 
 
-def _row(m: Measurement, *, pareto: bool) -> Values:
-    conditions = m.end
-    return {
-        "workload": subject(m),
-        "kernel": m.kernel.label,
-        "band": str(m.kernel.details.get("band", m.kernel.origin)),
-        "cap": m.cap,
-        "limit_w": _finite(m.enforced_power_limit_w or m.power_limit_w),
-        **_figure("time_us", m, Metric.TIME, 1e3),
-        **_figure("energy_mj", m, Metric.ENERGY),
-        **_figure("edp_mj_ms", m, Metric.EDP),
-        "power_w": _finite(m.power_w),
-        "gflops": _finite(m.gflops),
-        "gflops_per_w": _finite(m.gflops_per_w),
-        "temperature_c": _temperature_c(m),
-        "sm_clock_mhz": conditions.sm_clock_mhz if conditions else None,
-        "effective_sm_clock_mhz": _finite(m.effective_sm_clock_mhz),
-        "clock_states": [_state(one) for one in m.clock_states] if len(m.clock_states) > 1 else [],
-        "binding": m.cap_binding,
-        "pareto": pareto,
-        "flags": list(m.validity),
-        "state": "failed" if not m.measured else "flagged" if m.validity else "clean",
-        "outcome": m.outcome,
-        "error": m.error,
-        "digest": m.kernel.digest[:12],
-        "item": m.node_id,
-    }
-
-
-def _state(state: ClockState) -> str:
-    return f"{state.share:.0%} at {state.name}"
-
-
-def _temperature_c(m: Measurement) -> float | None:
-    """The mean over the trials; in older records, the reading after them."""
-    if m.temperature_c is None:
-        return None if m.end is None else m.end.temperature_c
-    return _finite(m.temperature_c)
-
-
-def _figure(name: str, m: Measurement, metric: Metric, scale: float = 1.0) -> Values:
-    value, interval = m.figure(metric), m.interval(metric)
-    low, high = (interval.low, interval.high) if interval else (value, value)
-    ends = {name: value, f"{name}_low": low, f"{name}_high": high}
-    return {key: _finite(end, scale) for key, end in ends.items()}
-
-
-def _finite(value: float | None, scale: float = 1.0) -> float | None:
-    if value is None:
+def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:
+    """The card's peaks for the arithmetic that occurs; None if they are unknown."""
+    peaks = peaks_of(gpu_name)
+    if peaks is None:
         return None
-    scaled = value * scale
-    return scaled if math.isfinite(scaled) else None
-
-
-def _best(best: Best) -> Values:
-    def cell(m: Measurement, figure: str) -> Values:
-        return {
-            "figure": figure,
-            "kernel": m.kernel.label,
-            "cap": m.cap,
-            "flagged": bool(m.validity),
-        }
-
+    kinds = dict.fromkeys(filter(None, map(arithmetic, rows)))
+    known = {kind: peaks.tflops_of(kind) for kind in kinds}
     return {
-        "workload": best.workload,
-        "measured": len(best.rows),
-        "time": cell(best.time, time(best.time.time_ms or 0.0)),
-        "energy": cell(best.energy, energy(best.energy.energy_mj or 0.0)),
-        "edp": cell(best.edp, f"{figures(best.edp.edp_mj_ms or 0.0)} mJ·ms"),
-        "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
+        "bandwidth_gb_s": peaks.bandwidth_gb_s,
+        "gflops": {kind: 1e3 * tflops for kind, tflops in known.items() if tflops is not None},
+        "source": peaks.source,
     }
 
 
@@ -179,7 +127,7 @@ def _changes(metric: Metric, check: AnchorCheck) -> Values:
     """The change of a metric in percent, with the ends of its interval."""
     ratio = check.ratios.get(metric)
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-    percents = (None if end is None else _finite(end - 1, 100.0) for end in ends)
+    percents = (None if end is None else finite(end - 1, 100.0) for end in ends)
     return dict(zip((str(metric), f"{metric}_low", f"{metric}_high"), percents, strict=True))
 
 
@@ -199,19 +147,48 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
     ]
 
 
+def _shifts(report: Report, baseline: Report) -> list[Values]:
+    """What unchanged kernels have in common, in percent, by cap and metric."""
+    found = common_shifts(pairs(report, baseline))
+    return [
+        {
+            "cap": place.cap,
+            "same_board": shift.same_board,
+            "metric": str(metric),
+            "kernels": shift.kernels,
+            "apart": shift.apart,
+            **{
+                f"change_percent{end}": finite(math.expm1(value), 100.0)
+                for end, value in (
+                    ("", shift.change.value),
+                    ("_low", shift.change.low),
+                    ("_high", shift.change.high),
+                )
+            },
+            "scatter_percent": finite(shift.scatter, 100.0),
+        }
+        for place, metrics in found.items()
+        for metric, shift in metrics.items()
+    ]
+
+
 def _difference(one: Difference) -> Values:
     (before, now), intervals = one.values, one.intervals
-    change = one.change
+    change, relative = one.change, one.relative_change
     return {
         "workload": subject(one.now),
+        "workload_name": one.now.workload.name,
         "kernel": one.now.kernel.label,
         "cap": one.now.cap,
-        "metric": f"{one.metric.label} ({one.metric.unit})",
+        "cache": one.now.cache,
+        "metric": one.metric,
+        "figure": f"{one.metric.label} ({one.metric.unit})",
         "before": before,
         "now": now,
         "before_interval": _ends(intervals[0]),
         "now_interval": _ends(intervals[1]),
-        "change_percent": None if change is None else _finite(change, 100.0),
+        "change_percent": None if change is None else finite(change, 100.0),
+        "relative_percent": None if relative is None else finite(relative, 100.0),
         "same_kernel": one.same_kernel,
         "flags": sorted({*one.before.validity, *one.now.validity}),
     }

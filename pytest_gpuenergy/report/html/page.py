@@ -1,52 +1,57 @@
-"""Assembles the page from its template, style, scripts, plotting library and data."""
+"""Assembles the page from its template, style, scripts and data."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.html.parts import (
-    check_html,
-    embedded_json,
-    script_hash,
-    vega_script,
-)
+from pytest_gpuenergy.report.html.embed import compact
+from pytest_gpuenergy.report.html.parts import embedded_json, script_hash
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 
+_SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
+_SECTIONS = ("answers", "verdicts", "trend", "heat", "lists", "replay", "main")
+"""Parts of the page's script, in order."""
+
 
 def html_page(
-    report: Report, baseline: Report | None = None, replay: Mapping[str, object] | None = None
+    report: Report,
+    baseline: Report | None = None,
+    replay: Mapping[str, object] | None = None,
+    verdicts: Mapping[str, Any] | None = None,
+    trend: Sequence[Mapping[str, Any]] | None = None,
 ) -> str:
     """The page, which contains all its scripts and styles and loads nothing when opened.
 
     Strings of the report are data in a JSON block and are shown as text. The page's content
-    security policy allows only its own two scripts, by their hashes, so no name can become code.
+    security policy allows only its own script, by its hash, so no name can become code.
 
     Args:
         report: the report to show.
-        baseline: an earlier report to show differences from, without verdicts.
+        baseline: an earlier report to show differences from.
         replay: what a replay of a model found beside its measurements.
+        verdicts: what a gate says of the differences, see `gate.page.verdict_values`.
+        trend: figures over several runs, see `gate.page.trend_values`.
 
     Raises:
-        InputError: the plotting library is not installed.
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
-    check_html()
-    data = {**page_data(report, baseline), "replay": replay}
-    scripts = {"vega": vega_script(), "script": _read("page.js")}
+    data = {**page_data(report, baseline), "replay": replay, "verdicts": verdicts, "trend": trend}
+    script = _script()
     label = " (emulated)" if report.run.emulated else ""
     return Template(_read("page.html")).substitute(
-        scripts,
         title=escape(f"{report.run.gpu_name}{label}, run {report.run.run_id}"),
         style=_read("page.css"),
-        hashes=" ".join(map(script_hash, scripts.values())),
-        data=embedded_json(data),
+        script=script,
+        hashes=script_hash(script),
+        data=embedded_json(compact(data)),
     )
 
 
@@ -55,14 +60,22 @@ def write_html(
     path: Path,
     baseline: Report | None = None,
     replay: Mapping[str, object] | None = None,
+    verdicts: Mapping[str, Any] | None = None,
+    trend: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write `html_page` to ``path``.
 
     Raises:
-        InputError, ReportInputError: as `html_page`.
+        ReportInputError: as `html_page`.
         ReportError: it cannot be written.
     """
-    write_view(path, html_page(report, baseline, replay))
+    write_view(path, html_page(report, baseline, replay, verdicts, trend))
+
+
+@functools.cache
+def _script() -> str:
+    parts = (_read(f"script/{name}.js") for name in (*_SCRIPTS, *_SECTIONS))
+    return "\n".join(('"use strict";', "(() => {", *parts, "})();", ""))
 
 
 @functools.cache

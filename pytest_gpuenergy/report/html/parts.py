@@ -1,4 +1,4 @@
-"""What self-contained HTML pages with charts consist of: plotting library, policy and data."""
+"""What self-contained HTML pages consist of: policy, data, and the plotting library of some."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BUNDLE = "1"
 
 
 def check_html() -> None:
-    """Check that the page can be made.
+    """Check that charts can be drawn with the plotting library.
 
     Raises:
         UnavailableError: the plotting library is not installed.
@@ -29,7 +29,7 @@ def check_html() -> None:
         import vl_convert  # noqa: F401
     except ImportError:
         raise UnavailableError(
-            "The HTML page needs a plotting library: pip install 'pytest-gpuenergy[html]'."
+            "The charts need a plotting library: pip install 'pytest-gpuenergy[html]'."
         ) from None
 
 

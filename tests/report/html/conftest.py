@@ -41,14 +41,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 class Page:
-    """A page in the browser, with its charts drawn."""
+    """A page in the browser, with the charts of its window drawn."""
 
-    def __init__(self, chromium: Any, path: Path) -> None:
+    def __init__(self, chromium: Any, path: Path, address: str = "") -> None:
         self.browser = chromium
         chromium.get_log("browser")  # drop the messages of earlier pages
-        chromium.get(path.as_uri())
+        chromium.get("about:blank")  # another part of one page would not be loaded anew
+        chromium.get(f"{path.as_uri()}{address}")
         self.wait("return document.body.dataset.ready === 'yes'")
-        self.wait("return !document.querySelector('.chart:not([data-drawn])')")
+        self.wait(
+            """return [...document.querySelectorAll('.chart:not([data-drawn])')]
+               .every((one) => !one.offsetParent || one.getBoundingClientRect().y > innerHeight)"""
+        )
 
     def run(self, script: str, *arguments: object) -> Any:
         return self.browser.execute_script(script, *arguments)
@@ -68,13 +72,28 @@ class Page:
 
         Select(self.find(f"#filters [name={name}]")[0]).select_by_visible_text(text)
 
-    def column(self, number: int, table: str = "#measurements") -> list[str]:
-        """Texts of a table's column, counted from 1."""
-        return [cell.text for cell in self.find(f"{table} tbody td:nth-child({number})")]
+    def column(self, title: str, table: str = "#measurements") -> list[str]:
+        """Texts of the cells below a table's heading."""
+        return [cell.text for cell in self.find(f"{table} tbody [data-title='{title}']")]
 
     def points(self, kind: str) -> int:
         """Number of kernels that the charts ``kind`` show."""
-        return len(self.find(f".workload:not([hidden]) .{kind} svg .points_marks path"))
+        return len(self.find(f".workload:not([hidden]) .{kind} svg .mark"))
+
+    def press(self, key: str, times: int = 1) -> None:
+        """Press a key, by its name, as someone without a pointer would."""
+        from selenium.webdriver import ActionChains, Keys
+
+        for _ in range(times):
+            ActionChains(self.browser).send_keys(getattr(Keys, key)).perform()
+
+    def resize(self, width: int, *, dark: bool = False) -> None:
+        """Show the page ``width`` pixels wide, as on a phone, or in the dark style."""
+        command = self.browser.execute_cdp_cmd
+        size = {"width": width, "height": 4000, "deviceScaleFactor": 1, "mobile": width < 700}
+        command("Emulation.setDeviceMetricsOverride", size)
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        command("Emulation.setEmulatedMedia", {"features": scheme})
 
     @property
     def complaints(self) -> list[str]:
@@ -83,12 +102,16 @@ class Page:
 
 
 @pytest.fixture
-def show(chromium: Any, tmp_path: Path) -> Callable[..., Page]:
+def show(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     """Write the page of a report, and open it."""
 
-    def make(report: Report, baseline: Report | None = None) -> Page:
+    def make(
+        report: Report, baseline: Report | None = None, address: str = "", **beside: Any
+    ) -> Page:
         path = tmp_path / "page.html"
-        write_html(report, path, baseline)
-        return Page(chromium, path)
+        write_html(report, path, baseline, **beside)
+        return Page(chromium, path, address)
 
-    return make
+    yield make
+    chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

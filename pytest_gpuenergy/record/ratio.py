@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.estimate import WANDER, Estimate
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.statistics import NORMAL, student_t
 
 _MANY = 1000
@@ -65,6 +67,19 @@ class Sample:
         return max(session_sd, self.shared_error) ** 2
 
 
+def sample(measurement: Measurement, metric: Metric) -> Sample | None:
+    """The metric with the error from its trials; None without a usable interval."""
+    found = measurement.estimate(metric)
+    if found is None:
+        return None
+    settling = 0.0 if metric is Metric.TIME else measurement.settling_error or 0.0
+    shared = math.hypot(WANDER[metric], settling)
+    try:
+        return Sample.of(found, measurement.scatter_count, shared=shared)
+    except ValueError:
+        return None
+
+
 def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> Estimate:
     """ln(new / base) with an interval that excludes a probability of ``tail`` at either end.
 
@@ -84,14 +99,14 @@ def log_ratio(base: Sample, new: Sample, *, session_sd: float, tail: float) -> E
     own = [(side.relative_error**2, side.degrees) for side in (base, new)]
     between = sum(side.session_variance(session_sd) for side in (base, new))
     variance = sum(value for value, _ in own) + between
-    return _around(math.log(new.mean) - math.log(base.mean), variance, _welch(own, variance), tail)
+    return around(math.log(new.mean) - math.log(base.mean), variance, welch(own, variance), tail)
 
 
 def log_excess(found: Sample, allowed: float, *, session_sd: float, tail: float) -> Estimate:
     """ln(found / allowed) as `log_ratio`, for an exact number ``allowed``."""
     own = [(found.relative_error**2, found.degrees)]
     variance = own[0][0] + found.session_variance(session_sd)
-    return _around(math.log(found.mean) - math.log(allowed), variance, _welch(own, variance), tail)
+    return around(math.log(found.mean) - math.log(allowed), variance, welch(own, variance), tail)
 
 
 def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
@@ -105,7 +120,7 @@ def paired_log_ratio(log_ratios: Sequence[float], *, tail: float) -> Estimate:
     if len(log_ratios) < 2:
         raise ValueError("paired statistics need at least two rounds")
     variance = stdev(log_ratios) ** 2 / len(log_ratios)
-    return _around(fmean(log_ratios), variance, len(log_ratios) - 1, tail)
+    return around(fmean(log_ratios), variance, len(log_ratios) - 1, tail)
 
 
 def point_ratio(base: float | None, new: float | None) -> Estimate:
@@ -118,14 +133,26 @@ def point_ratio(base: float | None, new: float | None) -> Estimate:
     return Estimate(*[_limited(math.log(new) - math.log(base))] * 3)
 
 
-def _welch(own: Sequence[tuple[float, float]], variance: float) -> float:
+def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
+    """The degrees of freedom of a sum of variances.
+
+    Args:
+        own: the estimated variances in it, each with its degrees of freedom.
+        variance: the sum, which may include variances that are known.
+    """
     spread = sum(value * value / degrees for value, degrees in own)
     return variance * variance / spread if spread else math.inf
 
 
-def _around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
+def around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
+    """``mean`` with an interval by Student's t, with a probability of ``tail`` beyond each end."""
     half = _quantile(degrees, tail) * math.sqrt(variance)
     return Estimate(*map(_limited, (mean, mean - half, mean + half)))
+
+
+def normal_quantile(tail: float) -> float:
+    """How many standard deviations a normal value exceeds with a probability of ``tail``."""
+    return NormalDist().inv_cdf(1 - tail)
 
 
 def _limited(log_ratio: float) -> float:
@@ -134,6 +161,6 @@ def _limited(log_ratio: float) -> float:
 
 def _quantile(degrees: float, tail: float) -> float:
     if math.isinf(degrees):
-        return NormalDist().inv_cdf(1 - tail)
+        return normal_quantile(tail)
     # Rounded down: fewer degrees give a wider interval.
     return student_t(max(1, min(_MANY, math.floor(degrees))), 1 - tail)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.gate.ratio import Sample, log_excess, log_ratio, paired_log_ratio
 from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.ratio import Sample, log_excess, log_ratio, paired_log_ratio
 from pytest_gpuenergy.support.statistics import NORMAL
 
 MEANS = st.floats(1e-6, 1e6)

@@ -1,0 +1,191 @@
+"""What the gate finds when most kernels have not changed, by simulation and in committed reports.
+
+``python bench/gate_shift_simulation.py`` draws pairs of sessions that differ in common, as two
+boards do, and kernel by kernel. With ``--reports``, the sessions are reports of the same kernels
+from other boards: each of their kernels in turn is taken for one that has changed, once as it is,
+and once with its EDP multiplied.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gate_simulation import Session, drawn_measurement
+from msgspec.structs import replace
+
+from pytest_gpuenergy.gate.comparison import compare
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate.verdict import Verdict
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
+from pytest_gpuenergy.report.shift import LEAST, pairs
+
+RESULTS = Path(__file__).parent / "results"
+REPORTS = tuple(
+    f"nvidia-h200-2026-11-{name}.json"
+    for name in (
+        *("22/items", "22/other-board", "22/report", "22/same-board"),
+        *("23/items", "23/items-settled", "23/report"),
+    )
+)
+"""Reports of the bundled kernels, each from another H200."""
+
+ANY = dict.fromkeys(METRICS, 0.0)
+ONLY_EDP = {Metric.EDP: 0.0}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the gate said of one run.
+
+    Attributes:
+        alarm: a kernel is WORSE whose figures have not been changed.
+        found: the kernel whose figures have been changed is WORSE.
+        found_by_any: likewise, with time and energy judged too.
+    """
+
+    alarm: bool
+    found: bool
+    found_by_any: bool
+
+
+def outcome(base: Report, new: Report, changed: str, *, real: bool) -> Outcome:
+    """Compare at limits of 0 %; ``changed`` is the label of the changed kernel.
+
+    ``real``: whether its figures have been changed too, so that its alarm is not a false one.
+    """
+
+    def worse(limits: dict[Metric, float]) -> set[str]:
+        judgements = compare(base, new, GateSettings(limits, enforced=True)).judgements
+        return {one.node_id for one in judgements if one.verdict is Verdict.WORSE}
+
+    by_edp, by_any = worse(ONLY_EDP), worse(ANY)
+    alarms = by_edp - {changed} if real else by_edp
+    return Outcome(bool(alarms), changed in by_edp, changed in by_any)
+
+
+def drawn(
+    rng: np.random.Generator, *, runs: int, kernels: int, scatter: float, edp: float, boards: int
+) -> Iterator[Outcome]:
+    """Pairs of sessions in which the first kernel has another text, and its EDP a factor ``edp``.
+
+    ``scatter`` is the standard deviation of the change of a kernel's EDP, without that from its
+    windows, around what all have in common; a fifth of it is that of the time.
+    """
+    measure = drawn_measurement(rng)
+    labels = [f"k{number:03d}" for number in range(1, kernels + 1)]
+    one_side = scatter / math.sqrt(2)
+
+    def report(board: str, factor: float, text: str) -> Report:
+        time, energy = (
+            rng.normal(0, OTHER_BOARD_SD[metric] * (boards > 1) + 0.002 * (boards == 1))
+            for metric in (Metric.TIME, Metric.ENERGY)
+        )
+        made = []
+        for place, label in enumerate(labels):
+            own_time = rng.normal(0, 0.2 * one_side)
+            own = Session(time + own_time, energy + rng.normal(0, 0.98 * one_side))
+            one = measure(label, own, factor if place == 0 else 1.0)
+            digest = text if place == 0 else label
+            made.append(replace(one, kernel=replace(one.kernel, digest=digest)))
+        return Report(_run(board), tuple(made))
+
+    for _ in range(runs):
+        base, new = report("GPU-0", 1.0, "before"), report(f"GPU-{boards - 1}", edp, "after")
+        yield outcome(base, new, f"test[{labels[0]}]", real=edp != 1.0)
+
+
+def recorded(base: Report, new: Report, edp: float) -> Iterator[Outcome]:
+    """Each kernel in turn as the one that has changed; its EDP multiplied by ``edp``."""
+    unchanged = [one for one in pairs(new, base) if one.unchanged]
+    if len(unchanged) <= LEAST:
+        return
+    base = replace(base, measurements=tuple(one.before for one in unchanged))
+    for place, one in enumerate(unchanged):
+        now = [other.now for other in unchanged]
+        changed = replace(one.now, kernel=replace(one.now.kernel, digest="another"))
+        now[place] = multiplied(changed, edp)
+        yield outcome(base, replace(new, measurements=tuple(now)), one.now.node_id, real=edp != 1.0)
+
+
+def multiplied(m: Measurement, edp: float) -> Measurement:
+    """The measurement with its EDP multiplied, half of it by the time, half by the energy."""
+    factors = {Metric.TIME: math.sqrt(edp), Metric.ENERGY: math.sqrt(edp), Metric.EDP: edp}
+    changes: dict[str, float | Interval] = {}
+    for metric, factor in factors.items():
+        found = m.estimate(metric)
+        assert found is not None
+        changes[metric.field] = found.value * factor
+        changes[f"{metric.field}_ci95"] = Interval(found.low * factor, found.high * factor)
+    return replace(m, **changes)
+
+
+def row(outcomes: Sequence[Outcome]) -> str:
+    """The cells of a table: runs, false alarms, found by EDP, found by any metric."""
+    count = len(outcomes)
+    counts = (
+        sum(one.alarm for one in outcomes),
+        sum(one.found for one in outcomes),
+        sum(one.found_by_any for one in outcomes),
+    )
+    return " | ".join([str(count), *(f"{100 * value / count:.1f} %" for value in counts)])
+
+
+def _run(board: str) -> RunInfo:
+    return RunInfo(board, "", "", "simulated", board, "sm_90", True, {}, {}, {})
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--kernels", default="6,25")
+    parser.add_argument("--scatters", default="0.3,0.4,0.6", help="Percent")
+    parser.add_argument("--changes", default="0,2,3", help="Of the changed kernel's EDP, percent")
+    parser.add_argument("--reports", action="store_true", help="Use committed reports")
+    arguments = parser.parse_args()
+    changes = [float(word) / 100 for word in arguments.changes.split(",")]
+    columns = "runs | false alarms | WORSE by EDP | WORSE by time, energy or EDP"
+    if arguments.reports:
+        reports = [load_report(RESULTS / name) for name in REPORTS]
+        print(f"| change | {columns} |\n|---:|---:|---:|---:|---:|")
+        for change in changes:
+            found = [
+                one
+                for base, new in itertools.permutations(reports, 2)
+                for one in recorded(base, new, 1 + change)
+            ]
+            print(f"| {change:+.0%} | {row(found)} |")
+        return
+    rng = np.random.default_rng(1)
+    print(f"| kernels | boards | scatter | change | {columns} |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for kernels, boards, scatter, change in itertools.product(
+        map(int, arguments.kernels.split(",")),
+        (1, 2),
+        map(float, arguments.scatters.split(",")),
+        changes,
+    ):
+        found = list(
+            drawn(
+                rng,
+                runs=arguments.runs,
+                kernels=kernels,
+                scatter=scatter / 100,
+                edp=1 + change,
+                boards=boards,
+            )
+        )
+        print(f"| {kernels} | {boards} | {scatter:g} % | {change:+.0%} | {row(found)} |")
+
+
+if __name__ == "__main__":
+    main()

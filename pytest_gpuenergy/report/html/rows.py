@@ -1,0 +1,152 @@
+"""The page's measurements: one mapping of plain values each, every figure with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_gpuenergy.record.clock_state import ClockState
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.report.roofline import per_time, roofline
+from pytest_gpuenergy.report.tables import Best, subject
+
+Values = dict[str, Any]
+LESS, MORE = "less", "more"
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "edp_mj_ms": ("EDP (mJ·ms)", LESS),
+    "energy_mj": ("energy (mJ)", LESS),
+    "time_us": ("time (µs)", LESS),
+    "power_w": ("power (W)", LESS),
+    "gflops": ("GFLOP/s", MORE),
+    "gflops_per_w": ("GFLOP/s/W", MORE),
+    "gb_s": ("GB/s", MORE),
+    "flop_per_byte": ("FLOP/byte", MORE),
+    "percent_of_peak": ("% of the card's peak", MORE),
+}
+"""Title of each figure of a row, and whether less or more of it is better.
+
+The ends of its interval have the same name with ``_low`` and ``_high``.
+"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Which measurements are on a Pareto front, within noise of it, or best by a metric.
+
+    All are by `id`, because measurements may be equal.
+    """
+
+    front: frozenset[int]
+    near: frozenset[int]
+    tied: Mapping[Metric, frozenset[int]]
+
+    @classmethod
+    def of(cls, best: Sequence[Best]) -> Standing:
+        """From the best of each workload."""
+        return cls(
+            frozenset(id(m) for one in best for m in one.front),
+            frozenset(id(m) for one in best for m in one.near),
+            {
+                metric: frozenset(id(m) for one in best for m in one.ties[metric].rows)
+                for metric in METRICS
+            },
+        )
+
+
+def row_values(m: Measurement, gpu_name: str, standing: Standing) -> Values:
+    """One measurement; figures that are not finite numbers are None.
+
+    Args:
+        m: the measurement.
+        gpu_name: of the card whose peaks its figures are compared with.
+        standing: of all measurements.
+    """
+    roof = roofline(m, gpu_name)
+    return {
+        "workload": subject(m),
+        "kernel": m.kernel.label,
+        "band": str(m.kernel.details.get("band", m.kernel.origin)),
+        "cap": m.cap,
+        "limit_w": finite(m.enforced_power_limit_w or m.power_limit_w),
+        **_metric("time_us", m, Metric.TIME, 1e3),
+        **_metric("energy_mj", m, Metric.ENERGY),
+        **_metric("edp_mj_ms", m, Metric.EDP),
+        **_with_ends("power_w", m.power_w, _power_interval(m)),
+        **_with_ends("gflops", m.gflops, per_time(m.gflops, m)),
+        **_with_ends("gflops_per_w", m.gflops_per_w, _per_energy(m.gflops_per_w, m)),
+        **_with_ends("gb_s", roof.gb_s, roof.gb_s_ci95),
+        **_with_ends("flop_per_byte", roof.flop_per_byte, None),
+        **_with_ends("percent_of_peak", roof.percent_of_peak, roof.percent_of_peak_ci95),
+        "roof": roof.roof,
+        "temperature_c": _temperature_c(m),
+        "sm_clock_mhz": m.end.sm_clock_mhz if m.end else None,
+        "effective_sm_clock_mhz": finite(m.effective_sm_clock_mhz),
+        "clock_states": [_state(one) for one in m.clock_states] if len(m.clock_states) > 1 else [],
+        "binding": m.cap_binding,
+        "pareto": id(m) in standing.front,
+        "near_pareto": id(m) in standing.near,
+        "best_of": [str(metric) for metric, tied in standing.tied.items() if id(m) in tied],
+        "flags": list(m.validity),
+        "state": _kind(m),
+        "outcome": m.outcome,
+        "error": m.error,
+        "digest": m.kernel.digest[:12],
+        "item": m.node_id,
+    }
+
+
+def finite(value: float | None, scale: float = 1.0) -> float | None:
+    """``value`` times ``scale``; None if it is not a finite number."""
+    if value is None:
+        return None
+    scaled = value * scale
+    return scaled if math.isfinite(scaled) else None
+
+
+def _kind(m: Measurement) -> str:
+    if not m.measured:
+        return "verified" if m.outcome == "correct" and m.error is None else "failed"
+    return "flagged" if m.validity else "clean"
+
+
+def _metric(name: str, m: Measurement, metric: Metric, scale: float = 1.0) -> Values:
+    return _with_ends(name, m.figure(metric), m.interval(metric), scale)
+
+
+def _with_ends(
+    name: str, value: float | None, interval: Interval | None, scale: float = 1.0
+) -> Values:
+    low, high = (interval.low, interval.high) if interval else (value, value)
+    ends = {name: value, f"{name}_low": low, f"{name}_high": high}
+    return {key: finite(end, scale) for key, end in ends.items()}
+
+
+def _power_interval(m: Measurement) -> Interval | None:
+    """From those of energy and time, as if their errors were independent."""
+    energy, time = m.estimate(Metric.ENERGY), m.estimate(Metric.TIME)
+    if m.power_w is None or energy is None or time is None:
+        return None
+    half = m.power_w * math.hypot(energy.relative_half_width, time.relative_half_width)
+    return Interval(m.power_w - half, m.power_w + half)
+
+
+def _per_energy(rate: float | None, m: Measurement) -> Interval | None:
+    ends = m.energy_mj_ci95
+    if rate is None or ends is None or m.energy_mj is None or not ends.low > 0:
+        return None
+    return Interval(rate * m.energy_mj / ends.high, rate * m.energy_mj / ends.low)
+
+
+def _state(state: ClockState) -> str:
+    return f"{state.share:.0%} at {state.name}"
+
+
+def _temperature_c(m: Measurement) -> float | None:
+    """The mean over the trials; in older records, the reading after them."""
+    if m.temperature_c is None:
+        return None if m.end is None else m.end.temperature_c
+    return finite(m.temperature_c)

@@ -1,0 +1,81 @@
+"""The best of each workload as data: figures, and the items that share them within noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
+from pytest_gpuenergy.report.tables import best_of_each
+from pytest_gpuenergy.report.ties import Tie
+
+
+class Leaders(Struct, frozen=True):
+    """The least figure of a workload by one metric, and all that may be as good within noise.
+
+    ``items`` are node ids: that of the figure first, then those of the rest. ``kernels`` and
+    ``caps`` are the labels among them, the best kernel and the lowest cap first.
+    """
+
+    value: float
+    ci95: Interval | None
+    items: tuple[str, ...]
+    kernels: tuple[str, ...]
+    caps: tuple[str, ...]
+
+
+class Standing(Struct, frozen=True):
+    """The best of one workload in one cache state, over all kernels and caps.
+
+    ``front`` are the node ids of the Pareto front of time and energy, from fast to frugal,
+    ``near_front`` all those that may be on it within noise.
+    """
+
+    workload: str
+    cache: str
+    time: Leaders
+    energy: Leaders
+    edp: Leaders
+    front: tuple[str, ...]
+    near_front: tuple[str, ...]
+
+
+class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
+    """A run's identity with its measurements; for merged runs, the identity of the last one.
+
+    ``anchors`` are the checks of anchor kernels, in chronological order. ``best`` is made from the
+    measurements when the report is written, and ignored when it is read.
+    """
+
+    best: tuple[Standing, ...] = ()
+
+
+def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
+    """The standing of each workload and cache state that has figures, in order of appearance."""
+    return tuple(
+        Standing(
+            one.rows[0].workload.name,
+            one.rows[0].cache,
+            _leaders(one.ties[Metric.TIME]),
+            _leaders(one.ties[Metric.ENERGY]),
+            _leaders(one.ties[Metric.EDP]),
+            tuple(m.node_id for m in one.front),
+            tuple(m.node_id for m in one.near),
+        )
+        for one in best_of_each(measurements)
+    )
+
+
+def _leaders(found: Tie) -> Leaders:
+    best = found.best
+    return Leaders(
+        best.figure(found.metric) or 0.0,
+        best.interval(found.metric),
+        tuple(row.node_id for row in found.rows),
+        found.kernels,
+        found.caps,
+    )

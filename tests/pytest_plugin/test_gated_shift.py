@@ -1,0 +1,86 @@
+"""In a pytest run, changes are judged relative to what unchanged kernels have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_shift_simulation import multiplied
+from msgspec.structs import replace
+from small_project import LINE, SLOWER
+
+from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.report.views import write_json
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+pytestmark = pytest.mark.slow
+
+BENCH = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("name", {names})
+def test_scale(name, powercap, load_kernel, energy_benchmark):
+    text = SOURCE.replace({line!r}, {change!r}) if name == "changed" else SOURCE
+    source = text + f"// {{name}}" if name != "changed" else text
+    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE, label=name)
+"""
+UNCHANGED = [f"same{number}" for number in range(6)]
+COMPARE = ("--powercap", "current", "--gpuenergy-compare", "base.json")
+
+
+def bench(project: Project, change: str, *, first: bool) -> None:
+    """A bench of a kernel with ``change``, before or after the unchanged ones."""
+    names = ["changed", *UNCHANGED] if first else [*UNCHANGED, "changed"]
+    project.module(BENCH.format(names=names, line=LINE, change=change))
+
+
+def other_board(project: Project, factor: float) -> None:
+    """Measure a baseline, and make it that of another board, on which every EDP is ``factor``."""
+    project.run("--powercap", "current", "--gpuenergy-json", "base.json").assert_outcomes(passed=7)
+    path = project.path / "base.json"
+    report = load_report(path)
+    run = replace(report.run, gpu_uuid="GPU-other")
+    rows = (replace(multiplied(row, factor), gpu_uuid="GPU-other") for row in report.measurements)
+    write_json(replace(report, run=run, measurements=tuple(rows)), path)
+
+
+def test_another_board_hides_no_regression(project: Project) -> None:
+    bench(project, LINE, first=False)
+    other_board(project, 1.2)
+    bench(project, SLOWER, first=False)
+    result = project.run(*COMPARE, "--gpuenergy-fail", "edp:2%")
+    result.assert_outcomes(passed=6, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "gate: EDP +* % (+* % to +* %), limit 2 %: WORSE",
+            "6 unchanged kernels at current, another board changed in common by EDP -1* %*",
+        ]
+    )
+
+
+def test_what_was_measured_first_is_judged_again_at_the_end(project: Project) -> None:
+    bench(project, LINE, first=True)
+    other_board(project, 1.2)
+    bench(project, SLOWER, first=True)
+    result = project.run(*COMPARE, "--gpuenergy-fail", "edp:2%")
+    result.assert_outcomes(passed=7)  # another board: nothing was certain in the call phase
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "gpuenergy: error: gate: *[[]changed-current], judged again with all kernels: EDP +*",
+            "test_scale.py::*[[]changed-current], judged again with all kernels: EDP +*: WORSE",
+        ]
+    )
+
+
+def test_a_slower_harness_fails_the_run(project: Project) -> None:
+    bench(project, LINE, first=False)
+    other_board(project, 0.5)
+    result = project.run(*COMPARE, "--gpuenergy-fail", "time:5%")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["time of what has not changed at current: +4*limit of 5 %: WORSE*"]
+    )

@@ -1,0 +1,164 @@
+"""What the page has to say: figures with intervals, the best, and what can be put on an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.estimate import Interval
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.html.axes import MOST_TEXTS
+from pytest_gpuenergy.report.html.data import page_data
+from pytest_gpuenergy.report.html.embed import column
+from pytest_gpuenergy.report.html.rows import FIGURES
+
+Make = Callable[..., Any]
+
+
+def with_intervals(m: Measurement, percent: float) -> Measurement:
+    """``m`` with intervals of this half width for time and energy, and twice as much for EDP.
+
+    They are from eight equal trials.
+    """
+    energy, time = m.energy_mj or 0.0, m.time_ms or 0.0
+    window = Window(0.6, energy * 1e-3 * 600, 600.0, time * 1e-3 * 600)
+
+    def ends(value: float | None, times: float = 1.0) -> Interval:
+        half = (value or 0.0) * times * percent / 100
+        return Interval((value or 0.0) - half, (value or 0.0) + half)
+
+    return replace(
+        m,
+        time_ms_ci95=ends(m.time_ms),
+        energy_mj_ci95=ends(m.energy_mj),
+        edp_mj_ms_ci95=ends(m.edp_mj_ms, 2.0),
+        trials=(window,) * 8,
+    )
+
+
+def axis(data: dict[str, Any], name: str) -> list[Any]:
+    (found,) = (one["values"] for one in data["axes"] if one["name"] == name)
+    return list(found)
+
+
+def test_every_figure_has_its_interval(report: Make, measured: Make) -> None:
+    workload = WorkloadInfo("case1", {"kind": "conv2d", "dtype": "float32"}, 10**9, 10**6)
+    item = replace(with_intervals(measured(1), 1.0), workload=workload, cache="cold")
+    (row,) = page_data(report(item))["rows"]
+    for name in FIGURES:
+        if name != "flop_per_byte":  # follows from the workload alone
+            assert row[f"{name}_low"] < row[name] < row[f"{name}_high"], name
+
+
+def test_a_rate_is_as_uncertain_as_what_it_is_divided_by(report: Make, measured: Make) -> None:
+    (row,) = page_data(report(with_intervals(measured(1), 1.0)))["rows"]
+    assert row["gflops_high"] == pytest.approx(row["gflops"] / 0.99)
+    assert row["gflops_per_w_low"] == pytest.approx(row["gflops_per_w"] / 1.01)
+
+
+def test_without_intervals_a_figure_is_a_point(report: Make, measured: Make) -> None:
+    (row,) = page_data(report(measured(1)))["rows"]
+    assert (row["power_w_low"], row["power_w_high"]) == (row["power_w"], row["power_w"])
+
+
+def test_a_kernel_that_was_only_verified_has_not_failed(report: Make, failed: Make) -> None:
+    wrong = failed(1)
+    verified = replace(failed(2), outcome="correct", error=None)
+    assert [row["state"] for row in page_data(report(wrong, verified))["rows"]] == [
+        "failed",
+        "verified",
+    ]
+
+
+def test_the_best_is_a_tie_where_noise_leaves_it_open(report: Make, measured: Make) -> None:
+    near = [with_intervals(measured(k, energy_mj=100.0 + k / 10), 1.0) for k in (1, 2)]
+    (best,) = page_data(report(*near, with_intervals(measured(3, energy_mj=150.0), 1.0)))["best"]
+    assert best["edp"]["kernels"] == "k01, k02 within noise"
+    assert best["edp"]["sure"] == "2 of 3 within noise; the next is 50 % more"
+    assert best["edp"]["percent"] == pytest.approx(2.0)
+
+
+def test_the_best_is_sure_where_it_is(report: Make, measured: Make) -> None:
+    rows = [with_intervals(measured(k, energy_mj=100.0 * k), 0.1) for k in (1, 2)]
+    (best,) = page_data(report(*rows))["best"]
+    assert best["edp"]["sure"] == "beyond noise: the next is 100 % more"
+    assert best["edp"]["kernels"] == "k01"
+
+
+def test_any_cap_may_be_the_best(report: Make, measured: Make) -> None:
+    rows = [
+        with_intervals(measured(1, cap, energy_mj=energy), 1.0)
+        for cap, energy in ((1, 150.0), (3, 100.0), (5, 100.1))
+    ]
+    (best,) = page_data(report(*rows))["best"]
+    assert best["edp"]["caps"] == "any cap from 450 W"
+
+
+def test_the_parameters_of_kernels_and_workloads_are_axes(report: Make, measured: Make) -> None:
+    rows = [
+        replace(one, kernel=replace(one.kernel, details={"tile_m": tile, "order": order}))
+        for one, tile, order in ((measured(1), 64, "rows"), (measured(2), 128, "columns"))
+    ]
+    data = page_data(report(*rows))
+    assert axis(data, "kernel_details.tile_m") == [64, 128]
+    assert axis(data, "kernel_details.order") == ["rows", "columns"]
+    assert axis(data, "kernel_rank") == [1, 2]
+
+
+def test_columns_that_tell_nothing_apart_are_no_axes(report: Make, measured: Make) -> None:
+    names = {one["name"] for one in page_data(report(measured(1), measured(2)))["axes"]}
+    assert not names & {"run_id", "gpu_name", "cache", "workload_flops", "node_id", "time_ms"}
+
+
+def test_figures_known_for_some_only_are_axes_with_gaps(report: Make, measured: Make) -> None:
+    rows = (measured(1, temperature_c=50.0), measured(2), measured(3, temperature_c=55.5))
+    assert axis(page_data(report(*rows)), "temperature_c") == [50.0, None, 55.5]
+
+
+def test_an_axis_names_its_unit(report: Make, measured: Make) -> None:
+    rows = (measured(1, effective_sm_clock_mhz=1000.0), measured(2, effective_sm_clock_mhz=1500.0))
+    titles = {one["name"]: one["title"] for one in page_data(report(*rows))["axes"]}
+    assert titles["effective_sm_clock_mhz"] == "effective sm clock (MHz)"
+    assert titles["kernel_rank"] == "kernel rank"
+
+
+def test_an_axis_has_no_more_texts_than_can_be_read(report: Make, measured: Make) -> None:
+    def many(count: int) -> set[str]:
+        rows = (measured(k, gpu_uuid=f"GPU-{k}") for k in range(count))
+        return {one["name"] for one in page_data(report(*rows))["axes"]}
+
+    assert "gpu_uuid" in many(MOST_TEXTS)
+    assert "gpu_uuid" not in many(MOST_TEXTS + 1)
+
+
+def test_the_roofs_are_those_of_the_arithmetic_that_occurs(report: Make, measured: Make) -> None:
+    workload = WorkloadInfo("case1", {"kind": "conv2d", "dtype": "float32"}, 10**9, 10**6)
+    data = page_data(report(replace(measured(1), workload=workload)))
+    assert data["roofs"]["gflops"] == {"float32": pytest.approx(66900)}
+    assert data["roofs"]["bandwidth_gb_s"] == 4800
+
+
+def test_an_unknown_card_has_no_roofs(report: Make, measured: Make) -> None:
+    assert page_data(report(measured(1), gpu_name="Some other GPU"))["roofs"] is None
+
+
+@given(st.lists(st.text(max_size=5) | st.none()))
+def test_a_column_can_be_read_back(values: list[str | None]) -> None:
+    found = column(values)
+    if isinstance(found, dict):
+        assert len(found["words"]) == len(set(values))
+        found = [found["words"][place] for place in found["at"]]
+    assert found == values
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_keeps_seven_digits(value: float) -> None:
+    (found,) = column([value])
+    assert found == pytest.approx(value, rel=1e-6, abs=0.0)
