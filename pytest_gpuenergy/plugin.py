@@ -1,4 +1,4 @@
-"""pytest's entry point: declares options, a marker and fixtures, and loads the rest on demand.
+"""pytest's entry point: declares options, markers and fixtures, and loads the rest on demand.
 
 A project that sets none of our options and collects none of our items only pays for this module and
 its imports from the standard library and pytest.
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import (
-    BUDGET_MARKER,
+    BUDGET_MARKERS,
     DEVICE_FIXTURE,
+    EDP_MARKER,
+    ENERGY_MARKER,
     POWERCAP_FIXTURE,
     RUN,
 )
@@ -40,12 +42,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker; load the rest when an option of ours is set."""
-    config.addinivalue_line(
-        "markers",
-        f'{BUDGET_MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product exceeds '
-        "max_mj_ms by more than rel",
-    )
+    """Declare the markers; load the rest when an option of ours is set."""
+    for marker, argument, figure in (
+        (EDP_MARKER, "max_mj_ms", "the energy-delay product"),
+        (ENERGY_MARKER, "joules", "the energy of a launch"),
+    ):
+        config.addinivalue_line(
+            "markers",
+            f'{marker}({argument}, rel="0%"): fail when {figure} exceeds {argument} by more than '
+            "rel",
+        )
     if not hasattr(config, "workerinput"):
         workers = WorkerPlugin(lambda: load_run(config))
         config.pluginmanager.register(workers, WorkerPlugin.NAME)
@@ -100,14 +106,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the rest when an item uses our fixtures or our marker."""
+    """Load the rest when an item uses our fixtures or a marker of ours."""
     if any(map(_is_ours, items)):
         load_run(config)
 
 
 def _is_ours(item: pytest.Item) -> bool:
-    return DEVICE_FIXTURE in getattr(item, "fixturenames", ()) or (
-        item.get_closest_marker(BUDGET_MARKER) is not None
+    return DEVICE_FIXTURE in getattr(item, "fixturenames", ()) or any(
+        map(item.get_closest_marker, BUDGET_MARKERS)
     )
 
 
