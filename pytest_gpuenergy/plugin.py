@@ -7,7 +7,8 @@ its imports from the standard library and pytest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
+
+_ERRORS = "pytest_gpuenergy.support.errors"
+"""The module of our errors; until it is imported there are none."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,6 +113,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Load the rest when an item uses our fixtures or a marker of ours."""
     if any(map(_is_ours, items)):
         load_run(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show an error of ours as one sentence."""
+    report = yield
+    if call.excinfo is not None and _ERRORS in sys.modules:
+        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+
+        shorten(report, call.excinfo, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Show an error of ours in a test module as one sentence."""
+    report = yield
+    call = getattr(report, "call", None)  # pytest keeps it for its own use
+    if call is not None and call.excinfo is not None and _ERRORS in sys.modules:
+        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+
+        shorten(report, call.excinfo, collector.config)
+    return report
 
 
 def _is_ours(item: pytest.Item) -> bool:

@@ -164,6 +164,11 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
     """
     baseline = Baseline(base, settings)
     baseline.check(new.run)
+    if new.measurements and all(m.verified_only for m in new.measurements):
+        raise InputError(
+            f"Run {new.run.run_id} has verified its kernels and measured none: run it without "
+            "--gpuenergy-verify-only to compare it."
+        )
     comparisons = count_comparisons(len(new.measurements), settings)
     judgements: list[Judgement] = []
     unknown: list[Unmatched] = []
@@ -172,7 +177,9 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
         if not measurement.measured:
             before = baseline.counterpart(measurement)
             if before is not None and before.measured:
-                failed.append(Unmatched(measurement, measurement.error or measurement.outcome))
+                failed.append(
+                    Unmatched(measurement, measurement.error or measurement.why_no_figures)
+                )
             continue
         result = baseline.judge(measurement, new.run, comparisons)
         if isinstance(result, Unmatched):

@@ -153,6 +153,13 @@ OPTIONS = (
         metavar="DIR",
     ),
     Option(
+        "--gpuenergy-verify-only",
+        "Verify kernels and measure nothing, as on a CI machine without a GPU: an item passes when "
+        "its kernel is correct, its budgets and the baseline are not judged, and no power limit is "
+        "set",
+        flag=True,
+    ),
+    Option(
         "--gpuenergy-compare",
         "Compare the measurements with this run: a JSON report, a run folder or a run id",
         metavar="BASELINE",

@@ -26,7 +26,8 @@ _T = TypeVar("_T")
 class Options:
     """The options' values; paths are absolute.
 
-    ``strict_named`` reports whether the command line, not the ini file, asks for a strict gate.
+    Without measurements there is no ``baseline``. ``strict_named`` reports whether the command
+    line, not the ini file, asks for a strict gate.
     """
 
     device: str
@@ -45,6 +46,7 @@ class Options:
     anchor_s: float
     seed: int | None
     export_folder: Path | None
+    verify_only: bool
     baseline: Path | None
     gate: GateSettings
     strict_named: bool
@@ -63,6 +65,8 @@ class Options:
         device = "auto" if device is None else device
         check_spec(device)
         worker_input = getattr(config, "workerinput", {})
+        export_folder = _path(config, "gpuenergy_export")
+        verify_only = _verify_only(config) and export_folder is None  # which measures nothing too
         return cls(
             device=device,
             powercap=_powercap(config),
@@ -79,8 +83,9 @@ class Options:
             preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
             seed=_seed(config),
-            export_folder=_path(config, "gpuenergy_export"),
-            baseline=_path(config, "gpuenergy_compare"),
+            export_folder=export_folder,
+            verify_only=verify_only,
+            baseline=None if verify_only else _path(config, "gpuenergy_compare"),
             gate=_gate(config),
             strict_named=bool(config.getoption("gpuenergy_strict")),
             root=config.rootpath,
@@ -99,6 +104,7 @@ class Options:
             "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
             **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
+            **({"gpuenergy-verify-only": "true"} if self.verify_only else {}),
         }
 
 
@@ -138,6 +144,16 @@ def _gate(config: pytest.Config) -> GateSettings:
     if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
         raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
     return settings
+
+
+def _verify_only(config: pytest.Config) -> bool:
+    asked = bool(_either(config, "gpuenergy_verify_only"))
+    if asked and config.getoption("gpuenergy_fail"):
+        raise InputError(
+            "--gpuenergy-verify-only measures nothing that --gpuenergy-fail could judge: give only "
+            "one of them."
+        )
+    return asked
 
 
 def _preheat(config: pytest.Config) -> float | None:

@@ -9,6 +9,7 @@ from pytest_gpuenergy.gate.identity import shared_identities
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.record.measurement import VERIFIED
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
@@ -98,6 +99,8 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
     yield from best_lines(report.measurements, emulated=report.run.emulated)
     if session.options.durations:
         yield from duration_lines(report.measurements)
+    if verified := sum(m.verified_only for m in report.measurements):
+        yield f"{verified} of {len(report.measurements)} kernels are {VERIFIED}"
     flagged = sum(bool(m.validity) for m in report.measurements)
     if flagged:
         yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"

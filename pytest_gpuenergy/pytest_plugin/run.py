@@ -21,6 +21,7 @@ from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines,
 from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
+from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.html import check_html
 from pytest_gpuenergy.report.store import latest_run
@@ -78,6 +79,8 @@ class RunPlugin:
         setpoints = SetpointPlugin()
         config.pluginmanager.register(gate, "gpuenergy_gate")
         config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
+        if options.verify_only:
+            config.pluginmanager.register(VerifyOnlyPlugin(), "gpuenergy-verify-only")
         if options.export_folder is not None:
             config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
         if is_worker:

@@ -17,6 +17,8 @@ from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.support.errors import Outcome
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+VERIFIED = "verified, not measured"
+"""What is said of a kernel that was only verified."""
 PHASES = ("compile", "verify", "load", "heat", "measure")
 
 
@@ -24,7 +26,7 @@ class Measurement(Struct, frozen=True):
     """One kernel of one workload on one device under one power cap.
 
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
-    ``power_limit_w`` is the requested limit (None: the card was left as it was),
+    One that was only verified has neither an error nor figures. ``power_limit_w`` is the requested limit (None: the card was left as it was),
     ``enforced_power_limit_w`` the limit the card enforced. ``cap_binding`` reports whether the
     limit held the kernel back; ``validity`` lists flags that make the figures doubtful. ``cache``
     is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
@@ -90,6 +92,16 @@ class Measurement(Struct, frozen=True):
     def measured(self) -> bool:
         """Whether there are figures; either all are present or none."""
         return self.energy_mj is not None
+
+    @property
+    def verified_only(self) -> bool:
+        """Whether the kernel was verified, and not to be measured."""
+        return self.outcome == "correct" and not self.measured and self.error is None
+
+    @property
+    def why_no_figures(self) -> str:
+        """What a view shows in place of missing figures."""
+        return VERIFIED if self.verified_only else f"{self.outcome}: {self.error or 'no figures'}"
 
     def figure(self, metric: Metric) -> float | None:
         """The figure in the metric's unit; None when there is none."""

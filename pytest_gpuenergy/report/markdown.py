@@ -77,7 +77,7 @@ def _which(m: Measurement) -> str:
 
 def _cells(m: Measurement) -> str:
     if m.time_ms is None or m.energy_mj is None:
-        return f"| | | | | {markdown_text(f'{m.outcome}: {m.error}')}"
+        return f"| | | | | {markdown_text(m.why_no_figures)}"
     return (
         f"{m.time_ms * 1e3:.2f} | {m.power_w:.1f} | {m.energy_mj:.4g} | {m.edp_mj_ms:.4g} | "
         f"{m.gflops_per_w:.2f} | {markdown_text(', '.join(m.validity))}"

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.report.text import figures
 from pytest_gpuenergy.support.text import aligned
 
@@ -16,7 +16,7 @@ ROWS_SHOWN = 30
 def words(m: Measurement) -> str:
     """One line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-        return m.outcome
+        return VERIFIED if m.verified_only else m.outcome
     return f"{time(m.time_ms)} {energy(m.energy_mj)} {figures(m.edp_mj_ms)} mJ·ms"
 
 
@@ -136,7 +136,7 @@ def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[
         )
         for m in shown:
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-                yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
+                yield f"  {m.kernel.label:<{width}} {m.why_no_figures}"
                 continue
             mark = "*" if id(m) in marked else " "
             flags = f"  {', '.join(m.validity)}" if m.validity else ""

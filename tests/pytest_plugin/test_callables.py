@@ -103,7 +103,7 @@ def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: energy_benchmark takes no reference= for a kernel: give it to the "
+            "test_*.py:*: energy_benchmark takes no reference= for a kernel: give it to the "
             "workload, such as compute in Contract(name, contract, compute)."
         ]
     )

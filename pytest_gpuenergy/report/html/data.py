@@ -10,7 +10,7 @@ from typing import Any
 from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.differences import Difference, differences
@@ -102,7 +102,7 @@ def _row(m: Measurement, *, pareto: bool) -> Values:
         "flags": list(m.validity),
         "state": "failed" if not m.measured else "flagged" if m.validity else "clean",
         "outcome": m.outcome,
-        "error": m.error,
+        "error": VERIFIED if m.verified_only else m.error,
         "digest": m.kernel.digest[:12],
         "item": m.node_id,
     }
