@@ -14,7 +14,7 @@ from pytest_gpuenergy.support.errors import InputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
-_OF_RECORDS = ("case", "kernels", "tuner")
+_OF_RECORDS = ("case", "network", "kernels", "tuner")
 _OF_PRODUCTS = ("contender", "gpu_device")
 
 
@@ -40,7 +40,7 @@ ctest --test-dir exported/build --verbose
     parser.add_argument(
         "--kernels",
         metavar="LIST",
-        help="all, top1, top2, ..., or ranks such as 1,5,25 (default: all)",
+        help="all, top1, top2, ..., or ranks such as 1,5,25 or k01 (default: all)",
     )
     parser.add_argument(
         "--gemm",
@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.export import export_kernels, require_empty
 
     for name in _OF_PRODUCTS if arguments.gemm is None else _OF_RECORDS:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(
                 f"{option} is only for matrix products: name them with --gemm."

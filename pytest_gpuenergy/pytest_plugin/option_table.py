@@ -90,6 +90,13 @@ OPTIONS = (
         metavar="PATH",
     ),
     Option(
+        "--gpuenergy-sort",
+        "Sort the tables of the summary by rank, name, time, energy, edp, power, gflops or "
+        "gflops_per_w, the best first (default: rank)",
+        metavar="KEY",
+        default="rank",
+    ),
+    Option(
         "--gpuenergy-durations",
         "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
         flag=True,

@@ -15,6 +15,7 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
 
 _MOST_S = 1_000_000
@@ -36,6 +37,7 @@ class Options:
     json_path: Path | None
     csv_folder: Path | None
     html_path: Path | None
+    sort: str
     durations: bool
     resume: bool
     timeout_s: float
@@ -74,6 +76,7 @@ class Options:
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
             html_path=_path(config, "gpuenergy_html"),
+            sort=check_sort(str(_either(config, "gpuenergy_sort")), "--gpuenergy-sort"),
             durations=bool(_either(config, "gpuenergy_durations")),
             resume=bool(_either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),

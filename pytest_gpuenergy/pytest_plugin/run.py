@@ -28,7 +28,8 @@ from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.signals import undisturbed
-from pytest_gpuenergy.support.terminal import printable, show_section
+from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
+from pytest_gpuenergy.support.text import wrapped
 
 _OVER = (
     pytest.ExitCode.OK,
@@ -213,8 +214,16 @@ class RunPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the summary, the caps that could not be set, and errors."""
-        lines = summary_lines(self.session, self._config.get_verbosity())
-        show_section(terminalreporter, "gpuenergy", [*lines, *self._setpoints.summary_lines()])
+        width = terminal_width(is_terminal=terminalreporter.isatty)
+        lines = [
+            *summary_lines(self.session, self._config.get_verbosity(), width),
+            *(
+                one
+                for line in self._setpoints.summary_lines()
+                for one in wrapped(line, width, whole_words=True)
+            ),
+        ]
+        show_section(terminalreporter, "gpuenergy", lines)
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 

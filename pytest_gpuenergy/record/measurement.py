@@ -26,7 +26,8 @@ class Measurement(Struct, frozen=True):
     """One kernel of one workload on one device under one power cap.
 
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
-    One that was only verified has neither an error nor figures. ``power_limit_w`` is the requested limit (None: the card was left as it was),
+    One that was only verified has neither an error nor figures. ``power_limit_w`` is the requested
+    limit (None: the card was left as it was),
     ``enforced_power_limit_w`` the limit the card enforced. ``cap_binding`` reports whether the
     limit held the kernel back; ``validity`` lists flags that make the figures doubtful. ``cache``
     is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import inf
 
 from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
+from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.text import figures
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support.text import fitted, wrapped
 
 ROWS_SHOWN = 30
 
@@ -118,39 +119,59 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
     ]
 
 
-def summary(measurements: Sequence[Measurement], *, emulated: bool) -> Iterator[str]:
+_COLUMNS = (
+    Column("time", 9, 1),
+    Column("energy", 9, 0),
+    Column("EDP mJ·ms", 10, 2),
+    Column("power W", 8, 4),
+    Column("GFLOP/s", 9, 3),
+    Column("GFLOP/s/W", 9, 5),
+)
+
+
+def summary(
+    measurements: Sequence[Measurement],
+    *,
+    emulated: bool,
+    width: int | None = None,
+    sort: str = "rank",
+) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
     With more than `ROWS_SHOWN` measurements, only the Pareto fronts are listed.
+
+    Args:
+        measurements: what to show.
+        emulated: whether they are of an emulated GPU.
+        width: of the terminal; None where lines may have any length.
+        sort: a key of `SORTS`.
     """
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
         front = pareto(rows)
         marked = set(map(id, front))  # by id, because measurements may be equal
         shown = rows if len(measurements) <= ROWS_SHOWN else front
-        width = max((10, *(len(m.kernel.label) for m in shown)))
-        yield f"{workload} at {cap}{label}"
-        yield (
-            f"  {'kernel':<{width}} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
-            f"{'GFLOP/s':>9} {'GFLOP/s/W':>9}"
-        )
-        for m in shown:
+        table = []
+        for m in arranged(shown, sort):
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-                yield f"  {m.kernel.label:<{width}} {m.why_no_figures}"
+                table.append(Row(" ", m.kernel.label, note=m.why_no_figures))
                 continue
-            mark = "*" if id(m) in marked else " "
-            flags = f"  {', '.join(m.validity)}" if m.validity else ""
-            yield (
-                f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
-                f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
-                f"{m.gflops_per_w:>9.2f}{flags}"
+            cells = (
+                *(time(m.time_ms), energy(m.energy_mj), figures(m.edp_mj_ms)),
+                *(f"{m.power_w:.1f}", f"{m.gflops:.0f}", f"{m.gflops_per_w:.2f}"),
             )
+            mark = "*" if id(m) in marked else " "
+            table.append(Row(mark, m.kernel.label, cells, ", ".join(m.validity)))
+        yield from wrapped(f"{workload} at {cap}{label}", width)
+        yield from figure_table(_COLUMNS, table, width)
         left_out = len(rows) - len(shown)
         if left_out:
-            yield f"  {left_out} kernels off the Pareto front are only in the report"
+            words = f"  {left_out} kernels off the Pareto front are only in the report"
+            yield from wrapped(words, width)
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
-            yield f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+            words = f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+            yield from wrapped(words, width)
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
@@ -173,7 +194,9 @@ def markdown_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
+def best_lines(
+    measurements: Iterable[Measurement], *, emulated: bool, width: int | None = None
+) -> Iterator[str]:
     """A table of each workload's best time, energy and EDP, with kernel and cap."""
     best = best_of_each(measurements)
     if not best:
@@ -184,7 +207,7 @@ def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterat
     ]
     flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
     yield f"best of each workload{' (emulated)' if emulated else ''}"
-    yield from (f"  {line}" for line in aligned(rows))
+    yield from (f"  {line}" for line in fitted(rows, None if width is None else width - 2))
     if flagged:
         yield "  ! flagged (see validity)"
 
