@@ -112,7 +112,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Load the rest when an item uses our fixtures or a marker of ours."""
     if any(map(_is_ours, items)):
-        load_run(config)
+        load_run(config).name_items(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,7 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
+from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.report.figure_table import check_sort
@@ -27,12 +28,14 @@ _T = TypeVar("_T")
 class Options:
     """The options' values; paths are absolute.
 
-    Without measurements there is no ``baseline``. ``strict_named`` reports whether the command
-    line, not the ini file, asks for a strict gate.
+    ``caps_named`` are those in ids on the command line. Without measurements there is no
+    ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
+    strict gate.
     """
 
     device: str
     powercap: str | None
+    caps_named: tuple[str, ...]
     strict_powercap: bool
     json_path: Path | None
     csv_folder: Path | None
@@ -72,6 +75,7 @@ class Options:
         return cls(
             device=device,
             powercap=_powercap(config),
+            caps_named=tuple(caps_named(config)),
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),

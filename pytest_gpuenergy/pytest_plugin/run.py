@@ -14,6 +14,7 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
+from pytest_gpuenergy.pytest_plugin.named_ids import name_items
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.order import Place, interleave
@@ -103,6 +104,11 @@ class RunPlugin:
             raise pytest.Collector.CollectError(told(error)) from None
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
+
+    def name_items(self, items: Sequence[pytest.Item]) -> None:
+        """Let ``-k`` select items by ids that were copied from a report."""
+        if self._config.getoption("keyword"):
+            name_items(self._config, items)
 
     def claim_device(self) -> Device:
         """The device, claimed for this run; ends the run with an error message if that fails."""

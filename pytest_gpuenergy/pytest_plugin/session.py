@@ -91,9 +91,20 @@ class Session:
         if not self.setpoints:
             every = self.device.emulated and not self.options.verify_only
             text = self.options.powercap or ("all" if every else "current")
-            self._named = NamedSetpoints.of(self.device, text, self.options.root)
+            self._named = self._with_caps_named(text)
             self.setpoints = self._named.setpoints
         return self.setpoints
+
+    def _with_caps_named(self, text: str) -> NamedSetpoints:
+        """The setpoints of ``text`` and, unless ``--powercap`` gives it, those in ids."""
+        named = NamedSetpoints.of(self.device, text, self.options.root)
+        for cap in () if self.options.powercap is not None else self.options.caps_named:
+            if cap not in [setpoint.label for setpoint in named.setpoints]:
+                with contextlib.suppress(InputError):  # pytest will say that there is no such item
+                    more = f"{text},{cap}"
+                    named = NamedSetpoints.of(self.device, more, self.options.root)
+                    text = more
+        return named
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
         """The words of ``--powercap`` that name ``setpoint``."""
