@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
 _OF_RECORDS = ("case", "network", "kernels", "tuner")
+_OUT = Path("exported")
 _OF_PRODUCTS = ("contender", "gpu_device")
 
 
@@ -50,14 +51,20 @@ ctest --test-dir exported/build --verbose
     )
     add_product_options(parser)
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=_OUT,
+        help="Folder to write to: a new one, or that of an earlier export, which is replaced "
+        f"(default: {_OUT})",
     )
     return parser
 
 
 def run(arguments: Namespace) -> int:
     """Write the chosen kernels."""
-    from pytest_gpuenergy.kernels.export import export_kernels, require_empty
+    from pytest_gpuenergy.kernels.export import export_kernels
+    from pytest_gpuenergy.kernels.exported_folder import check_exportable
 
     for name in _OF_PRODUCTS if arguments.gemm is None else _OF_RECORDS:
         if getattr(arguments, name):
@@ -68,7 +75,7 @@ def run(arguments: Namespace) -> int:
                 else f"{option} chooses among record files, and --gemm names matrix products "
                 "instead: leave out one of them."
             )
-    require_empty(arguments.out)  # before minutes of lowering, not after
+    check_exportable(arguments.out)  # before minutes of lowering, not after
     architecture, made_for = None, ""
     if arguments.gemm is None:
         kernels = _recorded(arguments)

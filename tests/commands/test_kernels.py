@@ -267,7 +267,6 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(
         (["show", "tiny", "first"], "'first' is not a rank"),
         (["export", "--kernels", "best", "--out", "o"], "--kernels 'best' is not understood"),
         (["export", "--kernels", "1,9", "--out", "o"], "there is no kernel 9; there are 1 to 2"),
-        (["export"], "--out"),
     ],
 )
 def test_what_cannot_be_is_refused(
