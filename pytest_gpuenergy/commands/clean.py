@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,18 +58,21 @@ def run(arguments: Namespace) -> int:
     )
 
     here = Path.cwd()
-    found, exports = find_project_files(here, keep=arguments.keep or 0), find_exports(here)
+    found = find_project_files(here, keep=arguments.keep or 0)
+    others: list[str] = []
     if arguments.exports:
-        found += exports
+        found += find_exports(here)
+    else:
+        with suppress(GpuEnergyError, OSError):
+            others += _sums(find_exports(here))
     if arguments.cache:
         from pytest_gpuenergy.support.paths import cache_dir
 
         found += find_cache_files(cache_dir())
     for path in found.foreign:
         print(f"kept, not made by gpuenergy: {path}")
-    if exports.generated and not arguments.exports:
-        for line in _sums(exports):
-            print(f"kept without --exports: {line}")
+    for line in others:
+        print(f"kept without --exports: {line}")
     if not found.generated:
         print("nothing to remove")
         return 0

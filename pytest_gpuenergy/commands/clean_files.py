@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Container, Iterator
@@ -124,7 +125,9 @@ def find_exports(root: Path) -> Found:
 
     found = Found()
     for folder in _entries(root):
-        if not _is_folder(folder) or (export := ExportedFolder.find(folder)) is None:
+        if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
+            continue  # others' folders are no exports of ours
+        if (export := ExportedFolder.find(folder)) is None:
             continue
         ours = {*export.own, *export.folders, folder / SIGN}
         foreign = tuple(path for path in _tops(folder, ours) if path not in ours)

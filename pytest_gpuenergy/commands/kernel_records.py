@@ -111,10 +111,11 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads.table import ALL, CASES, network, words_of
+    from pytest_gpuenergy.workloads.table import ALL, CASES, check_named, network, words_of
 
     if not cases and not networks:
         return list(files)
+    check_named(cases, networks)
     chosen: list[RecordFile] = []
     for word in dict.fromkeys(words_of(cases)):
         chosen += _of_group(files, word, [*CASES]) if word == ALL else _of_word(files, word)

@@ -11,7 +11,8 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.terminal import printable, show_section
+from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
+from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate.comparison import Baseline, Unmatched
@@ -169,7 +170,11 @@ class GatePlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show every verdict that is not SAME, and the count of each."""
-        show_section(terminalreporter, "gpuenergy gate", self._summary())
+        width = terminal_width(is_terminal=terminalreporter.isatty)
+        lines = (
+            part for line in self._summary() for part in wrapped(line, width, whole_words=True)
+        )
+        show_section(terminalreporter, "gpuenergy gate", lines)
         for line in self._annotations():
             terminalreporter.write_line(line)
 

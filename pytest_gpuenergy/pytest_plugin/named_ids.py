@@ -13,15 +13,18 @@ from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.files import is_folder
 
-_CAP = re.compile(r"(?<![\w.])([0-9]{1,5}(?:\.[0-9]{1,3})?W|current)(?![\w.])", re.ASCII)
+_CAP = re.compile(r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W|current)(?=[\]\s)]|$)", re.ASCII)
 _OPERATORS = {"and", "or", "not"}
 _MOST_RUNS = 10
 
 
 def caps_named(config: pytest.Config) -> list[str]:
-    """The power caps in the ids that ``-k`` or arguments such as ``a.py::test_a[300W]`` name."""
-    texts = [argument.partition("[")[2] for argument in config.args]
-    return list(dict.fromkeys(_CAP.findall(" ".join([*texts, _keyword(config)]))))
+    """The power caps at the ends of ids, in ``-k`` and in arguments: ``a.py::test_a[300W]``.
+
+    A cap alone, ``-k 300W``, is no id: it may be a parameter of somebody else's.
+    """
+    arguments = [argument for argument in config.args if "::" in argument]
+    return list(dict.fromkeys(_CAP.findall(" ".join([*arguments, _keyword(config)]))))
 
 
 def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:

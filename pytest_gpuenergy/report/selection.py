@@ -7,7 +7,14 @@ from pathlib import Path
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.table import ALL, CASES, network, numbered_case, words_of
+from pytest_gpuenergy.workloads.table import (
+    ALL,
+    CASES,
+    check_named,
+    network,
+    numbered_case,
+    words_of,
+)
 
 _MOST_NAMES = 12
 _LEAST_DIGEST = 8
@@ -61,6 +68,7 @@ def select(
     """
     if not cases and not networks:
         return tuple(measurements)
+    check_named(cases, networks)
     chosen: set[int] = set()
     whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
     words = [*whole, *words_of([text for text in cases if text not in whole])]

@@ -247,6 +247,17 @@ def numbered_case(word: str) -> str:
     return f"case{word}" if word.isascii() and word.isdecimal() else word
 
 
+def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
+    """Check that ``--case`` and ``--network``, if they are given, name something.
+
+    Raises:
+        InputError: one is given, for example as an unset variable, and neither names anything.
+    """
+    given = (*cases, *networks)
+    if given and not words_of(given):
+        raise InputError("--case and --network name nothing: give names, or leave them out.")
+
+
 def words_of(lists: Sequence[str]) -> list[str]:
     """The words of an option that may be repeated and may list several with commas."""
     return [word.strip() for words in lists for word in words.split(",") if word.strip()]

@@ -185,6 +185,8 @@ def test_measurements_are_chosen_by_any_id_that_a_view_shows(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--case", ","], "--case and --network name nothing"),
+        (["--network", ""], "--case and --network name nothing"),
         (["--case", "case7"], "Nothing in this report is called 'case7': it has case1, yolo00."),
         (["--case", "k0"], "called 'k0'"),
         (["--case", "case1,nothing"], "called 'nothing'"),

@@ -94,5 +94,14 @@ def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
 
 
 def test_the_option_wins_over_caps_in_ids(project: Project) -> None:
-    result = project.run("--powercap", "1", "-k", "300W", *DRY)
+    result = project.run("--powercap", "1", "-k", "test_scale[300W]", *DRY)
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("word", ["test_scale[300W]", "test_scale.py::test_scale[300W] or nothing"])
+def test_a_cap_in_an_id_for_k_needs_no_option_either(project: Project, word: str) -> None:
+    assert ids(project.run("-k", word, *DRY)) == ["test_scale.py::test_scale[300W]"]
+
+
+def test_a_cap_alone_is_no_id_that_asks_for_it(project: Project) -> None:
+    assert project.run("-k", "300W", *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
