@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +18,11 @@ from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.results import Specification
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
+    check_options,
+    check_subject,
+    limit_of,
+)
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label
 from pytest_gpuenergy.pytest_plugin.session import Session
@@ -89,7 +93,8 @@ class EnergyBenchmark:
             )
         self._used = True
         flops = whole_flops(flops, "energy_benchmark")
-        _check_arguments(subject, reference, bound, label)
+        check_subject(subject, workload)
+        check_options(subject, reference, bound, label)
         session = self._session
         try:
             if self._setpoint == CURRENT:
@@ -108,7 +113,9 @@ class EnergyBenchmark:
                 else:
                     info = describe_workload(workload)
                 specification = (
-                    None if reference is None else Specification(reference, _limit(bound), workload)
+                    None
+                    if reference is None
+                    else Specification(reference, limit_of(bound), workload)
                 )
                 found = self._callable(subject, args, specification, info, named)
                 measurement = self._kept(found, named)
@@ -274,24 +281,3 @@ class EnergyBenchmark:
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]
-
-
-def _limit(bound: float | ErrorBound | None) -> ErrorBound | None:
-    """The bound that was given for a callable's result, as an ErrorBound."""
-    return bound if isinstance(bound, ErrorBound | None) else ErrorBound(bound, bound)
-
-
-def _check_arguments(subject: object, reference: object, bound: object, label: object) -> None:
-    if isinstance(subject, Replayable) and reference is not None:
-        raise InputError("energy_benchmark takes no reference= for what is replayed.")
-    if isinstance(subject, AnyKernel) and reference is not None:
-        raise InputError(
-            "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
-            "compute in Contract(name, contract, compute)."
-        )
-    if not isinstance(label, str | None):
-        raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
-    if not isinstance(bound, Real | ErrorBound | None):
-        raise InputError(
-            f"energy_benchmark does not accept bound={bound!r}: give a number or an ErrorBound."
-        )

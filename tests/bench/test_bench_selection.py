@@ -213,7 +213,7 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Ben
         (
             words,
             f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
-            "such as 1,5,25.",
+            "such as 1,5,25 or k01.",
         )
         for words in ("bad", "top0", "top", "1,,2", "-1", "1-3")
     ]

@@ -31,6 +31,11 @@ def failure_of(result: pytest.RunResult) -> list[str]:
         ("energy_benchmark(load_kernel(SOURCE, **LAUNCH))", "energy_benchmark needs workload=*"),
         ("energy_benchmark(lambda: 0, label=3)", "energy_benchmark does not accept label=3*"),
         ("energy_benchmark(lambda: 0, bound='x')", "energy_benchmark does not accept bound='x'*"),
+        ("energy_benchmark(42)", "energy_benchmark does not measure 42: give a kernel*"),
+        (
+            "energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload='scale')",
+            "energy_benchmark does not accept workload='scale': give a workload*",
+        ),
         ("load_kernel('no.cu', **LAUNCH)", "*no.cu*"),
         ("load_kernel(SOURCE, entry='nothing', grid=1, block=1, arguments=())", "*nothing*"),
         ("Contract('', (), None, flops=1)", "*"),
