@@ -133,7 +133,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _chosen(report: Report, arguments: Namespace) -> Report:
-    from pytest_gpuenergy.report.selection import select
+    from pytest_gpuenergy.commands.selection import select
     from pytest_gpuenergy.report.store import Report
 
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())

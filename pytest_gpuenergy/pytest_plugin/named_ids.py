@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.report.selection import ids_of
+from pytest_gpuenergy.report.ids import ids_of
 from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.files import is_folder
