@@ -152,7 +152,8 @@ def test_commands_cope_with_records_that_have_no_figures(
     for words, code, said in (
         (["report"], 0, "verified, not measured"),
         (["report", "--md", "-"], 0, "verified, not measured"),
-        (["report", "--csv", "out", "--tidy", "-"], 0, "correct"),
+        (["report", "--tidy", "-"], 0, "correct"),
+        (["report", "--csv", "out"], 2, "--csv has figures only"),
         (["compare", "base.json"], 2, "has verified its kernels and measured none"),
         (["compare", "base.json", "--fail", "edp:5%"], 2, "run it without --gpuenergy-verify-only"),
         (["baseline", "update"], 2, "has no measurement without a flag"),
