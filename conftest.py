@@ -21,7 +21,9 @@ from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.store import KernelStore
 from pytest_gpuenergy.workloads import (
     CASES,
+    Gemm,
     Workload,
+    choose_workloads,
     find_workload,
     network,
     networks_named,
@@ -70,6 +72,13 @@ class BundledKernel:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("bench", "this repository's benches")
+    group.addoption(
+        "--case",
+        metavar="NAME[,NAME...]",
+        action="append",
+        default=[],
+        help="Workloads by name, 5 for case5, or all for the seven cases; may be repeated",
+    )
     group.addoption(
         "--network",
         metavar="LIST",
@@ -165,7 +174,7 @@ def _selected(session: pytest.Session, name: str) -> list[int]:
 def _candidates(
     config: pytest.Config, cases: Sequence[str] = (), kernels: str = "all"
 ) -> list[Candidate]:
-    named = cases and not config.getoption("--network")
+    named = cases and not (config.getoption("--network") or config.getoption("--case"))
     groups = _record_files(config, [[*map(find_workload, cases)]] if named else _groups(config))
     quick = config.getoption("--quick")
     words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
@@ -185,10 +194,14 @@ def _ends(groups: Sequence[Sequence[T]]) -> list[list[T]]:
 
 
 def _groups(config: pytest.Config) -> list[Sequence[Workload]]:
-    """The networks of ``--network``, or ``cases`` and those that ``-k`` or an item's id names.
+    """Those of ``--case`` and ``--network``, or ``cases`` and those that ``-k`` or an id names.
 
     Matrix products have a bench of their own.
     """
+    if config.getoption("--case"):
+        networks = [word for word in _networks(config) if word not in ("", NETWORK)]
+        found = choose_workloads(config.getoption("--case"), networks, root=config.rootpath)
+        return [[workload for workload in found if not isinstance(workload, Gemm)]]
     if config.getoption("--network"):
         names = [word for word in _networks(config) if word != NETWORK]
     else:

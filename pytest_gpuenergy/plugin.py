@@ -1,4 +1,4 @@
-"""pytest's entry point: declares options, a marker and fixtures, and loads the rest on demand.
+"""pytest's entry point: declares options, markers and fixtures, and loads the rest on demand.
 
 A project that sets none of our options and collects none of our items only pays for this module and
 its imports from the standard library and pytest.
@@ -7,15 +7,18 @@ its imports from the standard library and pytest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import (
-    BUDGET_MARKER,
+    BUDGET_MARKERS,
     DEVICE_FIXTURE,
+    EDP_MARKER,
+    ENERGY_MARKER,
     POWERCAP_FIXTURE,
     RUN,
 )
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
 
+_ERRORS = "pytest_gpuenergy.support.errors"
+"""The module of our errors; until it is imported there are none."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of group ``gpuenergy``."""
@@ -40,12 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker; load the rest when an option of ours is set."""
-    config.addinivalue_line(
-        "markers",
-        f'{BUDGET_MARKER}(max_mj_ms, rel="0%"): fail when the energy-delay product exceeds '
-        "max_mj_ms by more than rel",
-    )
+    """Declare the markers; load the rest when an option of ours is set."""
+    for marker, argument, figure in (
+        (EDP_MARKER, "max_mj_ms", "the energy-delay product"),
+        (ENERGY_MARKER, "joules", "the energy of a launch"),
+    ):
+        config.addinivalue_line(
+            "markers",
+            f'{marker}({argument}, rel="0%"): fail when {figure} exceeds {argument} by more than '
+            "rel",
+        )
     if not hasattr(config, "workerinput"):
         workers = WorkerPlugin(lambda: load_run(config))
         config.pluginmanager.register(workers, WorkerPlugin.NAME)
@@ -100,14 +110,41 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Load the rest when an item uses our fixtures or our marker."""
+    """Load the rest when an item uses our fixtures or a marker of ours."""
     if any(map(_is_ours, items)):
-        load_run(config)
+        load_run(config).name_items(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show an error of ours as one sentence."""
+    report = yield
+    if call.excinfo is not None and _ERRORS in sys.modules:
+        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+
+        shorten(report, call.excinfo, item.config)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Show an error of ours in a test module as one sentence."""
+    report = yield
+    call = getattr(report, "call", None)  # pytest keeps it for its own use
+    if call is not None and call.excinfo is not None and _ERRORS in sys.modules:
+        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+
+        shorten(report, call.excinfo, collector.config)
+    return report
 
 
 def _is_ours(item: pytest.Item) -> bool:
-    return DEVICE_FIXTURE in getattr(item, "fixturenames", ()) or (
-        item.get_closest_marker(BUDGET_MARKER) is not None
+    return DEVICE_FIXTURE in getattr(item, "fixturenames", ()) or any(
+        map(item.get_closest_marker, BUDGET_MARKERS)
     )
 
 

@@ -168,20 +168,24 @@ static void measure(Replays& replays, const cudaDeviceProp& gpu) {
   double time_ms = replays.median_ms();
   std::printf("time %.6f ms, %.1f GFLOP/s (median of %d replays of %d launches)\n", time_ms,
               FLOPS / time_ms * 1e-6, TRIALS, replays.launches());
-  EnergyCounter counter(uuid_of(gpu));
+  EnergySource source(uuid_of(gpu));
   Energy energy = {};
-  if (counter.problem().empty()) energy = measure_energy(counter, replays);
+  if (source.problem().empty()) energy = measure_energy(source, replays);
   CHECK(cudaDeviceSynchronize());
-  if (counter.problem().empty()) {
+  const bool measured = source.problem().empty();
+  if (measured) {
     time_ms = replays.ms_between(energy.first, energy.last);
     std::printf("energy %.5f mJ, mean power %.1f W (%.2f s, %d replays of %d launches)\n",
                 energy.power_w * time_ms, energy.power_w, energy.seconds,
                 energy.last - energy.first, replays.launches());
+    if (!source.no_counter().empty()) {
+      std::printf("energy from power samples: %s\n", source.no_counter().c_str());
+    }
   } else {
-    std::printf("energy not measured: %s\n", counter.problem().c_str());
+    std::printf("energy not measured: %s\n", source.problem().c_str());
   }
   std::printf("GFLOP/s: %.6g\n", FLOPS / time_ms * 1e-6);
-  if (counter.problem().empty()) {
+  if (measured) {
     std::printf("Mean energy per iteration: %.6g mJ\n", energy.power_w * time_ms);
   }
   std::printf("Mean time per iteration: %.6g ms\n", time_ms);

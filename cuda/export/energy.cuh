@@ -10,9 +10,11 @@
 #include <dlfcn.h>
 
 constexpr double HEAT_S = 1;        // before measuring, until the power is steady
+constexpr double SENSOR_S = 1;      // the longest time over which cards average the power they show
 constexpr double WINDOW_S = 2;      // at least
 constexpr double PATIENCE_S = 0.6;  // for a step of the counter, which comes every 20 to 100 ms
 constexpr double POLL_S = 0.001;    // between reads: reading all the time disturbs the counter
+constexpr double SAMPLE_S = 0.01;   // between samples of the power, which changes more slowly
 
 constexpr char RESET[] = "the GPU's energy counter ran backwards";
 
@@ -24,13 +26,24 @@ static void sleep_s(double time) {
   std::this_thread::sleep_for(std::chrono::duration<double>(time));
 }
 
-// The energy counter of one GPU, in mJ (nvmlDeviceGetTotalEnergyConsumption).
-class EnergyCounter {
+// The energy counter of one GPU, in mJ (nvmlDeviceGetTotalEnergyConsumption), or the power that it
+// shows where there is no counter (nvmlDeviceGetPowerUsage).
+class EnergySource {
  public:
-  explicit EnergyCounter(const std::string& uuid) { open(uuid); }
+  explicit EnergySource(const std::string& uuid) { open(uuid); }
 
   // Why there is no energy, or an empty text.
   const std::string& problem() const { return problem_; }
+
+  // Why the power is sampled in place of the counter, or an empty text if there is one.
+  const std::string& no_counter() const { return no_counter_; }
+
+  // Power in W. Check problem() afterwards.
+  double power_w() {
+    unsigned power_mw = 0;
+    succeeds(power_(gpu_, &power_mw), "the GPU's power cannot be read");
+    return power_mw * 1e-3;
+  }
 
   // Energy in mJ since the driver was loaded. Check problem() afterwards.
   unsigned long long read() {
@@ -51,8 +64,7 @@ class EnergyCounter {
     int (*handle_of)(const char*, void**) = nullptr;
     int (*mig_mode)(void*, unsigned*, unsigned*) = nullptr;
     if (!find(&init, "nvmlInit_v2") || !find(&message_, "nvmlErrorString") ||
-        !find(&handle_of, "nvmlDeviceGetHandleByUUID") ||
-        !find(&read_, "nvmlDeviceGetTotalEnergyConsumption")) {
+        !find(&handle_of, "nvmlDeviceGetHandleByUUID")) {
       return;
     }
     if (!succeeds(init(), "NVML does not start")) return;
@@ -63,7 +75,14 @@ class EnergyCounter {
     if (has_mig && mig_mode(gpu_, &current, &pending) == 0 && current != 0) {
       return fail("the GPU is in MIG mode, whose instances share one energy counter");
     }
-    read();
+    if (find(&read_, "nvmlDeviceGetTotalEnergyConsumption")) read();
+    if (problem_.empty()) return;
+    no_counter_ = problem_;
+    if (find(&power_, "nvmlDeviceGetPowerUsage")) {
+      problem_.clear();
+      power_w();
+    }
+    if (!problem_.empty()) problem_ = no_counter_;
   }
 
   template <typename F>
@@ -82,7 +101,8 @@ class EnergyCounter {
   void* gpu_ = nullptr;
   const char* (*message_)(int) = nullptr;
   int (*read_)(void*, unsigned long long*) = nullptr;
-  std::string problem_;
+  int (*power_)(void*, unsigned*) = nullptr;
+  std::string problem_, no_counter_;
 };
 
 // A step of the counter, and how many replays had ended by then.
@@ -94,7 +114,7 @@ struct Edge {
 
 // Waits for a step of the counter. A window with other ends would be off by up to a step at each.
 template <typename Replays>
-static Edge next_edge(EnergyCounter& counter, Replays& replays) {
+static Edge next_edge(EnergySource& counter, Replays& replays) {
   double before_s = now_s();
   const double deadline_s = before_s + PATIENCE_S;
   const unsigned long long old_mj = counter.read();
@@ -118,21 +138,45 @@ struct Energy {
   int first, last;  // replays between whose ends the window lies
 };
 
-// The mean power of replays that follow one another without pause, between two steps of the
-// counter. Check the counter's problem() afterwards.
+// Keeps the GPU busy for a time, and until so many replays have ended.
 template <typename Replays>
-static Energy measure_energy(EnergyCounter& counter, Replays& replays) {
-  const auto run_s = [&](double seconds, int least) {
-    const double end_s = now_s() + seconds;
-    while (now_s() < end_s || replays.keep_busy() < least) {
-      replays.keep_busy();
-      sleep_s(POLL_S);
-    }
-  };
-  run_s(HEAT_S, 1);
+static void run_s(Replays& replays, double seconds, int least) {
+  const double end_s = now_s() + seconds;
+  while (now_s() < end_s || replays.keep_busy() < least) {
+    replays.keep_busy();
+    sleep_s(POLL_S);
+  }
+}
+
+// The mean of power samples, for cards without a counter; as measure_energy().
+template <typename Replays>
+static Energy sample_power(EnergySource& source, Replays& replays) {
+  run_s(replays, HEAT_S + SENSOR_S, 1);
+  const int first = replays.keep_busy();
+  const double begin_s = now_s();
+  double last_s = begin_s, last_w = source.power_w(), energy_j = 0;
+  int last = first;
+  while (last_s - begin_s < WINDOW_S || last == first) {
+    sleep_s(SAMPLE_S);
+    last = replays.keep_busy();
+    const double time_s = now_s(), power_w = source.power_w();
+    if (!source.problem().empty()) return {};
+    energy_j += (power_w + last_w) / 2 * (time_s - last_s);
+    last_s = time_s;
+    last_w = power_w;
+  }
+  return {energy_j / (last_s - begin_s), last_s - begin_s, first - 1, last - 1};
+}
+
+// The mean power of replays that follow one another without pause, between two steps of the
+// counter. Check the source's problem() afterwards.
+template <typename Replays>
+static Energy measure_energy(EnergySource& counter, Replays& replays) {
+  if (!counter.no_counter().empty()) return sample_power(counter, replays);
+  run_s(replays, HEAT_S, 1);
   const Edge begin = next_edge(counter, replays);
   if (!counter.problem().empty()) return {};
-  run_s(WINDOW_S, begin.ended + 1);
+  run_s(replays, WINDOW_S, begin.ended + 1);
   const Edge end = next_edge(counter, replays);
   if (end.energy_mj <= begin.energy_mj && counter.problem().empty()) counter.fail(RESET);
   if (!counter.problem().empty()) return {};

@@ -17,7 +17,7 @@ from pytest_gpuenergy.commands.product_kernels import (
     product_kernels,
 )
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.files import is_file, is_there
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
@@ -65,7 +65,7 @@ def run(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.kernels.export import export_kernels, require_empty
+    from pytest_gpuenergy.kernels.export import export_kernels
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.workloads.gemm_sizes import measured_products
 
@@ -73,7 +73,7 @@ def run(arguments: Namespace) -> int:
     measured_products(sizes)
     if arguments.contender is not None:
         check_contender(arguments.contender)
-    require_empty(out)
+    _require_empty(out)
     with ExitStack() as stack:
         stack.enter_context(interrupt_once())
         device = stack.enter_context(open_device(arguments.gpu_device or "auto"))
@@ -92,6 +92,17 @@ def run(arguments: Namespace) -> int:
         for item in kernels:
             print(_profile(tools["ncu"], item, out, device.uuid, device.name))
     return 0
+
+
+def _require_empty(folder: Path) -> None:
+    try:
+        if is_there(folder) and any(folder.iterdir()):
+            raise InputError(
+                f"The folder {folder} is not empty: name a new one, so that profiles of different "
+                "kernels never mix."
+            )
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
 
 
 def _tools() -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,16 +15,35 @@ from pytest_gpuenergy.support.project import nearest
 from pytest_gpuenergy.tuning.names import TUNER_NAMES
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning.records import RecordFile
+    from pytest_gpuenergy.tuning.records import Record, RecordFile
 
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
 
+_MOST_NAMES = 12
+
 
 def add_case(parser: ArgumentParser) -> None:
-    """Add ``--case``, which names workloads."""
+    """Add ``--case`` and ``--network``, which name workloads."""
+    add_choice(parser, "Workloads")
+
+
+def add_choice(parser: ArgumentParser, what: str) -> None:
+    """Add ``--case`` and ``--network``, which choose ``what`` from those that there are."""
     parser.add_argument(
-        "--case", metavar="LIST", help="all, or workloads such as case1,case5 (default: all)"
+        "--case",
+        metavar="NAME[,NAME...]",
+        action="append",
+        default=[],
+        help=f"{what} by name, 5 for case5, an id that a report shows, or all for the seven cases; "
+        "may be repeated (default: all that there are)",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="NAME[,NAME...]",
+        action="append",
+        default=[],
+        help="Those of cases, resnet, yolo, gemm, or project for your own; may be repeated",
     )
 
 
@@ -76,28 +96,97 @@ def files_of(arguments: Namespace) -> list[RecordFile]:
     files = load_record_files(arguments.records)
     if arguments.tuner is not None:
         files = [file for file in files if file.form == FORMS[arguments.tuner]]
-    return choose_cases(files, arguments.case)
+    return choose_cases(files, arguments.case, arguments.network)
 
 
-def choose_cases(files: Sequence[RecordFile], words: str | None) -> list[RecordFile]:
-    """The files of the workloads that ``--case`` names, or all files without it.
+def choose_cases(
+    files: Sequence[RecordFile], cases: Sequence[str], networks: Sequence[str] = ()
+) -> list[RecordFile]:
+    """The files of the workloads that ``--case`` and ``--network`` name, or all without them.
 
-    A workload without records of its own gets those of its shape, under its name.
+    A workload without records of its own gets those of its shape, under its name. Workloads that
+    are only named together, by a network or ``all``, may have none. An id of a kernel chooses it
+    alone.
 
     Raises:
-        InputError: there are no records for one of them.
+        InputError: there are no records for a workload that is named, or for none of a network.
     """
-    if words is None or words == "all":
+    from pytest_gpuenergy.workloads.table import ALL, CASES, check_named, network, words_of
+
+    if not cases and not networks:
         return list(files)
+    check_named(cases, networks)
     chosen: list[RecordFile] = []
-    for name in dict.fromkeys(word.strip() for word in words.split(",")):
-        own = [file for file in files if file.workload.name == name]
-        found = own or _of_its_shape(files, name)
-        if not found:
-            known = ", ".join(dict.fromkeys(file.workload.name for file in files)) or "none"
-            raise InputError(f"There are no records for {name!r}, only for {known}.")
-        chosen += found
-    return chosen
+    for word in dict.fromkeys(words_of(cases)):
+        chosen += _of_group(files, word, [*CASES]) if word == ALL else _of_word(files, word)
+    for word in dict.fromkeys(words_of(networks)):
+        names = [workload.name for workload in network(word, Path.cwd())]
+        chosen += _of_group(files, word, names)
+    return _united(chosen)
+
+
+def _united(chosen: Iterable[RecordFile]) -> list[RecordFile]:
+    """Each file once, with all its records that are chosen."""
+    found: dict[RecordFile, set[Record]] = {}
+    for file in chosen:
+        found.setdefault(replace(file, records=()), set()).update(file.records)
+    return [
+        replace(file, records=tuple(sorted(records, key=lambda record: record.rank)))
+        for file, records in found.items()
+    ]
+
+
+def _of_group(files: Sequence[RecordFile], word: str, names: Sequence[str]) -> list[RecordFile]:
+    found = [file for name in names for file in _of_workload(files, name)]
+    if not found:
+        raise _none(files, word)
+    return found
+
+
+def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
+    from pytest_gpuenergy.workloads.table import numbered_case
+
+    if found := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
+        return found
+    name, rank = parse_kernel_id(word, {file.workload.name for file in files})
+    if rank is None or not (found := _of_workload(files, name)):
+        raise _none(files, word)
+    return [replace(file, records=(file.record(rank),)) for file in found]
+
+
+def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
+    return [file for file in files if file.workload.name == name] or _of_its_shape(files, name)
+
+
+def _none(files: Sequence[RecordFile], word: str) -> InputError:
+    known = [*dict.fromkeys(file.workload.name for file in files)]
+    if len(known) > _MOST_NAMES:
+        known = [*known[:_MOST_NAMES], f"{len(known) - _MOST_NAMES} more"]
+    only, hint = ", ".join(known) or "none", " Omit --case to take all." if word == "all" else ""
+    return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
+
+
+def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:
+    """The workload and the rank in an id that a report shows, such as ``case1-k01-300W``.
+
+    The id of an item may be given with its test and file, ``bench/a.py::test_a[case1-k01-300W]``,
+    and names may contain dashes. The rank is None if there is none.
+    """
+    inner = text.rpartition("::")[2]
+    if inner.endswith("]"):
+        inner = inner[inner.find("[") + 1 : -1]
+    for name in sorted(known, key=len, reverse=True):
+        match = re.fullmatch(r"-(k[0-9]{1,9})(-.*)?", inner.removeprefix(name))
+        if match is not None and inner.startswith(name):
+            return name, parse_rank(match[1])
+    match = re.fullmatch(r"(.*?)-(k[0-9]{1,9})(-.*)?", inner)
+    return (inner, None) if match is None else (match[1], parse_rank(match[2]))
+
+
+def parse_rank(text: str) -> int | None:
+    """The rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
+    match = re.fullmatch(r"(?:kernel|k)?([0-9]{1,9})", text, re.ASCII)
+    return None if match is None else int(match[1])
 
 
 def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,14 @@ from pytest_gpuenergy.commands import (
     print_json,
     print_table,
 )
-from pytest_gpuenergy.commands.kernel_records import add_case, add_records, files_of, only_set
+from pytest_gpuenergy.commands.kernel_records import (
+    add_case,
+    add_records,
+    files_of,
+    only_set,
+    parse_rank,
+)
+from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.tuning.records import Record, RecordFile
@@ -61,11 +68,22 @@ def _add_show(actions: Subparsers) -> ArgumentParser:
         "show",
         _show,
         summary="Print one kernel's source and launch plan",
-        example="gpuenergy kernels show case1 1 > kernel01.cu",
+        example="gpuenergy kernels show case1 1 > kernel01.cu\n"
+        "gpuenergy kernels show 'bench/test_conv2d.py::test_conv2d[case1-k01-300W]'",
     )
-    parser.add_argument("case", metavar="CASE", help="Workload, such as case1")
-    parser.add_argument("rank", metavar="RANK", type=int, help="Rank, 1 = fastest")
+    parser.add_argument(
+        "case", metavar="CASE", help="Workload, such as case1 or 1, or an id that a report shows"
+    )
+    parser.add_argument(
+        "rank", metavar="RANK", type=_rank, nargs="?", help="1 or k01 for the fastest, ..."
+    )
     return parser
+
+
+def _rank(text: str) -> int:
+    if (rank := parse_rank(text)) is None:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a rank, such as 1 or k01")
+    return rank
 
 
 def _list(arguments: Namespace) -> int:
@@ -118,14 +136,21 @@ def _show(arguments: Namespace) -> int:
     from pytest_gpuenergy.kernels.source import plan_of
     from pytest_gpuenergy.tuners import kernels_of
 
-    files = files_of(arguments)
-    file = only_set(files, arguments.case)
-    kernel = kernels_of(file, [file.record(arguments.rank).rank])[0]
-    plan = plan_of(kernel, f"kernel{arguments.rank:02d}.cu")
+    word = arguments.case
+    arguments.case, arguments.network = [word], []
+    file = only_set(files_of(arguments), word)
+    if arguments.rank is None and len(file.records) > 1:
+        raise InputError(
+            f"There are {len(file.records)} kernels for {word}: name one, such as "
+            f"{file.workload.name} 1 or {file.workload.name}-k01."
+        )
+    rank = file.records[0].rank if arguments.rank is None else file.record(arguments.rank).rank
+    kernel = kernels_of(file, [rank])[0]
+    plan = plan_of(kernel, f"kernel{rank:02d}.cu")
     if arguments.json:
         print_json({**plan, "source_text": kernel.source})
         return 0
-    print(f"// {arguments.case} kernel {arguments.rank}, tuned for {file.gpu}")
+    print(f"// {file.workload.name} kernel {rank}, tuned for {file.gpu}")
     for launch in kernel.launches:
         print(
             f"// {launch.entry}<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"

@@ -14,7 +14,8 @@ from pytest_gpuenergy.support.errors import InputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
 
-_OF_RECORDS = ("case", "kernels", "tuner")
+_OF_RECORDS = ("case", "network", "kernels", "tuner")
+_OUT = Path("exported")
 _OF_PRODUCTS = ("contender", "gpu_device")
 
 
@@ -40,7 +41,7 @@ ctest --test-dir exported/build --verbose
     parser.add_argument(
         "--kernels",
         metavar="LIST",
-        help="all, top1, top2, ..., or ranks such as 1,5,25 (default: all)",
+        help="all, top1, top2, ..., or ranks such as 1,5,25 or k01 (default: all)",
     )
     parser.add_argument(
         "--gemm",
@@ -50,17 +51,23 @@ ctest --test-dir exported/build --verbose
     )
     add_product_options(parser)
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=_OUT,
+        help="Folder to write to: a new one, or that of an earlier export, which is replaced "
+        f"(default: {_OUT})",
     )
     return parser
 
 
 def run(arguments: Namespace) -> int:
     """Write the chosen kernels."""
-    from pytest_gpuenergy.kernels.export import export_kernels, require_empty
+    from pytest_gpuenergy.kernels.export import export_kernels
+    from pytest_gpuenergy.kernels.exported_folder import check_exportable
 
     for name in _OF_PRODUCTS if arguments.gemm is None else _OF_RECORDS:
-        if getattr(arguments, name) is not None:
+        if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(
                 f"{option} is only for matrix products: name them with --gemm."
@@ -68,7 +75,7 @@ def run(arguments: Namespace) -> int:
                 else f"{option} chooses among record files, and --gemm names matrix products "
                 "instead: leave out one of them."
             )
-    require_empty(arguments.out)  # before minutes of lowering, not after
+    check_exportable(arguments.out)  # before minutes of lowering, not after
     architecture, made_for = None, ""
     if arguments.gemm is None:
         kernels = _recorded(arguments)

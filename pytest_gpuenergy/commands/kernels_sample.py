@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,15 +23,20 @@ def add_parser(actions: Subparsers) -> None:
         run,
         summary="Choose the trials that represent a whole search",
         description="Reads a database of TVM's MetaSchedule or a log of its former auto-scheduler "
-        "(Ansor), plain or compressed (.gz, .xz). A fifth of the chosen trials are the fastest; "
-        "the others are nearest to the 10th, 25th, 50th and 75th percentile of time.",
+        "(Ansor), plain or compressed (.gz, .xz), or all logs in a folder. A fifth of the chosen "
+        "trials are the fastest; the others are nearest to the 10th, 25th, 50th and 75th "
+        "percentile of time.",
         example="""
 gpuenergy kernels sample tuned/case5/raw --performance performance/case5.json
 gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,64,3,3,1,1
+gpuenergy kernels sample tuningrecords --performance performance --filtered filtered
 """,
     )
     parser.add_argument(
-        "log", metavar="LOG", type=Path, help="Log, or folder of a MetaSchedule database"
+        "log",
+        metavar="LOG",
+        type=Path,
+        help="Log, folder of a MetaSchedule database, or folder of logs",
     )
     parser.add_argument(
         "--keep", metavar="N", type=_count, default=25, help="Trials to choose (default: 25)"
@@ -44,33 +50,96 @@ gpuenergy kernels sample cuda_resnet_testCase_3_conv2d.json --shape 1,56,56,64,6
         "--performance",
         metavar="PATH",
         type=Path,
-        help="Write their GFLOP/s as one integer per line, the fastest first",
+        help="Write their GFLOP/s as one integer per line, the fastest first; of several logs, to "
+        "files in this folder",
+    )
+    parser.add_argument(
+        "--filtered",
+        metavar="DIR",
+        type=Path,
+        help="Write logs with only the chosen trials to this folder, the fastest first",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON")
 
 
+@dataclass(frozen=True)
+class _Outcome:
+    """What was chosen from a log."""
+
+    log: Path
+    search: Search
+    chosen: list[Sampled]
+
+
 def run(arguments: Namespace) -> int:
-    """Choose, write, print."""
+    """Choose, write, print; 1 if some of several logs cannot be used."""
+    from pytest_gpuenergy.support.files import is_folder
+    from pytest_gpuenergy.tvm.filtered import is_database, logs_in
+
+    log: Path = arguments.log
+    if not is_folder(log) or is_database(log):
+        outcome = _outcome(log, arguments, arguments.performance)
+        if arguments.json:
+            print_json(_document(outcome.search, outcome.chosen, arguments.keep))
+        else:
+            _print(outcome.search, outcome.chosen, arguments.keep)
+        return 0
+    if arguments.shape is not None:
+        raise InputError(f"--shape is for one log, and {log} is a folder: name a log in it.")
+    return _sample_all(logs_in(log), arguments)
+
+
+def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
+    """Sample each log, whether or not others can be used."""
+    from pytest_gpuenergy.tvm.filtered import plain_name
+
+    outcomes: list[_Outcome] = []
+    for log in logs:
+        folder = arguments.performance
+        try:
+            performance = None if folder is None else folder / f"{Path(plain_name(log)).stem}.json"
+            outcome = _outcome(log, arguments, performance)
+        except InputError as error:
+            tell(f"{log.name}: not sampled: {error}")
+            continue
+        outcomes.append(outcome)
+        if not arguments.json:
+            print(f"{log.name}:")
+            _print(outcome.search, outcome.chosen, arguments.keep)
+    if not outcomes:
+        raise InputError(
+            f"None of the {len(logs)} logs in {arguments.log} can be used, for the reasons above."
+        )
+    if arguments.json:
+        print_json([_document(one.search, one.chosen, arguments.keep) for one in outcomes])
+    return 0 if len(outcomes) == len(logs) else 1
+
+
+def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outcome:
+    """Choose from one log, and write what was asked for.
+
+    Raises:
+        InputError: it cannot be used, or a file cannot be written.
+    """
     from pytest_gpuenergy.tuning.outcome import write_performance
+    from pytest_gpuenergy.tvm.filtered import write_filtered
     from pytest_gpuenergy.tvm.sampling import load_search, sample
     from pytest_gpuenergy.workloads.table import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)
-    search = load_search(arguments.log, shape)
+    search = load_search(log, shape)
     chosen = sample(search, arguments.keep)
-    if arguments.performance is not None:
+    if arguments.filtered is not None:
+        write_filtered(log, search, chosen, arguments.filtered)
+    if performance is not None:
         figures = [pick.gflops for pick in chosen if pick.gflops is not None]
         if len(figures) < len(chosen):
             raise InputError(
                 f"{search.path} does not contain the sizes of its workload, without which there "
                 "are no GFLOP/s: give them with --shape."
             )
-        write_performance(arguments.performance, figures)
-    if arguments.json:
-        print_json(_document(search, chosen, arguments.keep))
-    else:
-        _print(search, chosen, arguments.keep)
-    return 0
+        write_performance(performance, figures)
+    return _Outcome(log, search, chosen)
 
 
 def _print(search: Search, chosen: list[Sampled], keep: int) -> None:

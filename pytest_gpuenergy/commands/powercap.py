@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "which is available. Neither CUDA nor CuPy is needed.",
         example="""
 gpuenergy powercap show --json
-gpuenergy powercap set 300 --gpu-device 0
+gpuenergy powercap set 3 --gpu-device 0
 gpuenergy powercap restore
 """,
     )
@@ -65,9 +64,13 @@ def _add_set(actions: Subparsers) -> ArgumentParser:
         summary="Set the power limit, until it is restored",
         description="The prior limit is saved for restore. Runs treat the new one as the GPU's "
         "own and restore it after their caps.",
-        example="gpuenergy powercap set 300",
+        example="gpuenergy powercap set 3\ngpuenergy powercap set 300W",
     )
-    parser.add_argument("watts", metavar="W", type=_watts, help="The limit, such as 300 or 300W")
+    parser.add_argument(
+        "cap",
+        metavar="CAP",
+        help="1 to 5 (index into the GPU's table, 1 = lowest), or watts such as 300W or 300",
+    )
     return parser
 
 
@@ -136,13 +139,13 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 def _set(arguments: Namespace) -> int:
     from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.tables import cap_table, resolve_setpoints
+    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_one
     from pytest_gpuenergy.engine.station import Station
 
     with _open(arguments.gpu_device) as gpu, Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station:
         limits = read_limits(gpu)
-        table = cap_table(gpu.name, limits)
-        (setpoint,) = resolve_setpoints(f"{arguments.watts:.10g}W", table, limits)
+        table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
+        setpoint = resolve_one(arguments.cap, table, limits, said="powercap set")
         enforced = station.keep(setpoint)
         state = _state(gpu)
     if arguments.json:
@@ -219,10 +222,3 @@ def _title(gpu: Gpu) -> str:
 
 def _show_watts(watts: float | None) -> str:
     return "unknown" if watts is None else f"{watts:g} W"
-
-
-def _watts(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]?", text)
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a number of watts, such as 300")
-    return float(match[1])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, tell
+from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.terminal import terminal_width
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -23,6 +26,9 @@ _TEXTS = {
     "gha": "what github-action-benchmark's customSmallerIsBetter reads",
 }
 """Options that take a path, and what each writes there."""
+
+_ONLY_FIGURES = ("csv", "bencher", "gha")
+"""Options whose views have only kernels with figures."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -40,6 +46,7 @@ gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.
 gpuenergy report --html now.html --baseline nightly.json --trend
 gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
 gpuenergy report nightly.json --json -
+gpuenergy report --case 5 --case "bench/test_conv2d.py::test_conv2d[case1-k01-300W]"
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 """,
     )
@@ -49,6 +56,14 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         nargs="*",
         help="Run folder, run id of this project, JSON report, or folder of an older tool's text "
         "outputs (default: this project's latest run)",
+    )
+    add_choice(parser, "Only measurements of workloads")
+    parser.add_argument(
+        "--sort",
+        metavar="KEY",
+        default="rank",
+        help="Sort the summary's tables by rank, name, time, energy, edp, power, gflops or "
+        "gflops_per_w, the best first (default: rank)",
     )
     parser.add_argument(
         "--gpu", metavar="NAME", help="GPU of an older tool's outputs (default: unknown)"
@@ -84,13 +99,15 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 
 
 def run(arguments: Namespace) -> int:
-    """Merge, write, print; 1 if a run cannot be read or a view cannot be written."""
+    """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
+    from pytest_gpuenergy.report.figure_table import check_sort
     from pytest_gpuenergy.report.store import merge
 
     asked = {name: getattr(arguments, name) for name in _TEXTS}
     for name in ("baseline", "trend"):
         if getattr(arguments, name) is not None and asked["html"] is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
+    sort = check_sort(arguments.sort, "--sort")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
     read = [*arguments.runs, arguments.baseline, *(arguments.trend or ())]
@@ -103,7 +120,8 @@ def run(arguments: Namespace) -> int:
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
     runs = _load(find_runs(arguments.runs), arguments.gpu)
-    report = merge(runs)
+    report = _chosen(merge(runs), arguments)
+    _refuse_useless(report, arguments)
     for name, target in asked.items():
         if target is not None:
             text = _page(report, runs, arguments) if name == "html" else _text(name, report)
@@ -121,8 +139,41 @@ def run(arguments: Namespace) -> int:
 
         write_parquet(report, arguments.parquet)
     if arguments.schema is None and written.count(None) == len(written):
-        _print_summary(report)
+        _print_summary(report, sort)
     return 0
+
+
+def _chosen(report: Report, arguments: Namespace) -> Report:
+    from pytest_gpuenergy.commands.selection import select
+    from pytest_gpuenergy.report.store import Report
+
+    found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
+    return Report(report.run, found, report.anchors)
+
+
+def _refuse_useless(report: Report, arguments: Namespace) -> None:
+    """Refuse what would make empty views.
+
+    Raises:
+        InputError: nothing was measured, or there are no figures for a view that has only figures.
+    """
+    measurements = report.measurements
+    if not measurements:
+        raise InputError(
+            f"Run {report.run.run_id} has no measurements, so there is nothing to report: run "
+            "pytest again, or name another run."
+        )
+    if any(m.measured for m in measurements):
+        return
+    why = measurements[0].error or measurements[0].why_no_figures
+    if report.run.legacy:
+        raise InputError(f"None of the {len(measurements)} outputs can be used: {why}")
+    for name in _ONLY_FIGURES:
+        if getattr(arguments, name) is not None:
+            raise InputError(
+                f"--{name} has figures only, and none of the {len(measurements)} kernels has any "
+                f"({why}): omit --{name}."
+            )
 
 
 def check_outputs(
@@ -193,15 +244,14 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
     return html_page(report, baseline, verdicts=verdicts, trend=trend)
 
 
-def _print_summary(report: Report) -> None:
+def _print_summary(report: Report, sort: str) -> None:
     from pytest_gpuenergy.report.tables import best_lines, summary
 
-    run = report.run
-    print_lines([f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}"])
-    print_lines(summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name))
-    print_lines(best_lines(report.measurements, emulated=run.emulated))
-    if not report.measurements:
-        print("nothing was measured")
+    rows, run, emulated = report.measurements, report.run, report.run.emulated
+    width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
+    print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
+    print_lines(summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=run.gpu_name))
+    print_lines(best_lines(rows, emulated=emulated, width=width))
 
 
 def _load(paths: list[Path], gpu: str | None) -> list[Report]:
@@ -215,8 +265,9 @@ def _load(paths: list[Path], gpu: str | None) -> list[Report]:
             "omit --gpu."
         )
     for report in reports:
-        if report.run.legacy and (errors := [m.error for m in report.measurements if m.error]):
-            total = len(report.measurements)
+        errors = [m.error for m in report.measurements if m.error]
+        total = len(report.measurements)
+        if report.run.legacy and 0 < len(errors) < total:
             tell(f"{len(errors)} of {total} outputs have no figures: {errors[0]}")
     return reports
 

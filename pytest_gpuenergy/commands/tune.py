@@ -37,9 +37,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Search for fast or energy-efficient kernels and write record files",
         description="Workloads are tuned one after the other, and of equal shapes only the first. "
         "Trials are written to disk immediately, so an interrupted search can be continued with "
-        "--resume.",
+        "--resume. What is complete is left as it is, and said to be.",
         example="""
-gpuenergy tune --quick --out tuned
+gpuenergy tune --quick
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0
 gpuenergy tune --network resnet --objective edp --powercap 3 --out tuned
 gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
@@ -95,6 +95,9 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
             for result in tuner.tune(group.workloads):
                 results.append(result)
                 keep_outcome(arguments.out, result)
+        complete = sum(len(group.workloads) for group in groups) - len(results)
+        if complete and not arguments.json:
+            stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tuning.tuner import TuneSettings
     from pytest_gpuenergy.workloads.workload import Workload
 
+OUT = Path("tuned")
+"""Where record files are written unless told otherwise."""
+
 _MOST_KEPT = 25
 _MOST_TRIALS = 30_000  # their database has less than 1 GiB, the most that is read
 _TRIALS = 1000
@@ -33,8 +36,8 @@ def add_workload_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[,NAME...]",
-        help="Workloads by name, including your project's own, or all for the cases; may be "
-        "repeated",
+        help="Workloads by name, including your project's own, 5 for case5, or all for the cases; "
+        "may be repeated",
     )
     group.add_argument(
         "--network",
@@ -54,7 +57,8 @@ def add_workload_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--quick",
         action="store_true",
-        help=f"Only the first and the last workload, {_QUICK_TRIALS} trials, {_QUICK_KEPT} kernels",
+        help=f"Only the first and the last workload, {_QUICK_TRIALS} trials, and the {_QUICK_KEPT} "
+        "fastest kernels",
     )
 
 
@@ -118,7 +122,11 @@ def add_device_options(parser: ArgumentParser) -> None:
     """Add the options for the GPU and the results."""
     group = parser.add_argument_group("device and results")
     group.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="Where record files are written"
+        "--out",
+        type=Path,
+        default=OUT,
+        metavar="DIR",
+        help=f"Where record files are written (default: {OUT})",
     )
     group.add_argument(
         "--gpu-device",
@@ -230,6 +238,7 @@ def _tune_settings(arguments: Namespace, trials: int) -> TuneSettings:
         objective=Metric(arguments.objective),
         energy=not arguments.no_energy,
         resume=arguments.resume,
+        best_only=arguments.quick,
     )
 
 

@@ -24,6 +24,9 @@ CAP_TABLES_W: dict[str, tuple[float, ...]] = {
 
 STEPS = 5
 
+_WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", re.ASCII)
+_DIGITS = 20  # Python refuses to convert numbers of thousands of digits
+
 
 @dataclass(frozen=True)
 class NamedSetpoints:
@@ -122,6 +125,34 @@ def resolve_words(
     return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
 
 
+def resolve_one(text: str, table: Sequence[float], limits: PowerLimits, *, said: str) -> Setpoint:
+    """The limit that one word names: a word of ``--powercap``, or watts without their unit.
+
+    Args:
+        text: such as ``3``, ``300W`` or ``300``. A number up to the length of the table is an
+            index: no GPU can be limited to so few watts.
+        table: caps in W, lowest first.
+        limits: the card's constraints.
+        said: what the user wrote before the word, for messages.
+
+    Raises:
+        InputError: it is not understood, names no single limit, or is outside the constraints.
+    """
+    word = text.strip()
+    match = _WATTS.fullmatch(word if word[-1:] in ("w", "W") else f"{word}W")
+    if match is None:
+        raise InputError(
+            f"{said} {text!r} is not understood: give an index (1 to {len(table)}) or watts such "
+            "as 300W."
+        )
+    if not (match[1] == word and word.isdecimal() and 1 <= int(word) <= len(table)):
+        return _in_watts(f"{said} {word}", float(match[1]), table, limits)
+    setpoint = _from_table(int(word), table, limits)
+    if setpoint.unavailable:
+        raise InputError(f"{said} {word}: {setpoint.unavailable}.")
+    return setpoint
+
+
 def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
     """The setpoints of all words, each once, in the order given."""
     found: dict[str, Setpoint] = {}
@@ -136,24 +167,25 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
     if word == "all":
         return [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
     if word.isascii() and word.isdecimal():
-        if 1 <= int(word) <= len(table):
+        if len(word) < _DIGITS and 1 <= int(word) <= len(table):
             return [_from_table(int(word), table, limits)]
         raise InputError(
             f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
             f"({_listed(table)}); write {word}W for watts."
         )
-    match = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", word)
+    match = _WATTS.fullmatch(word)
     if match is None:
         raise InputError(
             f"--powercap {word!r} is not understood: give a list of indices (1 to {len(table)}), "
             "watts such as 300W, all, or current."
         )
-    watts = float(match[1])
+    return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
+
+
+def _in_watts(said: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:
     if not limits.min_w <= watts <= limits.max_w:
-        raise InputError(
-            f"--powercap {word}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W."
-        )
-    return [Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)]
+        raise InputError(f"{said}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W.")
+    return Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)
 
 
 def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Setpoint:

@@ -140,7 +140,10 @@ class Harness:
         Raises:
             DeviceError: the device itself does not respond.
         """
-        return self._verified(kernel, workload, subject, _Phases())
+        began = perf_counter()
+        phases = _Phases()
+        draft, fault = self._verified(kernel, workload, subject, phases)
+        return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds), fault
 
     def _verified(
         self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
@@ -176,13 +179,17 @@ class Harness:
         """
         began = perf_counter()
         phases = _Phases()
-        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
-        draft = replace(draft, in_process=True)
+        draft = self.draft_of_callable(workload, subject, kind)
         try:
             draft = self._measured(draft, make_repeater(), phases, check)
         except KernelFault as fault:
             draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
+
+    def draft_of_callable(self, workload: WorkloadInfo, subject: Subject, kind: str) -> Measurement:
+        """A measurement of a callable, without figures; see `measure_callable`."""
+        draft = self._draft(subject, KernelInfo(subject.label, "", kind), workload)
+        return replace(draft, in_process=True)
 
     def _draft(self, subject: Subject, kernel: KernelInfo, workload: WorkloadInfo) -> Measurement:
         return Measurement(

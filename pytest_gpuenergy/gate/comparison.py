@@ -200,6 +200,11 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
     """
     baseline = Baseline(base, settings)
     baseline.check(new.run)
+    if new.measurements and all(m.verified_only for m in new.measurements):
+        raise InputError(
+            f"Run {new.run.run_id} has verified its kernels and measured none: run it without "
+            "--gpuenergy-verify-only to compare it."
+        )
     failed: list[Unmatched] = []
     unknown: list[Unmatched] = []
     found: list[Pair] = []
@@ -207,7 +212,9 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
         if not measurement.measured:
             before = baseline.counterpart(measurement)
             if before is not None and before.measured:
-                failed.append(Unmatched(measurement, measurement.error or measurement.outcome))
+                failed.append(
+                    Unmatched(measurement, measurement.error or measurement.why_no_figures)
+                )
             continue
         result = baseline.pair(measurement, new.run)
         if isinstance(result, Unmatched):

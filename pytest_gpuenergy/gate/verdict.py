@@ -90,29 +90,30 @@ def decide(change: Estimate, limit: float) -> Verdict:
 
 def judge_budget(
     measurement: Measurement,
-    max_mj_ms: float,
+    most: float,
     limit: float,
     settings: GateSettings,
     comparisons: int,
+    metric: Metric = Metric.EDP,
 ) -> Judgement:
-    """The verdict on an EDP against the budget ``max_mj_ms``.
+    """The verdict on a figure against the budget ``most``, in the metric's unit.
 
-    WORSE when the whole interval, widened by flags, exceeds ``max_mj_ms`` by more than the fraction
+    WORSE when the whole interval, widened by flags, exceeds ``most`` by more than the fraction
     ``limit``, SAME when none of it does, AMBIGUOUS otherwise.
     """
     doubts = doubts_of_flags(measurement.validity, " now")
-    found, edp_mj_ms = sample(measurement, Metric.EDP), measurement.edp_mj_ms
+    found, figure = sample(measurement, metric), measurement.figure(metric)
     change = None
     if found is None:
         doubts = (*doubts, Doubt("no interval"))
     else:
         change = log_excess(
             found,
-            max_mj_ms,
-            session_sd=max(settings.sd(Metric.EDP), WANDER[Metric.EDP]),
+            most,
+            session_sd=max(settings.sd(metric), WANDER[metric]),
             tail=tail_of(comparisons),
         )
-    possible = widened(change or point_ratio(max_mj_ms, edp_mj_ms), doubts, Metric.EDP)
+    possible = widened(change or point_ratio(most, figure), doubts, metric)
     bound = math.log1p(limit)
     verdict = Verdict.AMBIGUOUS
     if possible.low > bound:
@@ -121,12 +122,12 @@ def judge_budget(
         verdict = Verdict.SAME
     return Judgement(
         measurement.identity,
-        Metric.EDP,
+        metric,
         verdict,
         limit,
         change,
-        max_mj_ms,
-        edp_mj_ms,
+        most,
+        figure,
         tuple(doubt.reason for doubt in doubts),
     )
 

@@ -38,11 +38,12 @@ def describe(judgement: Judgement) -> str:
 def budget_words(judgement: Judgement) -> str:
     """``EDP 0.147 mJ·ms, +5.2 % (...) against the budget of 0.14 mJ·ms, rel 3 %: WORSE``."""
     assert judgement.new is not None
-    words = f"EDP {judgement.new:.4g} mJ·ms"
+    metric = judgement.metric
+    words = f"{metric.label} {judgement.new:.4g} {metric.unit}"
     if judgement.change is not None:
         words += f", {_change(judgement)}"
     words += (
-        f" against the budget of {judgement.base:.4g} mJ·ms, "
+        f" against the budget of {judgement.base:.4g} {metric.unit}, "
         f"rel {100 * judgement.limit:.4g} %: "
         f"{judgement.verdict}"
     )

@@ -11,12 +11,13 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pytest_gpuenergy.kernels.exported_folder import write_export
 from pytest_gpuenergy.kernels.launch_source import TENSOR_MAPS, RankedKernel, c_type, launch_source
 from pytest_gpuenergy.kernels.source import plan_of
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_there, write_atomically
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.distributions import NORMAL
 from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
 
@@ -35,7 +36,7 @@ _COLUMNS = (
 def export_kernels(
     kernels: Iterable[RankedKernel], folder: Path, architecture: str | None = None
 ) -> list[Path]:
-    """Write ``kernels`` into ``folder``, which must be new or empty.
+    """Write ``kernels`` into ``folder``, in place of what an earlier export has written there.
 
     Args:
         kernels: what to write.
@@ -48,7 +49,8 @@ def export_kernels(
         The files written, the table first.
 
     Raises:
-        InputError: the folder is not empty or cannot be written, or a kernel cannot be exported.
+        InputError: the folder contains something else or cannot be written, or a kernel cannot be
+            exported.
     """
     ranked = sorted(kernels, key=lambda item: (item.workload.name, item.rank))
     for item in ranked:
@@ -73,23 +75,7 @@ def export_kernels(
     if architecture is not None:
         number = architecture.removeprefix("sm_")
         content[_BUILD] = content[_BUILD].replace(_NATIVE, f"{number}) # of the GPU they are for")
-    return _write(content, folder)
-
-
-def require_empty(folder: Path) -> None:
-    """Check that ``folder`` is missing or empty.
-
-    Raises:
-        InputError: it is neither, or not a folder.
-    """
-    try:
-        if is_there(folder) and any(folder.iterdir()):
-            raise InputError(
-                f"The folder {folder} is not empty: name a new one, so that kernels of different "
-                "exports never mix."
-            )
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
+    return write_export(content, folder)
 
 
 def workload_header(item: RankedKernel) -> str:
@@ -193,17 +179,3 @@ def _table(ranked: Sequence[RankedKernel]) -> str:
                 )
             )
     return csv_text(rows)
-
-
-def _write(content: dict[str, str], folder: Path) -> list[Path]:
-    require_empty(folder)
-    written = []
-    try:
-        for name, text in content.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text)
-            written.append(path)
-    except OSError as error:
-        raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
-    return written

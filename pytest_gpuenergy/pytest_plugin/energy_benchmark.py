@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,9 +18,15 @@ from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.results import Specification
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
+    check_options,
+    check_subject,
+    limit_of,
+)
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plain_parameters
 from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.verify_only import end_verified
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.tables import words
@@ -88,7 +93,8 @@ class EnergyBenchmark:
             )
         self._used = True
         flops = whole_flops(flops, "energy_benchmark")
-        _check_arguments(subject, reference, bound, label)
+        check_subject(subject, workload)
+        check_options(subject, reference, bound, label)
         session = self._session
         try:
             if self._setpoint == CURRENT:
@@ -107,7 +113,9 @@ class EnergyBenchmark:
                 else:
                     info = describe_workload(workload)
                 specification = (
-                    None if reference is None else Specification(reference, _limit(bound), workload)
+                    None
+                    if reference is None
+                    else Specification(reference, limit_of(bound), workload)
                 )
                 found = self._callable(subject, args, specification, info, named)
                 measurement = self._kept(found, named)
@@ -117,6 +125,8 @@ class EnergyBenchmark:
         except GpuEnergyError as error:
             problem = str(error)
         else:
+            if measurement.verified_only:
+                end_verified(self._item)
             self._report_figures(measurement)
             self._judge(measurement)
             return measurement
@@ -158,10 +168,12 @@ class EnergyBenchmark:
         if known := self._session.already_measured(
             named, kernel.digest, describe_workload(workload)
         ):
-            self._session.recall_anchor(named, known, kernel, workload)
-            self._judge(known)
-            pytest.skip(f"already measured in run {self._session.run_id}")
+            if known.measured:
+                self._session.recall_anchor(named, known, kernel, workload)
+            self._skip_known(known)
         try:
+            if self._session.options.verify_only:
+                return self._session.harness.verify_kernel(kernel, workload, named)[0]
             self._session.anchors.check(named)
             return self._session.harness.measure_kernel(kernel, workload, named)
         except OSError as error:  # a full disk, too many open files, a folder removed
@@ -188,10 +200,11 @@ class EnergyBenchmark:
             pytest.skip("what is replayed has buffers of its own: its cache cannot be cold")
         if session.options.export_folder is not None:
             pytest.skip("what is replayed cannot be exported")
+        if session.options.verify_only:
+            pytest.skip("what is replayed can be measured, but not verified")
         self._claim(named, subject.workload.name)
         if known := session.already_measured(named, "", subject.workload):
-            self._judge(known)
-            pytest.skip(f"already measured in run {session.run_id}")
+            self._skip_known(known)
         session.anchors.check(named)
         try:
             return session.harness.measure_callable(
@@ -215,6 +228,8 @@ class EnergyBenchmark:
             pytest.skip("a callable has its own buffers, which cannot rotate: its cache is hot")
         if self._session.options.export_folder is not None:
             pytest.skip("a callable cannot be exported")
+        if self._session.options.verify_only and specification is None:
+            pytest.skip("a callable without a reference can be measured, but not verified")
         self._claim(named, info.name)
         from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 
@@ -223,6 +238,9 @@ class EnergyBenchmark:
             # Before measuring, because the callable may change its arguments.
             expected, correctness = first_call(function, args, specification)
             check = CallableCheck(expected, args)
+        if self._session.options.verify_only:
+            draft = self._session.harness.draft_of_callable(info, named, "callable")
+            return replace(draft, correctness=correctness)
         captured = []
 
         @contextmanager
@@ -237,6 +255,13 @@ class EnergyBenchmark:
         )
         measurement = replace(measurement, correctness=correctness)
         return measurement if all(captured) else measurement.flagged("host_gaps")
+
+    def _skip_known(self, known: Measurement) -> NoReturn:
+        """Skip an item that the run being resumed has measured or verified."""
+        if known.measured:
+            self._judge(known)
+        done = "measured" if known.measured else "verified"
+        pytest.skip(f"already {done} in run {self._session.run_id}")
 
     def _judge(self, m: Measurement) -> None:
         assert self._session.run is not None
@@ -257,24 +282,3 @@ class EnergyBenchmark:
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]
-
-
-def _limit(bound: float | ErrorBound | None) -> ErrorBound | None:
-    """The bound that was given for a callable's result, as an ErrorBound."""
-    return bound if isinstance(bound, ErrorBound | None) else ErrorBound(bound, bound)
-
-
-def _check_arguments(subject: object, reference: object, bound: object, label: object) -> None:
-    if isinstance(subject, Replayable) and reference is not None:
-        raise InputError("energy_benchmark takes no reference= for what is replayed.")
-    if isinstance(subject, AnyKernel) and reference is not None:
-        raise InputError(
-            "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
-            "compute in Contract(name, contract, compute)."
-        )
-    if not isinstance(label, str | None):
-        raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
-    if not isinstance(bound, Real | ErrorBound | None):
-        raise InputError(
-            f"energy_benchmark does not accept bound={bound!r}: give a number or an ErrorBound."
-        )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.gate.settings import GateSettings, parse_percent
-from pytest_gpuenergy.pytest_plugin.names import BUDGET_MARKER
+from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.terminal import printable, show_section
+from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
+from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate.comparison import Baseline, Unmatched
@@ -26,49 +26,12 @@ if TYPE_CHECKING:
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
 
-_BUDGET = "budget"
 _COMPARED = {f"{name}{VERDICT}" for name in METRICS}
-_VERDICTS = {*_COMPARED, f"{_BUDGET}{VERDICT}"}
+_VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in KINDS)}
 _SELECTED = "gpuenergy_selected"
 """Attribute of the reports of energy items, also those from pytest-xdist's workers."""
 
 _LINES_SHOWN = 40
-_MOST_MJ_MS = 1e12
-
-
-@dataclass(frozen=True)
-class EdpBudget:
-    """``@pytest.mark.edp_budget(max_mj_ms=0.15, rel="3%")``; ``rel`` is kept as a fraction."""
-
-    max_mj_ms: float
-    rel: float = 0.0
-
-    @classmethod
-    def of(cls, mark: pytest.Mark) -> EdpBudget:
-        """Read the marker's arguments.
-
-        Raises:
-            InputError: an argument is unknown, missing or invalid.
-        """
-        unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {"max_mj_ms", "rel"})]
-        if unknown:
-            raise InputError(
-                f"The marker {BUDGET_MARKER} does not take {unknown[0]}: "
-                'write edp_budget(max_mj_ms=0.15, rel="3%").'
-            )
-        most = mark.kwargs.get("max_mj_ms")
-        if (
-            not isinstance(most, int | float)
-            or isinstance(most, bool)
-            or not 0 < most <= _MOST_MJ_MS
-        ):
-            raise InputError(
-                f"The marker {BUDGET_MARKER} needs max_mj_ms, a number of mJ·ms above 0, up to "
-                f"{_MOST_MJ_MS:g}, not {most!r}."
-            )
-        return cls(
-            float(most), parse_percent(mark.kwargs.get("rel", "0%"), f"{BUDGET_MARKER}'s rel")
-        )
 
 
 def measures_energy(item: pytest.Item) -> bool:
@@ -124,7 +87,9 @@ class GatePlugin:
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
         """Judge a measurement with figures; returns what fails the item, or an empty string."""
-        problems = [*self._judge_budget(item, measurement)]
+        problems: list[str] = []
+        for budget in budgets_of(item):
+            problems += self._judge_budget(item, measurement, budget)
         if self._baseline is not None:
             problems += self._record(item, self._judge(self._baseline, measurement, run))
         return "\n".join(map(printable, problems))
@@ -166,14 +131,12 @@ class GatePlugin:
             measures = measures_energy(item)
             if measures and self._baseline is not None:
                 comparisons += len(self._settings.limits)
-            if (mark := item.get_closest_marker(BUDGET_MARKER)) is None:
-                continue
-            comparisons += 1
             try:
-                EdpBudget.of(mark)
-                if not measures:
+                budgets = [*budgets_of(item)]
+                comparisons += len(budgets)
+                if budgets and not measures:
                     raise InputError(
-                        f"The marker {BUDGET_MARKER} needs the fixture energy_benchmark."
+                        f"The marker {budgets[0].kind.marker} needs the fixture energy_benchmark."
                     )
             except InputError as error:
                 self._unusable[item.nodeid] = f"{item.nodeid}: {error}"
@@ -215,7 +178,11 @@ class GatePlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show every verdict that is not SAME, and the count of each."""
-        show_section(terminalreporter, "gpuenergy gate", self._summary())
+        width = terminal_width(is_terminal=terminalreporter.isatty)
+        lines = (
+            part for line in self._summary() for part in wrapped(line, width, whole_words=True)
+        )
+        show_section(terminalreporter, "gpuenergy gate", lines)
         for line in self._annotations():
             terminalreporter.write_line(line)
 
@@ -296,19 +263,15 @@ class GatePlugin:
                 problems.append(f"gate: {words}")
         return problems
 
-    def _judge_budget(self, item: pytest.Item, measurement: Measurement) -> Iterator[str]:
-        mark = item.get_closest_marker(BUDGET_MARKER)
-        if mark is None:
-            return
+    def _judge_budget(self, item: pytest.Item, m: Measurement, budget: Budget) -> Iterator[str]:
         from pytest_gpuenergy.gate.verdict import Verdict, judge_budget
         from pytest_gpuenergy.gate.views import budget_words
 
-        budget = EdpBudget.of(mark)
         judgement = judge_budget(
-            measurement, budget.max_mj_ms, budget.rel, self._settings, self._comparisons
+            m, budget.most, budget.rel, self._settings, self._comparisons, budget.kind.metric
         )
         words = budget_words(judgement)
-        _note(item, _BUDGET, judgement.verdict, words)
+        _note(item, budget.kind.name, judgement.verdict, words)
         over = judgement.verdict is Verdict.WORSE
         if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
             yield f"budget: {words}"

@@ -36,6 +36,9 @@ def _lines(session: Session) -> Iterator[str]:
         driver = driver.decode(errors="replace") if isinstance(driver, bytes) else driver
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
         kind = "NVML"
+    if session.options.verify_only:
+        yield "gpuenergy: verify only: nothing is measured, and no power limit is set"
+        return
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
     yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.setpoints)}"

@@ -9,7 +9,7 @@ POWERCAP_FIXTURE = "_gpuenergy_powercap"
 RUN = "gpuenergy-run"
 """The plugin that measures in a pytest process, once it is loaded: a `run.RunPlugin`."""
 
-BUDGET_MARKER = "edp_budget"
+EDP_MARKER, ENERGY_MARKER = BUDGET_MARKERS = ("edp_budget", "energy_budget")
 
 FIGURES = "gpuenergy"
 """The JUnit property with an item's figures as text."""

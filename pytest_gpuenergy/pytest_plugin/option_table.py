@@ -90,6 +90,13 @@ OPTIONS = (
         metavar="PATH",
     ),
     Option(
+        "--gpuenergy-sort",
+        "Sort the tables of the summary by rank, name, time, energy, edp, power, gflops or "
+        "gflops_per_w, the best first (default: rank)",
+        metavar="KEY",
+        default="rank",
+    ),
+    Option(
         "--gpuenergy-durations",
         "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
         flag=True,
@@ -151,6 +158,13 @@ OPTIONS = (
         "--gpuenergy-export",
         "Write verified kernels and their inputs to this folder, and measure nothing",
         metavar="DIR",
+    ),
+    Option(
+        "--gpuenergy-verify-only",
+        "Verify kernels and measure nothing, as on a CI machine without a GPU: an item passes when "
+        "its kernel is correct, its budgets and the baseline are not judged, and no power limit is "
+        "set",
+        flag=True,
     ),
     Option(
         "--gpuenergy-compare",

@@ -13,8 +13,10 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.devices.select import check_spec
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
+from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
 from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
 
 _MOST_S = 1_000_000
@@ -26,15 +28,19 @@ _T = TypeVar("_T")
 class Options:
     """The options' values; paths are absolute.
 
-    ``strict_named`` reports whether the command line, not the ini file, asks for a strict gate.
+    ``caps_named`` are those in ids on the command line. Without measurements there is no
+    ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
+    strict gate.
     """
 
     device: str
     powercap: str | None
+    caps_named: tuple[str, ...]
     strict_powercap: bool
     json_path: Path | None
     csv_folder: Path | None
     html_path: Path | None
+    sort: str
     durations: bool
     resume: bool
     timeout_s: float
@@ -45,6 +51,7 @@ class Options:
     anchor_s: float
     seed: int | None
     export_folder: Path | None
+    verify_only: bool
     baseline: Path | None
     gate: GateSettings
     strict_named: bool
@@ -63,13 +70,17 @@ class Options:
         device = "auto" if device is None else device
         check_spec(device)
         worker_input = getattr(config, "workerinput", {})
+        export_folder = _path(config, "gpuenergy_export")
+        verify_only = _verify_only(config) and export_folder is None  # which measures nothing too
         return cls(
             device=device,
             powercap=_powercap(config),
+            caps_named=tuple(caps_named(config)),
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
             html_path=_path(config, "gpuenergy_html"),
+            sort=check_sort(str(_either(config, "gpuenergy_sort")), "--gpuenergy-sort"),
             durations=bool(_either(config, "gpuenergy_durations")),
             resume=bool(_either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),
@@ -79,8 +90,9 @@ class Options:
             preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
             seed=_seed(config),
-            export_folder=_path(config, "gpuenergy_export"),
-            baseline=_path(config, "gpuenergy_compare"),
+            export_folder=export_folder,
+            verify_only=verify_only,
+            baseline=None if verify_only else _path(config, "gpuenergy_compare"),
             gate=_gate(config),
             strict_named=bool(config.getoption("gpuenergy_strict")),
             root=config.rootpath,
@@ -99,6 +111,7 @@ class Options:
             "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
             **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
+            **({"gpuenergy-verify-only": "true"} if self.verify_only else {}),
         }
 
 
@@ -138,6 +151,16 @@ def _gate(config: pytest.Config) -> GateSettings:
     if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
         raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
     return settings
+
+
+def _verify_only(config: pytest.Config) -> bool:
+    asked = bool(_either(config, "gpuenergy_verify_only"))
+    if asked and config.getoption("gpuenergy_fail"):
+        raise InputError(
+            "--gpuenergy-verify-only measures nothing that --gpuenergy-fail could judge: give only "
+            "one of them."
+        )
+    return asked
 
 
 def _preheat(config: pytest.Config) -> float | None:

@@ -10,6 +10,7 @@ from pytest_gpuenergy.gate.page import verdicts_of
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.record.measurement import VERIFIED
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.durations import duration_lines
@@ -24,6 +25,7 @@ from pytest_gpuenergy.report.views import (
     write_json,
 )
 from pytest_gpuenergy.support.errors import GpuEnergyError, told
+from pytest_gpuenergy.support.text import wrapped
 
 
 def check_outputs(options: Options) -> None:
@@ -85,10 +87,11 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     return problems
 
 
-def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
+def summary_lines(session: Session, verbosity: int = 0, width: int | None = None) -> Iterator[str]:
     """A table per workload and cap, the best of each workload, and where the report is.
 
     With ``verbosity`` below zero, the tables per cap are omitted. Empty when nothing was measured.
+    Lines have at most ``width`` characters, but paths are left whole.
     """
     try:
         report = session.outcome
@@ -96,22 +99,38 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
         return  # `write_outputs` has reported it
     if report is None or not report.measurements:
         return
-    if report.run.emulated and not session.opened:  # pytest-xdist hides its workers' headers
-        yield emulated_line(report.run.gpu_name)
+    emulated = report.run.emulated
+    if emulated and not session.opened:  # pytest-xdist hides its workers' headers
+        yield from wrapped(emulated_line(report.run.gpu_name), width)
     if verbosity >= 0:
-        run = report.run
-        yield from summary(report.measurements, emulated=run.emulated, gpu_name=run.gpu_name)
-    yield from best_lines(report.measurements, emulated=report.run.emulated)
+        sort, name = session.options.sort, report.run.gpu_name
+        yield from summary(
+            report.measurements, emulated=emulated, width=width, sort=sort, gpu_name=name
+        )
+    yield from best_lines(report.measurements, emulated=emulated, width=width)
     if session.options.durations:
-        yield from duration_lines(report.measurements)
-    flagged = sum(bool(m.validity) for m in report.measurements)
-    if flagged:
-        yield f"{flagged} of {len(report.measurements)} measurements are flagged (see validity)"
-    yield from anchor_lines(report.measurements, report.anchors, emulated=report.run.emulated)
+        for line in duration_lines(report.measurements):
+            yield from wrapped(line, width, whole_words=True)
+    for sentence in _sentences(session, report):
+        yield from wrapped(sentence, width, whole_words=True)
+    yield from _places(session, width)
+
+
+def _sentences(session: Session, report: Report) -> Iterator[str]:
+    measurements = report.measurements
+    if verified := sum(m.verified_only for m in measurements):
+        yield f"{verified} of {len(measurements)} kernels are {VERIFIED}"
+    if flagged := sum(bool(m.validity) for m in measurements):
+        yield f"{flagged} of {len(measurements)} measurements are flagged (see validity)"
+    yield from anchor_lines(measurements, report.anchors, emulated=report.run.emulated)
     for sentence in session.restored:
         yield f"restored after a killed run: {sentence}"
-    if idle := idle_caps(report.measurements):
+    if idle := idle_caps(measurements):
         yield f"caps without effect (no kernel was held back): {', '.join(idle)}"
+
+
+def _places(session: Session, width: int | None) -> Iterator[str]:
+    """The paths of the views, on one line if there is room."""
     options = session.options
     folder = options.root / HOME / "runs" / session.run_id
     written = {
@@ -119,4 +138,6 @@ def summary_lines(session: Session, verbosity: int = 0) -> Iterator[str]:
         "CSV": options.csv_folder or folder / "csv",
         "page": options.html_path,
     }
-    yield ", ".join(f"{name}: {path}" for name, path in written.items() if path is not None)
+    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
+    line = ", ".join(places)
+    yield from [line] if width is None or len(line) <= width else places

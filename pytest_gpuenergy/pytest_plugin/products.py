@@ -13,7 +13,7 @@ from pytest_gpuenergy.pytest_plugin.names import RUN
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
 from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+from pytest_gpuenergy.workloads.gemm_sizes import measured_products, products_in
 from pytest_gpuenergy.workloads.table import network
 
 if TYPE_CHECKING:
@@ -115,14 +115,17 @@ def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: Kernel
 
 
 def products(config: pytest.Config) -> list[Gemm]:
-    """The matrix products of ``--gemm``, or all that are bundled.
+    """The matrix products of ``--gemm``, or all that are bundled and those that ids name.
 
     Raises:
         InputError: the sizes are not understood, or ask for a tuning.
     """
     if (text := config.getoption("--gemm")) is None:
         bundled = [one for one in network(NETWORK) if isinstance(one, Gemm)]
-        return [bundled[0], bundled[-1]] if config.getoption("--quick", False) else bundled
+        if config.getoption("--quick", False):
+            bundled = [bundled[0], bundled[-1]]
+        named = products_in(" ".join([*config.args, config.getoption("keyword") or ""]))
+        return list({one.name: one for one in (*bundled, *named)}.values())
     return measured_products(text)
 
 

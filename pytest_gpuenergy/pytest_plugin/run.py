@@ -14,6 +14,7 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
+from pytest_gpuenergy.pytest_plugin.named_ids import name_items
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.order import Place, interleave
@@ -21,12 +22,14 @@ from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines,
 from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
+from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
 from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.signals import undisturbed
-from pytest_gpuenergy.support.terminal import printable, show_section
+from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
+from pytest_gpuenergy.support.text import wrapped
 
 _OVER = (
     pytest.ExitCode.OK,
@@ -75,6 +78,8 @@ class RunPlugin:
         setpoints = SetpointPlugin()
         config.pluginmanager.register(gate, "gpuenergy_gate")
         config.pluginmanager.register(setpoints, "gpuenergy-setpoints")
+        if options.verify_only:
+            config.pluginmanager.register(VerifyOnlyPlugin(), "gpuenergy-verify-only")
         if options.export_folder is not None:
             config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
         if is_worker:
@@ -96,6 +101,11 @@ class RunPlugin:
             raise pytest.Collector.CollectError(told(error)) from None
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
+
+    def name_items(self, items: Sequence[pytest.Item]) -> None:
+        """Let ``-k`` select items by ids that were copied from a report."""
+        if self._config.getoption("keyword"):
+            name_items(self._config, items)
 
     def claim_device(self) -> Device:
         """The device, claimed for this run; ends the run with an error message if that fails."""
@@ -209,8 +219,16 @@ class RunPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the summary, the caps that could not be set, and errors."""
-        lines = summary_lines(self.session, self._config.get_verbosity())
-        show_section(terminalreporter, "gpuenergy", [*lines, *self._setpoints.summary_lines()])
+        width = terminal_width(is_terminal=terminalreporter.isatty)
+        lines = [
+            *summary_lines(self.session, self._config.get_verbosity(), width),
+            *(
+                one
+                for line in self._setpoints.summary_lines()
+                for one in wrapped(line, width, whole_words=True)
+            ),
+        ]
+        show_section(terminalreporter, "gpuenergy", lines)
         if self._problem:
             terminalreporter.write_line(printable(f"gpuenergy: error: {self._problem}"), red=True)
 

@@ -89,10 +89,22 @@ class Session:
     def resolve_setpoints(self) -> list[Setpoint]:
         """The setpoints to measure at, including table values that the card does not support."""
         if not self.setpoints:
-            text = self.options.powercap or ("all" if self.device.emulated else "current")
-            self._named = NamedSetpoints.of(self.device, text, self.options.root)
+            every = self.device.emulated and not self.options.verify_only
+            text = self.options.powercap or ("all" if every else "current")
+            self._named = self._with_caps_named(text)
             self.setpoints = self._named.setpoints
         return self.setpoints
+
+    def _with_caps_named(self, text: str) -> NamedSetpoints:
+        """The setpoints of ``text`` and, unless ``--powercap`` gives it, those in ids."""
+        named = NamedSetpoints.of(self.device, text, self.options.root)
+        for cap in () if self.options.powercap is not None else self.options.caps_named:
+            if cap not in [setpoint.label for setpoint in named.setpoints]:
+                with contextlib.suppress(InputError):  # pytest will say that there is no such item
+                    more = f"{text},{cap}"
+                    named = NamedSetpoints.of(self.device, more, self.options.root)
+                    text = more
+        return named
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
         """The words of ``--powercap`` that name ``setpoint``."""
@@ -159,26 +171,27 @@ class Session:
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Set the card to ``setpoint`` and return what it enforces.
 
-        An export only verifies kernels, which no setting affects: it writes nothing to the card and
-        only checks that ``setpoint`` could be set.
+        No setting affects a verification: a run that measures nothing writes nothing to the card.
+        An export checks that ``setpoint`` could be set.
 
         Raises:
             SetpointError: ``setpoint`` cannot be set.
         """
         self.begin()
         assert self._station is not None
-        if self._exports:
+        if self.options.export_folder is not None:
             self._station.check(setpoint)
+        if not self._measures:
             return UNKNOWN
         return self._station.apply(setpoint)
 
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
-        return UNKNOWN if self._exports else enforced_setpoint(self.device)
+        return enforced_setpoint(self.device) if self._measures else UNKNOWN
 
     @property
-    def _exports(self) -> bool:
-        return self.options.export_folder is not None
+    def _measures(self) -> bool:
+        return self.options.export_folder is None and not self.options.verify_only
 
     def answers(self) -> bool:
         """Whether the card responds at all, as opposed to only rejecting a setpoint."""
@@ -242,18 +255,22 @@ class Session:
     def already_measured(
         self, subject: Subject, digest: str, workload: WorkloadInfo
     ) -> Measurement | None:
-        """The unflagged measurement of the same item in the run being resumed, if any."""
+        """The unflagged measurement of the same item in the run being resumed, if any.
+
+        A run that only verifies takes a flagged one too, and one without figures.
+        """
         known = self._known.get(subject.node_id)
-        same = (
-            known is not None
-            and known.measured
-            and not known.validity
-            and known.kernel.digest == digest
-            and known.workload == workload
-            and known.identity == subject.identity(workload.name, self.options.cache)
-            and Setpoint.enforced_for(known) == subject.enforced
-        )
-        return known if same else None
+        if (
+            known is None
+            or known.kernel.digest != digest
+            or known.workload != workload
+            or known.identity != subject.identity(workload.name, self.options.cache)
+        ):
+            return None
+        if self.options.verify_only:
+            return known if known.measured or known.verified_only else None
+        clean = known.measured and not known.validity
+        return known if clean and Setpoint.enforced_for(known) == subject.enforced else None
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
         """Whether the run being resumed has measured at ``setpoint``."""

@@ -17,6 +17,8 @@ from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.support.errors import Outcome
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+VERIFIED = "verified, not measured"
+"""What is said of a kernel that was only verified."""
 PHASES = ("compile", "verify", "load", "heat", "measure")
 
 
@@ -24,26 +26,26 @@ class Measurement(Struct, frozen=True):
     """One kernel of one workload on one device under one power cap.
 
     A kernel that failed has an ``outcome`` other than ``correct``, an ``error``, and no figures.
-    ``power_limit_w`` is the requested limit (None: the card was left as it was),
-    ``enforced_power_limit_w`` the limit the card enforced. ``cap_binding`` reports whether the
-    limit held the kernel back; ``validity`` lists flags that make the figures doubtful. ``cache``
-    is ``hot`` when all launches use the same buffers and ``cold`` when the buffers rotate through
-    more than the L2. ``gpu_uuid`` identifies the card, ``energy_source`` names the source of its
-    joules. ``warm_trials`` are from the end of the heat-up: they contribute to the intervals, not
-    to the figures. Energy, EDP, power and GFLOP/s/W are those of a card that has settled under the
-    kernel, at ``settled_temperature_c``; ``raw_energy_mj`` is the energy as measured, at
-    ``temperature_c``. ``settling_error`` is the relative standard error of the way from one to the
-    other, which the intervals include. ``energy_change_per_k`` is the relative change of the energy
-    per kelvin by which it was brought from one to the other (None: not known, or the limit held
-    the kernel back). ``temperature_c`` and ``effective_sm_clock_mhz`` are means
-    over the trials; the clock is that of an SM by its own cycle counter, which differs from the one
-    that NVML reports (None: not known, also in older records). ``clock_states`` are the levels of
-    that clock during the heat-up and the trials (empty: not known, or a limit moves the clock). All
-    figures are per launch, in ms, mJ, W, GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration
-    of the item, ``phases_s`` that of each of `PHASES`. ``in_process`` reports whether the measuring
-    process itself launched the work, as it does for callables, rather than a worker process (None:
-    not recorded). ``parameters`` are those of pytest's item that are plain values, by name, without
-    the power cap.
+    One that was only verified has neither an error nor figures. ``power_limit_w`` is the requested
+    limit (None: the card was left as it was), ``enforced_power_limit_w`` the limit the card
+    enforced. ``cap_binding`` reports whether the limit held the kernel back; ``validity`` lists
+    flags that make the figures doubtful. ``cache`` is ``hot`` when all launches use the same
+    buffers and ``cold`` when the buffers rotate through more than the L2. ``gpu_uuid`` identifies
+    the card, ``energy_source`` names the source of its joules. ``warm_trials`` are from the end of
+    the heat-up: they contribute to the intervals, not to the figures. Energy, EDP, power and
+    GFLOP/s/W are those of a card that has settled under the kernel, at ``settled_temperature_c``;
+    ``raw_energy_mj`` is the energy as measured, at ``temperature_c``. ``settling_error`` is the
+    relative standard error of the way from one to the other, which the intervals include.
+    ``energy_change_per_k`` is the relative change of the energy per kelvin by which it was brought
+    from one to the other (None: not known, or the limit held the kernel back). ``temperature_c``
+    and ``effective_sm_clock_mhz`` are means over the trials; the clock is that of an SM by its own
+    cycle counter, which differs from the one that NVML reports (None: not known, also in older
+    records). ``clock_states`` are the levels of that clock during the heat-up and the trials
+    (empty: not known, or a limit moves the clock). All figures are per launch, in ms, mJ, W,
+    GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s`` that of each
+    of `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as
+    it does for callables, rather than a worker process (None: not recorded).
+    ``parameters`` are those of pytest's item that are plain values, by name, without the power cap.
     """
 
     node_id: str
@@ -92,6 +94,16 @@ class Measurement(Struct, frozen=True):
     def measured(self) -> bool:
         """Whether there are figures; either all are present or none."""
         return self.energy_mj is not None
+
+    @property
+    def verified_only(self) -> bool:
+        """Whether the kernel was verified, and not to be measured."""
+        return self.outcome == "correct" and not self.measured and self.error is None
+
+    @property
+    def why_no_figures(self) -> str:
+        """What a view shows in place of missing figures."""
+        return VERIFIED if self.verified_only else f"{self.outcome}: {self.error or 'no figures'}"
 
     def figure(self, metric: Metric) -> float | None:
         """The figure in the metric's unit; None when there is none."""

@@ -80,8 +80,16 @@ def _row(product: str, rank: str, one: Measurement) -> tuple[str, ...]:
     mode = str(one.workload.parameters.get("mode", ""))
     flags = ",".join([*one.validity, *(["held-back-by-the-cap"] if one.cap_binding else [])])
     if not one.measured or one.gflops is None or one.gflops_per_w is None:
-        reason = f"{one.outcome}: {one.error or 'no figures'}"
-        return (product, cap, "-", one.kernel.label, mode, *["-"] * 5, flags or "-", reason)
+        return (
+            product,
+            cap,
+            "-",
+            one.kernel.label,
+            mode,
+            *["-"] * 5,
+            flags or "-",
+            one.why_no_figures,
+        )
     figures = (
         one.gflops / 1e3,
         one.time_ms or 0.0,

@@ -81,7 +81,7 @@ def _best_cell(best: Best, metric: Metric) -> str:
 
 def _cells(m: Measurement) -> str:
     if m.time_ms is None or m.energy_mj is None:
-        return f"| | | | | {markdown_text(f'{m.outcome}: {m.error}')}"
+        return f"| | | | | {markdown_text(m.why_no_figures)}"
     time, energy, edp = (spread(m.estimate(metric)) for metric in METRICS)
     return (
         f"{m.time_ms * 1e3:.2f}{time} | {m.power_w:.1f} | {m.energy_mj:.4g}{energy} | "

@@ -223,8 +223,17 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """The last measurement of each item, in order of the items' first appearance."""
-    return tuple({item.node_id: item for item in measurements}.values())
+    """The last measurement of each item, in order of the items' first appearance.
+
+    A kernel that was verified after it had been measured keeps its figures.
+    """
+    found: dict[str, Measurement] = {}
+    for item in measurements:
+        known = found.get(item.node_id)
+        same = known is not None and known.measured and known.kernel.digest == item.kernel.digest
+        if not (same and item.verified_only):
+            found[item.node_id] = item
+    return tuple(found.values())
 
 
 def read_text(path: Path) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.text import figures, spread
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support.text import fitted, wrapped
 
 ROWS_SHOWN = 30
 
@@ -19,7 +20,7 @@ ROWS_SHOWN = 30
 def words(m: Measurement) -> str:
     """One line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-        return m.outcome
+        return VERIFIED if m.verified_only else m.outcome
     return f"{time(m.time_ms)} {energy(m.energy_mj)} {figures(m.edp_mj_ms)} mJ·ms"
 
 
@@ -169,8 +170,25 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
     ]
 
 
+_COLUMNS = (
+    Column("time", 9, 1),
+    Column("energy", 9, 0),
+    Column("EDP mJ·ms", 10, 2),
+    Column("power W", 8, 4),
+    Column("GFLOP/s", 9, 3),
+    Column("% peak", 6, 6),
+    Column("GB/s", 7, 7),
+    Column("GFLOP/s/W", 9, 5),
+)
+
+
 def summary(
-    measurements: Sequence[Measurement], *, emulated: bool, gpu_name: str = ""
+    measurements: Sequence[Measurement],
+    *,
+    emulated: bool,
+    width: int | None = None,
+    sort: str = "rank",
+    gpu_name: str = "",
 ) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
@@ -180,6 +198,8 @@ def summary(
     Args:
         measurements: of one run.
         emulated: whether its GPU is, which each title then says.
+        width: of the terminal; None where lines may have any length.
+        sort: a key of `SORTS`.
         gpu_name: of the card whose peaks the figures are compared with.
     """
     label = " (emulated)" if emulated else ""
@@ -188,31 +208,29 @@ def summary(
         # By id, because measurements may be equal.
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
         shown = rows if len(measurements) <= ROWS_SHOWN else near
-        width = max((10, *(len(m.kernel.label) for m in shown)))
-        roofs = {id(m): roofline(m, gpu_name) for m in shown}
-        yield f"{workload} at {cap}{label}{_intensity(roofs[id(shown[0])])}"
-        yield (
-            f"  {'kernel':<{width}} {'time':>9} {'energy':>9} {'EDP mJ·ms':>10} {'power W':>8} "
-            f"{'GFLOP/s':>9} {'% peak':>6} {'GB/s':>7} {'GFLOP/s/W':>9}"
-        )
-        for m in shown:
+        table = []
+        for m in arranged(shown, sort):
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
-                yield f"  {m.kernel.label:<{width}} {m.outcome}: {m.error}"
+                table.append(Row(" ", m.kernel.label, note=m.why_no_figures))
                 continue
-            mark, roof = marks.get(id(m), " "), roofs[id(m)]
-            flags = f"  {', '.join(m.validity)}" if m.validity else ""
-            yield (
-                f"{mark} {m.kernel.label:<{width}} {time(m.time_ms):>9} {energy(m.energy_mj):>9} "
-                f"{figures(m.edp_mj_ms):>10} {m.power_w:>8.1f} {m.gflops:>9.0f} "
-                f"{_short(roof.percent_of_peak):>6} {_short(roof.gb_s):>7} "
-                f"{m.gflops_per_w:>9.2f}{flags}"
+            roof = roofline(m, gpu_name)
+            cells = (
+                *(time(m.time_ms), energy(m.energy_mj), figures(m.edp_mj_ms)),
+                *(f"{m.power_w:.1f}", f"{m.gflops:.0f}"),
+                *(_short(roof.percent_of_peak), _short(roof.gb_s), f"{m.gflops_per_w:.2f}"),
             )
+            table.append(Row(marks.get(id(m), " "), m.kernel.label, cells, ", ".join(m.validity)))
+        intensity = _intensity(roofline(shown[0], gpu_name)) if shown else ""
+        yield from wrapped(f"{workload} at {cap}{label}{intensity}", width)
+        yield from figure_table(_COLUMNS, table, width)
         left_out = len(rows) - len(shown)
         if left_out:
-            yield f"  {left_out} kernels off the Pareto front are only in the report"
+            words = f"  {left_out} kernels off the Pareto front are only in the report"
+            yield from wrapped(words, width)
         unbound = [m for m in rows if m.cap_binding is False and m.power_limit_w is not None]
         if unbound:
-            yield f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+            words = f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
+            yield from wrapped(words, width)
 
 
 def _intensity(roof: Roofline) -> str:
@@ -243,7 +261,9 @@ def markdown_table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterator[str]:
+def best_lines(
+    measurements: Iterable[Measurement], *, emulated: bool, width: int | None = None
+) -> Iterator[str]:
     """A table of each workload's best time, energy and EDP, with kernels and caps within noise."""
     best = best_of_each(measurements)
     if not best:
@@ -254,7 +274,7 @@ def best_lines(measurements: Iterable[Measurement], *, emulated: bool) -> Iterat
     ]
     flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
     yield f"best of each workload{' (emulated)' if emulated else ''}"
-    yield from (f"  {line}" for line in aligned(rows))
+    yield from (f"  {line}" for line in fitted(rows, None if width is None else width - 2))
     if flagged:
         yield "  ! flagged (see validity)"
 

@@ -21,6 +21,8 @@ from pytest_gpuenergy.support.folders import followed
 from pytest_gpuenergy.support.json_output import dump
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
+DIGITS = 6
+"""Significant digits of figures in the classic CSV tree; intervals are much wider than the last."""
 CLASSIC_CAPS = 5
 """Caps in a GPU's table when the report, from an older release or tool, does not list them."""
 _LONGEST_NAME, _KEPT, _HASH_DIGITS = 200, 40, 8
@@ -48,7 +50,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
     repeats the three columns for each cap, see `_columns`. ``id`` is the kernel's rank if it has
     one, otherwise its label. Kernels with the same id, and repetitions of a kernel, have a row
-    each.
+    each. Figures have `DIGITS` significant digits.
 
     Raises:
         ReportError: a file cannot be written.
@@ -191,7 +193,8 @@ def _id_order(m: Measurement) -> tuple[bool, int, str]:
 
 
 def _figures(m: Measurement) -> list[float | None]:
-    return [m.gflops, m.energy_mj, m.edp_mj_ms]
+    found = (m.gflops, m.energy_mj, m.edp_mj_ms)
+    return [None if figure is None else float(f"{figure:.{DIGITS}g}") for figure in found]
 
 
 def _safe_names(names: Iterable[str]) -> dict[str, str]:

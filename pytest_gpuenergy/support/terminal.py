@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
@@ -27,6 +29,18 @@ def printable_text(text: str) -> str:
 def without_controls(text: str) -> str:
     """``text`` on one line, with blanks in place of unprintable characters."""
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+_LEAST_COLUMNS = 20
+
+
+def terminal_width(*, is_terminal: bool) -> int | None:
+    """The width of the terminal, or what COLUMNS says; None where lines may have any length."""
+    columns = os.environ.get("COLUMNS", "")
+    given = columns.isascii() and columns.isdecimal() and len(columns) < 6 and int(columns) > 0
+    if not (is_terminal or given):
+        return None
+    return max(_LEAST_COLUMNS, int(columns) if given else shutil.get_terminal_size().columns)
 
 
 def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tuning.confirm import Confirm
 from pytest_gpuenergy.tuning.raw_log import RawLog
-from pytest_gpuenergy.tuning.records import Band, Measured
+from pytest_gpuenergy.tuning.records import BANDS, Band, Measured
 from pytest_gpuenergy.tuning.representatives import Contender, Representative, representatives
 from pytest_gpuenergy.tuning.space import RecipeForm, SearchSpace
 from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
@@ -34,8 +34,9 @@ class Chosen:
 class Chooser:
     """Chooses among the trials of one search.
 
-    Twice as many trials as are wanted contend for the best. One that has been measured precisely is
-    ranked by that measurement. Unless the objective is time, all contenders are measured.
+    Twice as many trials as are wanted of the best contend for them. One that has been measured
+    precisely is ranked by that measurement. Unless the objective is time, all contenders are
+    measured.
 
     Args:
         space: makes their kernels.
@@ -44,6 +45,7 @@ class Chooser:
         objective: what is minimized.
         confirm: verifies a kernel and, if ``measures``, measures it.
         measures: whether ``confirm`` measures.
+        best_only: whether all are to be among the best.
 
     Raises:
         InputError: no trial ran.
@@ -58,8 +60,10 @@ class Chooser:
         confirm: Confirm,
         *,
         measures: bool,
+        best_only: bool = False,
     ) -> None:
         self._space, self._log, self._keep = space, log, keep
+        self._best_only = best_only
         self._objective, self._confirm = objective, confirm
         self._good = [trial for trial in log.trials if trial.good]
         if not self._good:
@@ -69,8 +73,9 @@ class Chooser:
             )
         self._typical_w = typical_power_w(self._good)
         estimates = {t.index: cost_ms(objective, t, self._typical_w) for t in self._good}
+        best = keep if best_only else -(-keep // len(BANDS))
         contending = sorted(estimates, key=lambda index: (estimates[index], index))
-        self._costs = {index: estimates[index] for index in contending[: 2 * -(-keep // 5)]}
+        self._costs = {index: estimates[index] for index in contending[: 2 * best]}
         self._always = [] if objective == Metric.TIME or not measures else list(self._costs)
         self._right: dict[int, Measured | None] = {}
         self._wrong: dict[int, str] = {}
@@ -115,7 +120,7 @@ class Chooser:
     def _picks(self) -> list[Representative]:
         rejected = [place for place, trial in enumerate(self._good) if trial.index in self._wrong]
         found = contenders(self._good, self._log, self._space.form, self._costs)
-        return representatives(found, self._keep, rejected)
+        return representatives(found, self._keep, rejected, best_only=self._best_only)
 
     def _unconfirmed(self, picks: Sequence[Representative]) -> list[int]:
         wanted = dict.fromkeys([*self._always, *(self._good[pick.index].index for pick in picks)])

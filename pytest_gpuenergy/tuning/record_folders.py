@@ -134,11 +134,11 @@ def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:
     best = words.removeprefix("top")
     if best != words and best.isdecimal() and int(best):
         return list(ranks[: int(best)])
-    parts = [word.strip() for word in words.split(",")]
+    parts = [re.sub("^(kernel|k)(?=[0-9])", "", word.strip()) for word in words.split(",")]
     if not all(part.isascii() and part.isdecimal() for part in parts):
         raise InputError(
             f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks such as "
-            "1,5,25."
+            "1,5,25 or k01."
         )
     wanted = {int(part) for part in parts}
     if unknown := wanted.difference(ranks):

@@ -39,7 +39,11 @@ class Representative:
 
 
 def representatives(
-    trials: Sequence[Contender], count: int, rejected: Collection[int] = ()
+    trials: Sequence[Contender],
+    count: int,
+    rejected: Collection[int] = (),
+    *,
+    best_only: bool = False,
 ) -> list[Representative]:
     """Choose ``count`` of ``trials``, distributed evenly over the bands; fewer if there are fewer.
 
@@ -52,6 +56,7 @@ def representatives(
         trials: those that ran, in any order.
         count: number to choose; if the bands cannot be equal, the earlier ones get more.
         rejected: indices that must not be chosen, although they count for the percentiles.
+        best_only: whether all are from the first band.
 
     Returns:
         The chosen trials: those of the first band by cost, then the others by time.
@@ -59,8 +64,9 @@ def representatives(
     places = _distinct(trials)
     free = [place for place, index in enumerate(places) if index not in set(rejected)]
     chosen: dict[int, Band] = {}
-    for number, (band, position) in enumerate(_POSITIONS.items()):
-        wanted = count // len(_POSITIONS) + (number < count % len(_POSITIONS))
+    positions: dict[Band, float] = {"fastest": 0.0} if best_only else _POSITIONS
+    for number, (band, position) in enumerate(positions.items()):
+        wanted = count // len(positions) + (number < count % len(positions))
         at = position * (len(places) - 1)
         order: list[tuple[float, int]] = [
             (trials[places[place]].merit if band == "fastest" else abs(place - at), place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ class TuneSettings:
         objective: what the search minimizes.
         energy: whether power and energy of the kept kernels are measured.
         resume: whether a folder that contains a search is continued rather than refused.
+        best_only: whether all kept kernels are to be the best, none those near a percentile.
     """
 
     trials: int
@@ -53,6 +55,7 @@ class TuneSettings:
     objective: Metric = Metric.TIME
     energy: bool = True
     resume: bool = False
+    best_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,10 @@ class Tuner:
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
 
-        A workload whose record file already is as this search would leave it is skipped. The search
-        for the next workload starts while the kernels of this one are confirmed. A workload that
-        cannot be tuned is reported immediately, and raised when the others are done.
+        A workload whose record file already is as this search would leave it is complete, and
+        skipped, resumed or not. The search for the next workload starts while the kernels of this
+        one are confirmed. A workload that cannot be tuned is reported immediately, and raised when
+        the others are done.
 
         Raises:
             InputError: a folder contains another search, or one that is not to be resumed; a space
@@ -104,9 +108,11 @@ class Tuner:
                     current = ahead or _Tuning(self, workload)
                     ahead = None
                     with current:
+                        if not current.incomplete and self._is_written(current):
+                            continue
+                        current.check_resumed()
                         search_s = self._search(current)
                         if self._is_written(current):
-                            self.tell(f"{workload.name}: kernels already chosen and verified")
                             continue
                         if following is not None:
                             with suppress(GpuEnergyError):  # reported when it is tuned itself
@@ -154,7 +160,7 @@ class Tuner:
         return search_s
 
     def _is_written(self, tuning: _Tuning) -> bool:
-        """Whether the record file appears to have what `_finish` would write."""
+        """Whether the record file appears to have what `_finish` would write; if so, tells."""
         try:
             path = self.folder / file_name(tuning.workload, tuning.space.form.variant)
             file = load_records(path, [tuning.space.form])
@@ -163,15 +169,28 @@ class Tuner:
         trials, settings = tuning.log.trials, self.settings
         good = [trial for trial in trials if trial.good]
         found = contenders(good, tuning.log, tuning.space.form, {})
-        return (
+        kept = representatives(found, settings.keep, best_only=settings.best_only)
+        written = (
             self.is_kept(path)
             and file.gpu == gpu_name(self.device)
             and file.objective == settings.objective
             and file.trials_total == len(trials)
             and file.trials_valid == len(good)
-            and len(file.records) == len(representatives(found, settings.keep))
+            and Counter(record.band for record in file.records)
+            == Counter(self._band(one.band) for one in kept)
             and all((record.measured is not None) == settings.energy for record in file.records)
         )
+        if written:
+            self.tell(
+                f"{tuning.workload.name}: already complete, with {len(trials)} trials; its "
+                f"{len(kept)} kernels are in {path}"
+            )
+        return written
+
+    def _band(self, band: Band) -> Band:
+        """The band's name in a record file: the best ones are the fastest only if time counts."""
+        best: Band = "fastest" if self.settings.objective == Metric.TIME else "best"
+        return best if band == "fastest" else band
 
     def _finish(self, tuning: _Tuning, search_s: float) -> TuneResult:
         """Choose, confirm and write."""
@@ -183,6 +202,7 @@ class Tuner:
             settings.objective,
             self.confirm,
             measures=settings.energy,
+            best_only=settings.best_only,
         )
         chosen = chooser.choose(self.tell, self.stop)
         path = self._write(tuning, chosen)
@@ -211,14 +231,8 @@ class Tuner:
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log
-        best: Band = "fastest" if self.settings.objective == Metric.TIME else "best"
         records = [
-            Record(
-                rank,
-                best if one.band == "fastest" else one.band,
-                log.recipes[one.index],
-                one.measured,
-            )
+            Record(rank, self._band(one.band), log.recipes[one.index], one.measured)
             for rank, one in enumerate(chosen, start=1)
         ]
         file = RecordFile(
@@ -242,7 +256,8 @@ class _Tuning:
     """The tuning of one workload in progress: its raw results and its proposer.
 
     Attributes:
-        proposer: None if there are enough trials already.
+        proposer: None if there are enough trials already, or the search is not to be continued.
+        incomplete: whether there are fewer trials than were asked for.
     """
 
     def __init__(self, tuner: Tuner, workload: Workload) -> None:
@@ -255,12 +270,10 @@ class _Tuning:
         with ExitStack() as stack:
             log = stack.enter_context(RawLog(folder, workload, tuner.device, self.space.form))
             self.log = log
-            if log.trials and not tuner.settings.resume:
-                raise InputError(
-                    f"{folder} already contains {len(log.trials)} trials: continue with --resume "
-                    "(--trials includes them), or name another folder with --out."
-                )
-            if len(log.trials) < tuner.settings.trials:
+            self._found = len(log.trials)
+            self._resume = tuner.settings.resume
+            self.incomplete = self._found < tuner.settings.trials
+            if self.incomplete and (self._resume or not self._found):
                 self.proposer = self.space.propose(folder, lambda: self._known(tuner))
                 stack.callback(self.proposer.close)
             self._stack = stack.pop_all()
@@ -269,6 +282,18 @@ class _Tuning:
     def _known(self, tuner: Tuner) -> Sequence[Feedback]:
         trials = self.log.trials.copy()  # another thread may append to it
         return feedback(tuner.settings.objective, self.log.recipes, trials, trials)
+
+    def check_resumed(self) -> None:
+        """Check that a search that was found may be continued.
+
+        Raises:
+            InputError: it may not.
+        """
+        if self._found and not self._resume:
+            raise InputError(
+                f"{self.log.folder} already contains {self._found} trials: continue with --resume "
+                "(--trials includes them), or name another folder with --out."
+            )
 
     def begin(self) -> None:
         """Start to count wall time and joules."""

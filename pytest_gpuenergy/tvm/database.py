@@ -94,17 +94,17 @@ def load_database(path: Path) -> Database:
         InputError: a file is missing, damaged, or something else.
     """
     if is_folder(path):
-        found = _beside(path / RECORD_FILE)
+        found = beside(path / RECORD_FILE)
         if found is None:
             raise InputError(
                 f"There is no {RECORD_FILE} in {path}: name a folder that a search has written."
             )
         path = found
-    named = _workload_path(path)
-    workload_path = None if named is None else _beside(named)
+    named = workload_path(path)
+    stored = None if named is None else beside(named)
     workloads: tuple[str, ...] = ()
-    if workload_path is not None:
-        workloads = tuple(_lines(workload_path, _workload))
+    if stored is not None:
+        workloads = tuple(_lines(stored, _workload))
     refuted = _refuted(path)
     records = _lines(path, lambda line, text: _record(line, text, len(workloads)))
     known = (replace(record, refuted=i in refuted) for i, record in enumerate(records))
@@ -113,13 +113,13 @@ def load_database(path: Path) -> Database:
 
 def _refuted(path: Path) -> set[int]:
     """Indices of the failed trials of a search of ours; other tuners may count differently."""
-    trials_path = _beside(path.with_name(TRIALS_FILE))
-    if trials_path is None or _beside(path.with_name(IDENTITY_FILE)) is None:
+    trials_path = beside(path.with_name(TRIALS_FILE))
+    if trials_path is None or beside(path.with_name(IDENTITY_FILE)) is None:
         return set()
     return {trial.index for trial in read_trials(trials_path) if not trial.good}
 
 
-def _workload_path(path: Path) -> Path | None:
+def workload_path(path: Path) -> Path | None:
     """The file of workloads that belongs to a file of records, by MetaSchedule's names."""
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if "tuning_record" not in name:
@@ -127,7 +127,8 @@ def _workload_path(path: Path) -> Path | None:
     return path.with_name(name.replace("tuning_record", "workload"))
 
 
-def _beside(path: Path) -> Path | None:
+def beside(path: Path) -> Path | None:
+    """``path``, or its compressed form, whichever there is."""
     candidates = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import shown
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, Gemm
+from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
 
 GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
@@ -16,6 +17,9 @@ _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SIZES, _OPTIONS = "MNK", ("t", "O")
 _LEADING = ("lda", "ldb")
 _NAMED = ("layout", "mode", "distribution")
+_NAME = re.compile(
+    r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_(nn|nt)((?:_[a-z0-9.]+)*)", re.ASCII
+)
 _IN_BACKGROUND = 1 << 16
 _TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
 
@@ -79,6 +83,24 @@ def parse_gemm(text: str) -> Gemm | None:
     if (request.trials, request.tuner) != (None, None):
         raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
     return request.workload
+
+
+def products_in(text: str) -> list[Gemm]:
+    """The matrix products whose names, see `name_of`, are in a text such as the id of an item."""
+    found: dict[str, Gemm] = {}
+    for match in _NAME.finditer(text):
+        m, n, k, layout, rest = match.groups()
+        words = [f"M={m} N={n} K={k} layout={layout}"]
+        for part in filter(None, (rest or "").split("_")):
+            if leading := re.fullmatch(r"(ld[ab])([0-9]+)", part):
+                words.append(f"{leading[1]}={leading[2]}")
+            elif part in MODES:
+                words.append(f"mode={part}")
+            else:
+                words.append(f"distribution={part.replace('sparse', 'sparse:')}")
+        with suppress(InputError):  # no product has that name
+            found.update((one.name, one) for one in measured_products(" ".join(words)))
+    return [one for name, one in found.items() if name in text]
 
 
 def name_of(gemm: Gemm) -> str:

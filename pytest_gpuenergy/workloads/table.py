@@ -16,6 +16,9 @@ NETWORKS: dict[str, tuple[Workload, ...]] = {
 }
 """The bundled workloads, by network."""
 
+ALL = "all"
+"""The word of ``--case`` that stands for the network ``cases``."""
+
 CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["cases"]}
 """The seven workloads of the benches, by name."""
 
@@ -24,7 +27,7 @@ PROJECT = "project"
 
 _SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
 _MOST_NAMES = 7
-_TAKEN = frozenset({"all", "and", "or", "not"})
+_TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
 """What ``gpuenergy tune`` writes beside the workloads' folders."""
@@ -87,7 +90,8 @@ def choose_workloads(
     """The workloads that a command line names, each once, in the order of the arguments.
 
     Args:
-        cases: names, or comma-separated lists of them; ``all`` is the network ``cases``.
+        cases: names, or comma-separated lists of them; ``all`` is the network ``cases``, and ``5``
+            is ``case5``.
         networks: names of networks, or comma-separated lists of them.
         shapes: see `parse_shape`.
         root: see `find_workload`.
@@ -99,10 +103,10 @@ def choose_workloads(
     known = all_networks(root)
     by_name = _by_name(known)
     chosen: dict[str, Workload] = {}
-    for word in _words(cases):
-        found = tuple(CASES.values()) if word == "all" else (_named(word, known),)
+    for word in words_of(cases):
+        found = tuple(CASES.values()) if word == ALL else (_named(word, known),)
         chosen.update((workload.name, workload) for workload in found)
-    for word in _words(networks):
+    for word in words_of(networks):
         chosen.update((workload.name, workload) for workload in _network(word, known))
     for text in shapes:
         workload = parse_shape(text)
@@ -212,12 +216,13 @@ def _by_name(known: dict[str, tuple[Workload, ...]]) -> dict[str, Workload]:
 
 def _named(name: str, known: dict[str, tuple[Workload, ...]]) -> Workload:
     by_name = _by_name(known)
-    if name not in by_name:
+    found = by_name.get(name) or by_name.get(numbered_case(name))
+    if found is None:
         raise InputError(
             f"There is no workload {name!r}: choose one of "
             f"{', '.join(map(_names_of, filter(None, known.values())))}."
         )
-    return by_name[name]
+    return found
 
 
 def _names_of(group: tuple[Workload, ...]) -> str:
@@ -237,7 +242,24 @@ def _network(name: str, known: dict[str, tuple[Workload, ...]]) -> tuple[Workloa
     return known[name]
 
 
-def _words(lists: Sequence[str]) -> list[str]:
+def numbered_case(word: str) -> str:
+    """``case5`` for ``5``; other words as they are."""
+    return f"case{word}" if word.isascii() and word.isdecimal() else word
+
+
+def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
+    """Check that ``--case`` and ``--network``, if they are given, name something.
+
+    Raises:
+        InputError: one is given, for example as an unset variable, and neither names anything.
+    """
+    given = (*cases, *networks)
+    if given and not words_of(given):
+        raise InputError("--case and --network name nothing: give names, or leave them out.")
+
+
+def words_of(lists: Sequence[str]) -> list[str]:
+    """The words of an option that may be repeated and may list several with commas."""
     return [word.strip() for words in lists for word in words.split(",") if word.strip()]
 
 

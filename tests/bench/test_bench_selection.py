@@ -89,6 +89,10 @@ def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
         (["-k", "yolo02 or case1"], ["case1", "yolo02"]),
         (["-k", "not resnet"], list(CASES)),
         (["--network", "cases", "-k", "case2 or resnet03"], ["case2"]),
+        (["--case", "5"], ["case5"]),
+        (["--case", "all"], list(CASES)),
+        (["--case", "5,yolo02", "--case", "case1"], ["case5", "yolo02", "case1"]),
+        (["--case", "2", "--network", "resnet"], ["case2", "resnet03", "resnet06", "resnet09"]),
     ],
 )
 def test_layers_of_a_network_run_with_the_records_of_their_shape(
@@ -125,6 +129,18 @@ def test_an_unknown_network_is_refused(bench: Bench) -> None:
     bench.give_records(1)
     sentence = "There is no network 'vgg': choose one of cases, resnet, yolo, gemm, project."
     _assert_refused(bench, bench.run("--network", "cases,vgg"), sentence)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--case", "case9"], "There is no workload 'case9': choose one of case1, *"),
+        (["--case", ","], "No workload is named: *"),
+    ],
+)
+def test_an_unknown_case_is_refused(bench: Bench, words: list[str], sentence: str) -> None:
+    bench.give_records(1)
+    _assert_refused(bench, bench.run(*words), sentence)
 
 
 def test_quick_takes_the_ends_of_each_network(bench: Bench) -> None:
@@ -197,7 +213,7 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Ben
         (
             words,
             f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
-            "such as 1,5,25.",
+            "such as 1,5,25 or k01.",
         )
         for words in ("bad", "top0", "top", "1,,2", "-1", "1-3")
     ]

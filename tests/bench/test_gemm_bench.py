@@ -51,6 +51,23 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder: pytest.Pytester) -
     assert found == ["gemm_64x64x64_nn-template-200W"]
 
 
+@pytest.mark.parametrize(
+    "product",
+    ["40x24x16_nn", "40x24x16_nt_bfloat16", "8x8x8_nn_lda16_ldb16", "8x8x8_nn_tf32_sparse0.25"],
+)
+def test_an_id_in_a_report_can_be_run_without_its_sizes(
+    folder: pytest.Pytester, product: str
+) -> None:
+    name = f"gemm_{product}-template-200W"
+    assert ids(folder, f"{NAMED}::test_gemm[{name}]") == [name]
+    assert ids(folder, NAMED, "-k", name) == [name]
+
+
+@pytest.mark.parametrize("product", ["0x1x1_nn", "1x2x3_nn_lda1", "1x2x3_tn", "8x8x8_nn_nonsense"])
+def test_an_id_that_no_product_has_is_none(folder: pytest.Pytester, product: str) -> None:
+    assert ids(folder, NAMED, "-k", f"gemm_{product}-template") == []
+
+
 @pytest.mark.parametrize("arguments", [[NAMED], ["bench", "--network", "gemm"]])
 def test_without_sizes_the_default_set_runs(folder: pytest.Pytester, arguments: list[str]) -> None:
     assert len(ids(folder, *arguments)) == 26 * len(CONTENDERS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +15,14 @@ from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands.clean import CACHE_FOLDERS
+from pytest_gpuenergy.commands.clean_files import CACHE_FOLDERS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.kernels.exported_folder import SIGN, write_export
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.report import RunFolder, RunInfo
+from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.paths import cache_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -89,10 +93,116 @@ def test_drafts_of_runs_that_were_killed_are_removed(project: Path, place: str, 
 
 def test_what_goes_is_listed_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_run(project)
+    home = [project / ".gpuenergy" / name for name in ("latest", ".gitignore")]
+    sizes = [sum(path.stat().st_size for path in some) for some in (folder.iterdir(), home)]
     assert main(["clean", "--yes"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert str(folder / "run.json") in shown
-    assert shown[-1] == "removed 5 files"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{folder}: 3 files, {sizes[0]} B",
+        f"{project / '.gpuenergy'}: 2 files, {sizes[1]} B",
+        f"removed 5 files, {sum(sizes)} B",
+    ]
+
+
+def test_every_file_is_listed_where_that_is_asked_for(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run(project)
+    assert main(["clean", "--files", "--yes"]) == 0
+    assert str(folder / "run.json") in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(("size", "words"), [(999, "999 B"), (1500, "1.5 kB"), (2 << 20, "2.1 MB")])
+def test_sums_have_a_unit_that_suits_them(
+    project: Path, capsys: pytest.CaptureFixture[str], size: int, words: str
+) -> None:
+    folder = make_run(project)
+    for path in (folder / "run.json", folder / "anchors.jsonl"):
+        path.write_text("")
+    (folder / "measurements.jsonl").write_text("x" * size)
+    assert main(["clean", "--keep", "1"]) == 0
+    assert main(["clean", "--yes"]) == 0
+    assert f"{folder}: 3 files, {words}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, ["c"]), (2, ["b", "c"]), (9, ["a", "b", "c"])])
+def test_the_last_runs_can_be_kept(project: Path, keep: int, left: list[str]) -> None:
+    for name in "abc":
+        make_run(project, name)
+    assert main(["clean", "--keep", str(keep), "--yes"]) == 0
+    assert sorted(path.name for path in (project / ".gpuenergy" / "runs").iterdir()) == left
+    assert main(["report", "c"]) == 2  # it is empty, but there
+    assert latest_run(project) is not None
+
+
+def test_a_run_that_was_resumed_counts_as_the_last(project: Path) -> None:
+    for name in "abc":
+        make_run(project, name)
+    (project / ".gpuenergy" / "latest").write_text("a\n")
+    assert main(["clean", "--keep", "1", "--yes"]) == 0
+    assert [path.name for path in (project / ".gpuenergy" / "runs").iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", ""])
+def test_a_number_to_keep_must_be_one(capsys: pytest.CaptureFixture[str], number: str) -> None:
+    assert main(["clean", f"--keep={number}"]) == 2
+    assert "is not a number above zero" in capsys.readouterr().err
+
+
+def exported(project: Path, name: str = "out") -> Path:
+    write_export({"driver.cu": "d", "kernels/case1/k.cu": "k"}, project / name)
+    return project / name
+
+
+def test_exports_are_removed_where_that_is_asked_for(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = exported(project)
+    assert main(["clean", "--yes"]) == 0
+    assert f"kept without --exports: {folder}: 3 files, " in capsys.readouterr().out
+    assert (folder / "driver.cu").exists()
+    assert main(["clean", "--exports", "--yes"]) == 0
+    assert list(project.iterdir()) == []
+
+
+def test_what_somebody_added_to_an_export_or_changed_in_it_is_kept(project: Path) -> None:
+    folder = exported(project)
+    (folder / "driver.cu").write_text("mine")
+    (folder / "build").mkdir()
+    (folder / "build" / "program").write_text("built")
+    (folder / "kernels" / "notes").write_text("mine")
+    assert main(["clean", "--exports", "--yes"]) == 0
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert left == ["build/program", "driver.cu", SIGN, "kernels/notes"]
+    (folder / "driver.cu").unlink()
+    assert exported(project) == folder  # it is still known as ours
+
+
+@pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "a/../../mine", "", "link/mine"])
+def test_a_list_that_leads_out_of_its_folder_is_refused(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (mine := tmp_path / "mine").write_text("mine")
+    (project / "mine").write_text("mine")
+    (folder := project / "out").mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    digest = hashlib.sha256(b"mine").hexdigest()
+    sign = {"made_by": "pytest-gpuenergy", "files": {name: digest}}
+    (folder / SIGN).write_text(json.dumps(sign))
+    assert main(["clean", "--exports", "--yes"]) == 2
+    assert "which is not in its folder" in capsys.readouterr().err
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"made_by": "me", "files": {}}', "\0"])
+def test_a_damaged_list_is_one_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = exported(project)
+    (folder / SIGN).write_text(text)
+    assert main(["clean", "--yes"]) == 0  # it does not concern the runs
+    assert main(["clean", "--exports", "--yes"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (folder / "driver.cu").exists()
 
 
 def test_without_a_run_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,9 +22,10 @@ from pytest_gpuenergy.tuning.record_folders import choose_ranks
 from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.tvm import store
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.workloads import Conv2d, Gemm
+from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 
-TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)
+SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)
+TINY = Conv2d.of("tiny", *SIZES)
 OTHER = Conv2d.of("other", 1, 8, 8, 4, 3, 3, 3, 1, 1)
 
 
@@ -79,7 +80,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_list_finds_the_records_of_the_project_around(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "list", "--case", "all"]) == 0
+    assert main(["kernels", "list"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.split()[:3] == ["workload", "rank", "band"]
     assert len(rows) == 4
@@ -147,6 +148,66 @@ def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> No
     assert shown.rstrip().endswith("{} // 2")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tiny", "k02"],
+        ["tiny", "kernel02"],
+        ["tiny-k02"],
+        ["tiny-k02-300W"],
+        ["test_conv2d[tiny-k02-current]"],
+        ["bench/test_conv2d.py::test_conv2d[tiny-k02-300W]"],
+    ],
+)
+def test_show_takes_every_id_that_a_report_shows(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernels", "show", *words]) == 0
+    assert capsys.readouterr().out.startswith("// tiny kernel 2, tuned for NVIDIA H200\n")
+
+
+def test_an_id_chooses_its_kernel_among_those_of_a_workload(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["kernels", "list", "--case", "tiny-k02", "--case", "tiny-k01", "--json"]) == 0
+    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [1, 2]
+    assert main(["kernels", "list", "--case", "tiny-k02-300W", "--json"]) == 0
+    assert [entry["rank"] for entry in json.loads(capsys.readouterr().out)] == [2]
+
+
+def test_a_name_with_dashes_is_told_from_a_rank(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(project / "bench" / "records", Conv2d.of("my-k9-net", *SIZES))
+    assert main(["kernels", "show", "my-k9-net-k02-300W"]) == 0
+    assert capsys.readouterr().out.startswith("// my-k9-net kernel 2,")
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--case", "5"], ["case5"]),
+        (["--case", "all"], ["case1", "case5"]),
+        (["--case", "all", "--case", "tiny"], ["case1", "case5", "tiny"]),
+        (["--network", "cases"], ["case1", "case5"]),
+        (["--network", "cases,resnet"], ["case1", "case5", "resnet01"]),
+        ([], ["tiny", "case1", "case5", "resnet01"]),
+    ],
+)
+def test_cases_and_networks_mean_what_they_mean_in_tune(
+    tmp_path: Path, words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [TINY, find_workload("case1"), find_workload("case5"), find_workload("resnet01")]
+    for workload in found:
+        assert isinstance(workload, Conv2d)
+        write_records(tmp_path / "records", workload)
+    records = ["--records", str(tmp_path / "records"), "--json"]
+    assert main(["kernels", "list", *words, *records]) == 0
+    listed = [entry["workload"] for entry in json.loads(capsys.readouterr().out)]
+    twins = {name for name in listed if name.startswith("resnet")} if "--network" in words else ()
+    assert {*listed} - {*twins} == {*names} - {*twins}
+
+
 def test_show_as_json_has_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "show", "tiny", "1", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -203,10 +264,9 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(
         (["list", "--records", "/no/such/folder"], "No such file"),
         (["list", "--records", "."], "There are no record files in ."),
         (["show", "tiny", "3"], "has no kernel of rank 3"),
-        (["show", "tiny", "first"], "invalid int value"),
+        (["show", "tiny", "first"], "'first' is not a rank"),
         (["export", "--kernels", "best", "--out", "o"], "--kernels 'best' is not understood"),
         (["export", "--kernels", "1,9", "--out", "o"], "there is no kernel 9; there are 1 to 2"),
-        (["export"], "--out"),
     ],
 )
 def test_what_cannot_be_is_refused(

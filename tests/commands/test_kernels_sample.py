@@ -324,7 +324,7 @@ def test_a_foreign_line_is_named(tmp_path: Path, line: str, message: str) -> Non
         [str(RAW), "--shape", "²,1,1,1,1,1,1,1,1"],
         [str(RAW), "--keep", "0"],
         [str(RAW), "--keep", "-1"],
-        [str(RAW.parent)],
+        [str(RAW.parent.parent)],
         [],
     ],
 )
@@ -425,3 +425,97 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path: Path, value: object, pl
     outcome = sample(write(tmp_path / NAME, [json.dumps(entry)]))
     assert outcome.code in (0, 2)
     assert outcome.err.count("\n") == (outcome.code == 2)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A folder of two logs, one compressed, and a database."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    write(folder / NAME, [failures(0), *hundred()])
+    (folder / f"zipped_{NAME}.gz").write_bytes(gzip.compress(f"{trial(2e-3)}\n".encode()))
+    shutil.copytree(RAW, folder / "raw")
+    return folder
+
+
+def test_each_log_in_a_folder_is_sampled(logs: Path, tmp_path: Path) -> None:
+    outcome = sample(logs, "--json", "--performance", tmp_path / "rates")
+    assert outcome.code == 0, outcome.err
+    assert [len(one["representatives"]) for one in outcome.document] == [25, 7, 1]
+    assert {Path(one["log"]).parent.name for one in outcome.document} == {"logs", "raw"}
+    rates = {path.name: path.read_text().split() for path in (tmp_path / "rates").iterdir()}
+    assert set(rates) == {NAME, f"zipped_{NAME}", "raw.json"}
+    assert rates[f"zipped_{NAME}"] == [f"{FLOPS / 2e6:.0f}"]
+
+
+def test_a_table_for_each_log_begins_with_its_name(logs: Path) -> None:
+    shown = sample(logs).out.splitlines()
+    assert [line for line in shown if line.endswith(":")] == [
+        f"{NAME}:",
+        "raw:",
+        f"zipped_{NAME}.gz:",
+    ]
+
+
+def test_a_log_that_cannot_be_used_harms_no_other(logs: Path) -> None:
+    (logs / "broken.json").write_text("{")
+    (logs / "notes.md").write_text("mine")
+    outcome = sample(logs)
+    assert outcome.code == 1
+    assert outcome.err.startswith("broken.json: not sampled: Line 1 of the log ")
+    assert outcome.err.count("\n") == 1
+    assert f"{NAME}:" in outcome.out
+
+
+@pytest.mark.parametrize("content", [{}, {"notes.md": "mine"}, {"a.json": "{", "b.log": ""}])
+def test_a_folder_without_usable_logs_is_refused(tmp_path: Path, content: dict[str, str]) -> None:
+    for name, text in content.items():
+        (tmp_path / name).write_text(text)
+    outcome = sample(tmp_path)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "logs in" in outcome.err.splitlines()[-1]
+
+
+def test_the_sizes_of_one_workload_are_not_those_of_a_folder(logs: Path) -> None:
+    outcome = sample(logs, "--shape", ",".join(map(str, SIZES)))
+    assert outcome.code == 2
+    assert "--shape is for one log" in outcome.err
+
+
+def test_a_filtered_log_has_the_chosen_lines_the_fastest_first(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, [failures(0), *hundred()])
+    outcome = sample(log, "--json", "--filtered", tmp_path / "filtered")
+    original = log.read_text().splitlines()
+    lines = [original[pick["line"] - 1] for pick in outcome.document["representatives"]]
+    filtered = tmp_path / "filtered" / NAME
+    assert filtered.read_text().splitlines() == lines
+    again = sample(filtered, "--json").document
+    assert again["trials"] == {"total": 25, "failed": 0}
+
+
+def test_filtered_logs_of_a_folder_keep_their_names(logs: Path, tmp_path: Path) -> None:
+    assert sample(logs, "--filtered", tmp_path / "few", "--keep", "3").code == 0
+    assert sorted(path.name for path in (tmp_path / "few").iterdir()) == [
+        NAME,
+        "raw",
+        f"zipped_{NAME}",
+    ]
+    outcome = sample(tmp_path / "few", "--json")
+    assert outcome.code == 0, outcome.err
+    assert [one["trials"]["total"] for one in outcome.document] == [3, 3, 1]
+
+
+def test_a_log_is_not_replaced_by_its_own_sample(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, hundred())
+    outcome = sample(log, "--filtered", tmp_path)
+    assert outcome.code == 2
+    assert "is the log itself: choose another folder for --filtered" in outcome.err
+    assert len(log.read_text().splitlines()) == 101
+
+
+def test_a_place_for_filtered_logs_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    log = write(tmp_path / NAME, hundred())
+    (tmp_path / "file").write_text("mine")
+    outcome = sample(log, "--filtered", tmp_path / "file")
+    assert outcome.code == 2
+    assert outcome.err.count("\n") == 1

@@ -74,6 +74,23 @@ def test_show_says_which_caps_the_card_cannot_take(capsys: pytest.CaptureFixture
     assert "450 W is outside this card's constraints" in capsys.readouterr().out
 
 
+def test_a_number_of_the_table_is_the_cap_that_show_lists(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["powercap", "set", "3", *H200]) == 0
+    assert "power limit 450W, enforced 450 W" in capsys.readouterr().out
+
+
+def test_the_table_is_that_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = '[tool.gpuenergy.powercaps]\n"H200" = [250, 333]\n'
+    (tmp_path / "pyproject.toml").write_text(table)
+    monkeypatch.chdir(tmp_path)
+    assert main(["powercap", "set", "2", *H200]) == 0
+    assert "power limit 333W" in capsys.readouterr().out
+
+
 def test_a_limit_outlives_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["powercap", "set", "300W", *H200]) == 0
     assert "power limit 300W, enforced 300 W" in capsys.readouterr().out
@@ -194,8 +211,15 @@ def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["set", "5000", *H200], "200 W to 700 W"),
-        (["set", "lots", *H200], "is not a number of watts"),
-        (["set"], "required: W"),
+        (["set", "lots", *H200], "powercap set 'lots' is not understood: give an index (1 to 5)"),
+        (["set", "all", *H200], "give an index (1 to 5) or watts such as 300W"),
+        (["set", "1,2", *H200], "give an index (1 to 5) or watts such as 300W"),
+        (["set", "", *H200], "powercap set '' is not understood"),
+        (["set", "6", *H200], "powercap set 6: this GPU accepts 200 W to 700 W"),
+        (["set", "5000W", *H200], "powercap set 5000W: this GPU"),
+        (["set", "9" * 5000, *H200], "is not understood"),
+        (["set", "5", "--gpu-device", "emulated:a100"], "powercap set 5: 450 W is outside"),
+        (["set"], "required: CAP"),
         (["show", "--gpu-device", "emulated:nothing"], "nothing"),
         (["show", "--gpu-device", "toaster"], "is not understood"),
     ],

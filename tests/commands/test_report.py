@@ -112,12 +112,121 @@ def test_views_are_written_from_a_json_report(project: Path) -> None:
     assert "k01" in (project / "a.md").read_text()
 
 
-def test_a_run_without_measurements_says_so(
+def test_a_run_without_measurements_is_refused(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(project, "a")
+    assert main(["report", "--json", "a.json"]) == 2
+    assert "Run a has no measurements, so there is nothing to report" in capsys.readouterr().err
+    assert not (project / "a.json").exists()
+
+
+WRONG = replace(
+    K01,
+    outcome="correctness",
+    error="1 of 4 elements is wrong.",
+    **dict.fromkeys(("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")),
+)
+
+
+@pytest.mark.parametrize("option", ["--csv", "--bencher", "--gha"])
+def test_a_view_of_figures_is_refused_where_no_kernel_has_any(
+    project: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    make_run(project, "a", WRONG)
+    assert main(["report", option, "out"]) == 2
+    said = f"{option} has figures only, and none of the 1 kernels has any (1 of 4 elements"
+    assert said in capsys.readouterr().err
+    assert not (project / "out").exists()
+
+
+def test_failed_kernels_alone_are_still_shown(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(project, "a", WRONG)
     assert main(["report"]) == 0
-    assert capsys.readouterr().out.endswith("nothing was measured\n")
+    assert "correctness: 1 of 4 elements is wrong." in capsys.readouterr().out
+
+
+YOLO = replace(
+    K01,
+    node_id="bench.py::test[yolo00-k01-300W]",
+    workload=WorkloadInfo("yolo00", {}, 100, 10),
+    kernel=KernelInfo("k01", "abcdef012345" + "0" * 52, "file", rank=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        (["--case", "case1"], ["case1/k01", "case1/k02"]),
+        (["--case", "1"], ["case1/k01", "case1/k02"]),
+        (["--case", "all"], ["case1/k01", "case1/k02"]),
+        (["--network", "yolo"], ["yolo00/k01"]),
+        (["--network", "yolo,cases"], ["case1/k01", "case1/k02", "yolo00/k01"]),
+        (["--network", "yolo", "--case", "case1-k02"], ["case1/k02", "yolo00/k01"]),
+        (["--case", "k01"], ["case1/k01", "yolo00/k01"]),
+        (["--case", "case1-k02,yolo00-k01-300W"], ["case1/k02", "yolo00/k01"]),
+        (["--case", "bench.py::test[case1-k01-300W]"], ["case1/k01"]),
+        (["--case", "test[case1-k01-300W]"], ["case1/k01"]),
+        (["--case", "k02 at 300W"], ["case1/k02"]),
+        (["--case", "CASE1"], ["case1/k01", "case1/k02"]),
+        (["--case", "abcdef012345"], ["yolo00/k01"]),
+    ],
+)
+def test_measurements_are_chosen_by_any_id_that_a_view_shows(
+    project: Path, words: list[str], chosen: list[str]
+) -> None:
+    make_run(project, "a", K01, K02, YOLO)
+    assert main(["report", *words, "--json", "a.json"]) == 0
+    found = load_report(project / "a.json").measurements
+    assert [f"{m.workload.name}/{m.kernel.label}" for m in found] == chosen
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--case", ","], "--case and --network name nothing"),
+        (["--network", ""], "--case and --network name nothing"),
+        (["--case", "case7"], "Nothing in this report is called 'case7': it has case1, yolo00."),
+        (["--case", "k0"], "called 'k0'"),
+        (["--case", "case1,nothing"], "called 'nothing'"),
+        (["--case", "\x1b[31m"], "Nothing in this report is called"),
+        (["--network", "resnet"], "called 'resnet'"),
+        (["--network", "nothing"], "There is no network 'nothing'"),
+        (["--sort", "nothing"], "--sort 'nothing' is not understood: give rank, name, time"),
+    ],
+)
+def test_a_choice_of_nothing_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    make_run(project, "a", K01, YOLO)
+    assert main(["report", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_the_summary_can_be_sorted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(project, "a", K01, replace(K02, time_ms=0.25, edp_mj_ms=25.0))
+    assert main(["report", "--sort", "time"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("k02") < shown.index("k01")
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "80"])
+def test_the_summary_is_as_wide_as_the_terminal(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+) -> None:
+    make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["report"]) == 0
+    _, *table = capsys.readouterr().out.splitlines()
+    assert max(map(len, table)) <= int(columns)
+    assert "temperature_drift" in "\n".join(table)
 
 
 def test_without_any_run_there_is_advice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,10 @@ class Outcome(NamedTuple):
         (measurement,) = self.document["measurements"]
         return measurement
 
+    @property
+    def first(self) -> Any:
+        return self.document["measurements"][0]
+
 
 def report(*words: object) -> Outcome:
     out, err = io.StringIO(), io.StringIO()
@@ -69,6 +73,12 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return folder
+
+
+def report_beside(folder: Path, text: str) -> Outcome:
+    """A report of an output of kernel 1, and of another output that is usable."""
+    write(folder, kernel=2)
+    return report(write(folder, text), "--json", "-")
 
 
 @pytest.fixture
@@ -187,13 +197,23 @@ def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, missing: str) -> None:
-    outcome = report(write(tmp_path, TEXT.replace(old, new)), "--json", "-")
-    found = outcome.only
+    outcome = report_beside(tmp_path, TEXT.replace(old, new))
+    found = outcome.first
     assert {found[name] for name in FIGURES} == {None}
     assert found["outcome"] == "runtime"
     said = f"The output case1/powercap3/output_kernel1.txt cannot be used: it has no {missing}."
     assert found["error"] == said
-    assert outcome.err == f"1 of 1 outputs have no figures: {said}\n"
+    assert outcome.err == f"1 of 2 outputs have no figures: {said}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["--json", "-"], ["--csv", "csv"], ["--html", "a.html"]])
+def test_outputs_of_which_none_can_be_used_are_refused(tmp_path: Path, words: list[str]) -> None:
+    write(tmp_path / "old", "killed", kernel=2)
+    outcome = report(write(tmp_path / "old", "killed"), *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    said = "None of the 2 outputs can be used: The output case1/powercap3/output_kernel1.txt cannot"
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
@@ -215,16 +235,16 @@ def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path: Path) -> Non
 
 
 def test_two_runs_in_one_output_are_not_mixed(tmp_path: Path) -> None:
-    found = report(write(tmp_path, TEXT + TEXT.replace("0.500", "0.600")), "--json", "-").only
+    found = report_beside(tmp_path, TEXT + TEXT.replace("0.500", "0.600")).first
     assert "it has different values for time" in found["error"]
-    assert report(write(tmp_path, TEXT + TEXT), "--json", "-").only["error"] is None
+    assert report_beside(tmp_path, TEXT + TEXT).first["error"] is None
 
 
 def test_figures_that_multiply_to_nothing_are_refused(tmp_path: Path) -> None:
     text = (
         "GFLOP/s: 1e-200\nMean energy per iteration: 1e-200 mJ\nMean time per iteration: 1e-200 ms"
     )
-    assert "out of range" in report(write(tmp_path, text), "--json", "-").only["error"]
+    assert "out of range" in report_beside(tmp_path, text).first["error"]
 
 
 def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path: Path) -> None:
@@ -254,7 +274,8 @@ def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
     outcome = report(tree, measured, "--gpu", "NVIDIA A100")
     assert outcome.code == 2
     assert "cannot be merged: legacy is" in outcome.err
-    assert report(RunFolder.create(tmp_path, replace(run, run_id="b")).path, measured).code == 0
+    other = RunFolder.create(tmp_path, replace(run, run_id="b")).path
+    assert "has no measurements" in report(other, measured).err  # but they can be merged
 
 
 def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
@@ -319,7 +340,7 @@ def test_figures_are_found_in_any_order_and_company(
 @given(st.data())
 def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.DataObject) -> None:
     end = data.draw(st.integers(0, len(TEXT)))
-    found = report(write(tmp_path, TEXT[:end]), "--json", "-").only
+    found = report_beside(tmp_path, TEXT[:end]).first
     if TEXT.index(" mJ (0.1") + len(" mJ") <= end:
         assert found["energy_mj"] == 100.0
     else:
@@ -331,9 +352,9 @@ def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.Dat
 def test_garbage_has_no_figures(tmp_path: Path, content: bytes, seed: int) -> None:
     pieces = [content, b"GFLOP/s: ", b"12.5 ", b"Mean energy per iteration:", b" 1 mJ"]
     random.Random(seed).shuffle(pieces)
-    write(tmp_path)
+    write(write(tmp_path), kernel=2)
     (tmp_path / "case1/powercap3/output_kernel1.txt").write_bytes(b"".join(pieces))
     assume(b"Mean time" not in content)
-    found = report(tmp_path, "--json", "-").only
+    found = report(tmp_path, "--json", "-").first
     assert {found[name] for name in FIGURES} == {None}
     assert found["error"].count("\n") == 0

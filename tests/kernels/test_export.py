@@ -162,6 +162,50 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_an_export_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    export_kernels([ITEM, replace(ITEM, rank=12)], tmp_path / "out")
+    (tmp_path / "out" / "build").mkdir()
+    (tmp_path / "out" / "build" / "cache").write_text("cmake's")
+    for _ in range(2):
+        export_kernels([replace(ITEM, rank=3)], tmp_path / "out", "sm_80")
+    export_kernels([replace(ITEM, rank=3)], tmp_path / "fresh", "sm_80")
+    again = contents(tmp_path / "out")
+    assert again.pop("build/cache") == b"cmake's"
+    assert again == contents(tmp_path / "fresh")
+
+
+def test_what_was_changed_in_an_export_is_not_lost(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path)
+    (tmp_path / "driver.cu").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=r"driver\.cu was changed after it had been exported"):
+        export_kernels([replace(ITEM, rank=3)], tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_file_in_the_way_of_an_export_is_not_lost(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path)
+    (mine := tmp_path / "kernels" / "tiny" / "kernel03.cu").write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=r"kernel03\.cu is in the way"):
+        export_kernels([replace(ITEM, rank=3)], tmp_path)
+    assert contents(tmp_path) == before
+    assert mine.read_text() == "mine"
+
+
+def test_an_export_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
+    export_kernels([ITEM], tmp_path)
+    for name in ("driver.cu", "CMakeLists.txt"):
+        (tmp_path / name).unlink()
+    export_kernels([ITEM], tmp_path)
+    assert (tmp_path / "driver.cu").exists()
+
+
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(InputError, match="cannot be written"):

@@ -53,6 +53,10 @@ __attribute__((used)) inline double host_counter_j(double read_s) {{
   host::pass(read_s);
   return host::counter_j;
 }}
+__attribute__((used)) inline double host_power_w() {{
+  host::pass(1e-5);
+  return host::free_s > host::now_s ? {BUSY_W} : {IDLE_W};
+}}
 }}
 """
 GRAPHS = """
@@ -90,7 +94,8 @@ UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 NVML = """
 #include <cstring>
 extern "C" double host_counter_j(double read_s);
-static int gpu, reads;
+extern "C" double host_power_w();
+static int gpu, reads, samples;
 static double first_mj;
 extern "C" {
 int nvmlInit_v2() { return INIT; }
@@ -100,6 +105,11 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
   return std::strcmp(uuid, UUID) ? 6 : 0;
 }
 int nvmlDeviceGetMigMode(void*, unsigned* current, unsigned*) { *current = MIG; return 0; }
+int POWER(void* handle, unsigned* power_mw) {
+  if (handle != &gpu) return 2;
+  *power_mw = unsigned(host_power_w() * 1e3);
+  return ++samples > LAST_SAMPLE ? 9 : 0;
+}
 int COUNTER(void* handle, unsigned long long* energy_mj) {
   if (handle != &gpu) return 2;
   const double energy_mj_now = host_counter_j(READ_S) * 1e3;
@@ -116,6 +126,8 @@ USUAL = {
     "INIT": "0",
     "UUID": f'"{UUID}"',
     "MIG": "0",
+    "POWER": "other_power",
+    "LAST_SAMPLE": "1000000",
     "COUNTER": "nvmlDeviceGetTotalEnergyConsumption",
     "READ_S": "0.0035",
     "STALE": "false",
@@ -199,6 +211,41 @@ def test_the_output_is_read_as_that_of_an_older_tool(program: Path, tmp_path: Pa
     (measured,) = load_legacy(tmp_path).measurements
     assert (measured.outcome, measured.kernel.rank) == ("correct", 7)
     assert measured.power_w == pytest.approx(BUSY_W, rel=0.005)
+
+
+WITHOUT_COUNTER = [
+    ({"COUNTER": "other"}, "NVML is too old: it has no nvmlDeviceGetTotalEnergyConsumption"),
+    ({"STATUS": "3"}, "the GPU's energy counter cannot be read (Not Supported)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), WITHOUT_COUNTER, ids=["missing", "unsupported"])
+def test_without_a_counter_power_is_sampled_and_that_is_told(
+    program: Path, tmp_path: Path, changes: dict[str, str], why: str
+) -> None:
+    power = {**changes, "POWER": "nvmlDeviceGetPowerUsage"}
+    done = run_program(program, libraries=with_nvml(tmp_path, **power))
+    assert done.returncode == 0, done.stderr
+    assert f"energy from power samples: {why}" in done.stdout.splitlines()
+    figures = figures_of(done.stdout)
+    assert figures.energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
+    assert figures.time_ms == pytest.approx(LAUNCH_S * 1e3, rel=0.001)
+
+
+def test_power_that_cannot_be_read_any_more_is_no_energy(program: Path, tmp_path: Path) -> None:
+    nvml = {"COUNTER": "other", "POWER": "nvmlDeviceGetPowerUsage", "LAST_SAMPLE": "50"}
+    done = run_program(program, libraries=with_nvml(tmp_path, **nvml))
+    assert done.returncode == 0
+    said = "energy not measured: the GPU's power cannot be read (Not Found)"
+    assert said in done.stdout.splitlines()
+    assert parse_figures(done.stdout) == "it has no energy"
+
+
+def test_a_counter_is_preferred_to_power_samples(program: Path, tmp_path: Path) -> None:
+    nvml = with_nvml(tmp_path, POWER="nvmlDeviceGetPowerUsage")
+    done = run_program(program, libraries=nvml)
+    assert "power samples" not in done.stdout
+    assert figures_of(done.stdout).energy_mj == pytest.approx(BUSY_W * LAUNCH_S * 1e3, rel=0.003)
 
 
 @pytest.mark.parametrize(

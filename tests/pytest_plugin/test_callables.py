@@ -103,7 +103,7 @@ def test_a_kernels_reference_belongs_to_its_workload(project: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: energy_benchmark takes no reference= for a kernel: give it to the "
+            "test_*.py:*: energy_benchmark takes no reference= for a kernel: give it to the "
             "workload, such as compute in Contract(name, contract, compute)."
         ]
     )
@@ -185,3 +185,21 @@ def test_a_callable_that_is_right_only_at_first_fails(
 def test_a_callable_that_stays_right_is_measured(project: Project, body: str) -> None:
     project.module(CHANGING.format(body=body))
     project.run("--powercap", "current").assert_outcomes(passed=1)
+
+
+def test_only_a_callables_verification_is_asked_for(project: Project) -> None:
+    project.module(ITEM.format(reference="2 * X"))
+    result = project.run("--gpuenergy-verify-only")
+    result.assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    assert measurement.verified_only
+    assert measurement.correctness is not None
+    project.module(ITEM.format(reference="3 * X"))
+    project.run("--gpuenergy-verify-only").assert_outcomes(failed=1)
+
+
+def test_a_callable_without_a_reference_cannot_be_verified(project: Project) -> None:
+    project.module(ITEM.format(reference="None"))
+    result = project.run("--gpuenergy-verify-only", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * a callable without a reference can be measured, *"])

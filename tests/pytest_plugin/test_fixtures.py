@@ -91,7 +91,7 @@ def test_a_kernel_needs_a_workload(project: Project) -> None:
     result = project.run(*ONE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["E *InputError: energy_benchmark needs workload=... to verify a kernel."]
+        ["test_*.py:*: energy_benchmark needs workload=... to verify a kernel."]
     )
     assert not project.stored().measurements
 
@@ -112,7 +112,7 @@ def test_a_second_measurement_in_one_item_is_refused_and_the_first_is_kept(
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: energy_benchmark was already used in test_scale.py::test_two[[]450W]: "
+            "test_*.py:*: energy_benchmark was already used in test_scale.py::test_two[[]450W]: "
             "parametrize the test, so that each measurement is an item of its own."
         ]
     )
@@ -236,7 +236,7 @@ def test_a_kernel_file_that_is_not_there_is_told(project: Project) -> None:
     )
     result = project.run()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *InputError: *kernel source */no.cu*"])
+    result.stdout.fnmatch_lines(["test_*.py:*: *kernel source */no.cu*"])
 
 
 def test_a_gpu_that_fails_while_measuring_fails_the_item_in_one_sentence(

@@ -308,6 +308,64 @@ def test_a_budget_about_right_is_ambiguous(project: Project) -> None:
     project.run("--powercap", "1", "--gpuenergy-strict").assert_outcomes(failed=1)
 
 
+def energy_budget(project: Project, markers: str) -> None:
+    budget(project, "max_mj_ms=1")
+    path = project.path / "test_scale.py"
+    path.write_text(path.read_text().replace("@pytest.mark.edp_budget(max_mj_ms=1)", markers))
+
+
+def test_an_energy_budget_is_of_joules_and_judged_like_the_edps(project: Project) -> None:
+    energy_budget(project, '@pytest.mark.energy_budget(joules=1e-7, rel="3%")')
+    result = project.run("--powercap", "1", "--strict-markers")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["budget: energy 0.12* mJ, +* against the budget of 0.0001 mJ, rel 3 %: WORSE"]
+    )
+    energy_budget(project, "@pytest.mark.energy_budget(joules=1)")
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+
+
+def test_an_energy_budget_about_right_is_ambiguous(project: Project) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    assert measurement.energy_mj is not None
+    energy_budget(project, f"@pytest.mark.energy_budget(joules={measurement.energy_mj / 1e3})")
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    project.run("--powercap", "1", "--gpuenergy-strict").assert_outcomes(failed=1)
+
+
+def test_an_item_may_have_both_budgets(project: Project) -> None:
+    both = "@pytest.mark.energy_budget(joules=1e-7)\n@pytest.mark.edp_budget(max_mj_ms=1e-5)"
+    energy_budget(project, both)
+    result = project.run("--powercap", "1", "--junitxml", "j.xml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["budget: EDP *: WORSE", "budget: energy *: WORSE", "2 WORSE"])
+    text = (project.path / "j.xml").read_text()
+    assert 'name="energy_budget_verdict" value="WORSE"' in text
+    assert 'name="budget_verdict" value="WORSE"' in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("", "energy_budget needs joules, a number of J above 0, up to 1e+09, not None"),
+        ("joules=float('nan')", "needs joules, a number of J above 0, up to 1e+09, not nan"),
+        ("joules='1'", "needs joules"),
+        ("joules=True", "needs joules"),
+        ("1", "does not take 1: write energy_budget(joules=0.008"),
+        ("max_mj_ms=1", "does not take max_mj_ms"),
+        ("joules=1, rel=3", "energy_budget's rel 3 is not understood"),
+    ],
+)
+def test_an_energy_budget_that_cannot_be_used_is_told_at_collection(
+    project: Project, arguments: str, sentence: str
+) -> None:
+    energy_budget(project, f"@pytest.mark.energy_budget({arguments})")
+    result = project.run("--powercap", "1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert sentence in result.stderr.str()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

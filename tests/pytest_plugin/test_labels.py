@@ -97,7 +97,7 @@ def test_an_item_that_could_not_be_told_apart_is_refused(project: Project) -> No
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E *InputError: test_scale.py::test_scale[[]64-450W] and "
+            "test_*.py:*: test_scale.py::test_scale[[]64-450W] and "
             "test_scale.py::test_scale[[]128-450W] would both be recorded as scale-same-450W, *: "
             "give energy_benchmark a label= of its own in each."
         ]
@@ -130,7 +130,9 @@ def test_two_tests_of_one_name_are_refused(project: Project) -> None:
     )
     result = project.run()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["E *: test_scale.py::test_a and test_scale.py::test_b would *"])
+    result.stdout.fnmatch_lines(
+        ["test_scale.py:4: test_scale.py::test_a and test_scale.py::test_b would *"]
+    )
 
 
 @pytest.mark.slow

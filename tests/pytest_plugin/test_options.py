@@ -19,6 +19,7 @@ NAMES = (
     "--gpuenergy-json",
     "--gpuenergy-csv",
     "--gpuenergy-html",
+    "--gpuenergy-sort",
     "--gpuenergy-durations",
     "--gpuenergy-resume",
     "--gpuenergy-timeout",
@@ -29,6 +30,7 @@ NAMES = (
     "--gpuenergy-anchor",
     "--gpuenergy-seed",
     "--gpuenergy-export",
+    "--gpuenergy-verify-only",
     "--gpuenergy-compare",
     "--gpuenergy-fail",
     "--gpuenergy-strict",
@@ -138,6 +140,11 @@ def test_a_path_on_the_command_line_is_relative_to_where_pytest_was_started(
         (
             ("--gpuenergy-cache", "warm"),
             "--gpuenergy-cache 'warm' is not understood: give hot or cold.",
+        ),
+        (
+            ("--gpuenergy-sort", "beauty"),
+            "--gpuenergy-sort 'beauty' is not understood: give rank, name, time, energy, edp, "
+            "power, gflops, gflops_per_w.",
         ),
         (
             ("--gpuenergy-order", "random"),

@@ -386,8 +386,9 @@ def header(
         monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
+        options = SimpleNamespace(verify_only=False)
         session: Any = SimpleNamespace(
-            device=real, setpoints=list(caps), settings_writer=lambda: find(real)
+            options=options, device=real, setpoints=list(caps), settings_writer=lambda: find(real)
         )
         return header_lines(session)
 

@@ -202,3 +202,42 @@ def test_quiet_keeps_the_best_and_drops_the_words(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["best of each workload (emulated)", "  scale * at 450W * 1 of 1", "report: *", "1 passed*"]
     )
+
+
+LONG = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("name", ["slow", "x" * 70])
+def test_scale(name, powercap, load_kernel, energy_benchmark):
+    source = SOURCE
+    if name == "slow":
+        source = source.replace("factor * x[i];", "factor * x[i]; for (int k = 0; k < 99; ++k) "
+                                "y[i] += x[(i + 32 * k) % 1024] - x[(i + 32 * k) % 1024];")
+    energy_benchmark(load_kernel(source, **LAUNCH), workload=SCALE)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("quiet", [(), ("-q",)])
+def test_the_summary_is_as_wide_as_the_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch, columns: int, quiet: tuple[str, ...]
+) -> None:
+    project.module(LONG)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = project.run(*ONE, *quiet)
+    result.assert_outcomes(passed=2)
+    lines = result.stdout.str().partition("= gpuenergy =")[2].splitlines()[1:]
+    tables = [line for line in lines if not line.startswith(("report: ", "CSV: ", "="))]
+    assert len(tables) > 6
+    assert max(map(len, tables)) <= columns
+
+
+@pytest.mark.slow
+def test_the_summary_is_sorted_as_asked_for(project: Project) -> None:
+    project.module(LONG)
+    for key, first in (("time", "scale-xx"), ("name", "scale-slow")):
+        text = project.run(*ONE, "--gpuenergy-sort", key).stdout.str()
+        table = text.partition("scale at 450W (emulated)")[2].splitlines()
+        assert table[2][2:].startswith(first)

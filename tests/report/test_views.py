@@ -42,6 +42,26 @@ def test_one_classic_file_per_cap(tmp_path: Path, report: Make, measured: Make) 
     )
 
 
+def test_classic_figures_have_six_significant_digits(
+    tmp_path: Path, report: Make, measured: Make
+) -> None:
+    item = measured(1, time_ms=0.0123456789, energy_mj=123456.789)
+    write_classic_csv(report(item), tmp_path)
+    for name in ("all.csv", "powercap3/results.csv"):
+        row = table(tmp_path / "case1" / name)[1]
+        assert [cell for cell in row if cell][1:] == ["81000.0", "123457.0", "1524.16"]
+
+
+@each_example
+@given(st.floats(1e-12, 1e12))
+def test_rounding_changes_no_classic_figure_by_more_than_half_a_digit(
+    tmp_path: Path, report: Make, measured: Make, figure: float
+) -> None:
+    write_classic_csv(report(replace(measured(1), gflops=figure)), tmp_path)
+    shown = float(table(tmp_path / "case1/powercap3/results.csv")[1][1])
+    assert shown == pytest.approx(figure, rel=5.001e-6)
+
+
 def test_all_caps_side_by_side_lowest_first(tmp_path: Path, report: Make, measured: Make) -> None:
     items = [
         measured(rank, cap, energy_mj=10.0 * cap) for cap in (4, 2, 5, 1, 3) for rank in (1, 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.support.text import aligned, span
+from pytest_gpuenergy.support.text import aligned, fitted, shortened, span, wrapped
 
 WORDS = st.text("ab1", max_size=8)
 
@@ -44,3 +44,46 @@ def test_lines_have_no_trailing_blanks() -> None:
 def test_rows_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         list(aligned([("a", "b"), ("c",)]))
+
+
+@given(
+    st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[WORDS] * n), min_size=1, max_size=5)),
+    st.integers(20, 60),
+)
+def test_a_table_is_never_wider_than_there_is_room(
+    table: list[tuple[str, ...]], width: int
+) -> None:
+    assert all(len(line) <= width for line in fitted(table, width))
+
+
+def test_a_table_that_is_too_wide_becomes_a_block_for_each_row() -> None:
+    table = [("name", "least time", "cap"), ("case1", "12 µs k01", "300W"), ("b", "1", "")]
+    assert list(fitted(table, 22)) == [
+        *("case1", "  least time  12 µs", "      k01", "  cap         300W"),
+        *("b", "  least time  1", "  cap"),
+    ]
+    assert list(fitted(table, 40)) == list(aligned(table))
+
+
+@given(st.text("ab ", max_size=200), st.integers(8, 60), st.integers(0, 8))
+def test_no_line_is_longer_than_there_is_room_and_no_word_is_lost(
+    line: str, width: int, indent: int
+) -> None:
+    lines = list(wrapped(line, width, indent))
+    assert all(len(one) <= width for one in lines)
+    assert "".join("".join(lines).split()) == "".join(line.split())
+
+
+def test_a_word_to_be_copied_stays_whole() -> None:
+    path = "/a/path/that/is/long/and/has-dashes"
+    assert path in [line.strip() for line in wrapped(f"at {path}", 20, whole_words=True)]
+
+
+@given(st.text("abc", max_size=40), st.integers(1, 20))
+def test_a_shortened_name_keeps_both_ends(name: str, length: int) -> None:
+    short = shortened(name, length)
+    assert len(short) == min(len(name), length)
+    if short != name:
+        start, end = short.split("…")
+        assert name.startswith(start)
+        assert name.endswith(end)

@@ -65,6 +65,7 @@ def tune() -> Tune:
         keep: int = 4,
         objective: Metric = Metric.TIME,
         resume: bool = True,
+        best_only: bool = False,
         failing: Sequence[int] = (),
         wrong: Sequence[int] = (),
         lost_at: int | None = None,
@@ -105,7 +106,7 @@ def tune() -> Tune:
         device = FakeDevice(time_ms)
         device.name = gpu
         search.timed = device.timed
-        settings = TuneSettings(trials, keep, objective, measure is not None, resume)
+        settings = TuneSettings(trials, keep, objective, measure is not None, resume, best_only)
         tuner = Tuner(
             device=device,
             make_space=make_space,
@@ -197,7 +198,31 @@ def test_a_record_file_that_was_lost_is_written_again(
 def test_a_workload_that_is_done_is_passed_over(tune: Tune, copy: Path) -> None:
     again = tune(copy)
     assert (again.timed, again.confirmed, again.results) == ([], [], [])
-    assert again.told == ["one: kernels already chosen and verified"]
+    (path,) = copy.glob("one_*.json")
+    kept = f"its 4 kernels are in {path}"
+    assert again.told == [f"one: already complete, with 6 trials; {kept}"]
+
+
+def test_a_workload_that_is_done_need_not_be_resumed(tune: Tune, copy: Path) -> None:
+    again = tune(copy, resume=False)
+    assert (again.timed, again.confirmed, again.results) == ([], [], [])
+    with pytest.raises(InputError, match="already contains 6 trials"):
+        tune(copy, keep=3, resume=False)  # that would take the place of the five kernels
+
+
+def test_the_best_only_are_the_fastest_and_the_second_fastest(tune: Tune, tmp_path: Path) -> None:
+    usual, best = tune(tmp_path / "a", keep=2), tune(tmp_path / "b", keep=2, best_only=True)
+    assert [record.band for record in usual.records.records] == ["fastest", "p10"]
+    assert [record.band for record in best.records.records] == ["fastest", "fastest"]
+    times = sorted(trial["time_ms"] for trial in best.trials if trial.get("time_ms"))
+    assert best.result.gflops == tuple(ONE.flops / time_ms / 1e6 for time_ms in times[:2])
+
+
+def test_what_was_kept_before_is_no_tuning_of_the_best_only(tune: Tune, copy: Path) -> None:
+    tune(copy, keep=2)
+    again = tune(copy, keep=2, best_only=True)
+    assert [record.band for record in again.records.records] == ["fastest", "fastest"]
+    assert tune(copy, keep=2, best_only=True).results == []
 
 
 def test_a_workload_with_fewer_kernels_than_asked_for_is_passed_over_too(

@@ -98,7 +98,7 @@ def test_an_outcome_that_was_lost_is_written_by_resume(tuned: Tuned, tmp_path: P
     (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
     for passed_over in (False, True):
         done = tune(tmp_path, "--trials", "3", "--no-energy", "--resume")
-        assert ("already chosen and verified" in done.stderr) == passed_over
+        assert ("already complete" in done.stderr) == passed_over
     (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
     assert row["workload"] == "small"
     assert len(list((tmp_path / "performance").glob("small_*.json"))) == 1
@@ -283,3 +283,39 @@ def test_a_device_that_is_not_there_is_told(
     arguments = ["--case", "case1", "--out", str(tmp_path), "--gpu-device", "nonsense"]
     assert main(["tune", *arguments]) == 2
     assert "--gpu-device 'nonsense' is not understood" in capsys.readouterr().err
+
+
+def test_a_tuning_that_is_complete_ends_well_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Tuner, "tune", lambda _, __: iter(()))
+    arguments = ["--case", "case1,case7", "--out", str(tmp_path)]
+    assert main(["tune", *EMULATED, *arguments]) == 0
+    assert capsys.readouterr().out == "already complete: 2 of 2\n"
+    assert main(["tune", *EMULATED, *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_records_are_written_to_tuned_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned").mkdir()
+    tuned_names(monkeypatch)
+    assert main(["tune", *EMULATED, "--case", "5"]) == 0
+    assert (tmp_path / "tuned" / "tuning.csv").is_file()
+    assert "case5" in capsys.readouterr().out
+
+
+def test_a_quick_tuning_keeps_the_two_fastest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = []
+
+    def look(tuner: Tuner, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
+        settings.append((tuner.settings.keep, tuner.settings.best_only))
+        yield from map(result_of, workloads)
+
+    monkeypatch.setattr(Tuner, "tune", look)
+    assert main(["tune", *EMULATED, "--quick", "--out", str(tmp_path)]) == 0
+    assert settings == [(2, True)]

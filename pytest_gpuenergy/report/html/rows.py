@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.roofline import per_time, roofline
 from pytest_gpuenergy.report.tables import Best, subject
@@ -93,7 +93,7 @@ def row_values(m: Measurement, gpu_name: str, standing: Standing) -> Values:
         "flags": list(m.validity),
         "state": _kind(m),
         "outcome": m.outcome,
-        "error": m.error,
+        "error": VERIFIED if m.verified_only else m.error,
         "digest": m.kernel.digest[:12],
         "item": m.node_id,
     }
@@ -109,7 +109,7 @@ def finite(value: float | None, scale: float = 1.0) -> float | None:
 
 def _kind(m: Measurement) -> str:
     if not m.measured:
-        return "verified" if m.outcome == "correct" and m.error is None else "failed"
+        return "verified" if m.verified_only else "failed"
     return "flagged" if m.validity else "clean"
 
 

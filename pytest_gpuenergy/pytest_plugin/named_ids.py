@@ -1,0 +1,82 @@
+"""Ids that were copied from a report, on pytest's command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.report.ids import ids_of
+from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support.files import is_folder
+
+_CAP = re.compile(r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W|current)(?=[\]\s)]|$)", re.ASCII)
+_OPERATORS = {"and", "or", "not"}
+_MOST_RUNS = 10
+
+
+def caps_named(config: pytest.Config) -> list[str]:
+    """The power caps at the ends of ids, in ``-k`` and in arguments: ``a.py::test_a[300W]``.
+
+    A cap alone, ``-k 300W``, is no id: it may be a parameter of somebody else's.
+    """
+    arguments = [argument for argument in config.args if "::" in argument]
+    return list(dict.fromkeys(_CAP.findall(" ".join([*arguments, _keyword(config)]))))
+
+
+def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Let ``-k`` select items by their whole id, and by the ids in this project's latest runs.
+
+    This concerns words of ``-k`` that are part of no item's own names. The label of a kernel, for
+    example, is only known once the item has run.
+    """
+    own = [name.casefold() for item in items for name in _names(item)]
+    words = {word for word in _words(_keyword(config)) if not any(word in name for name in own)}
+    by_id = {item.nodeid.casefold(): item for item in items}
+    for word in words & by_id.keys():
+        by_id[word].extra_keyword_matches.add(word)
+    unknown = words - by_id.keys()
+    for run in _latest_runs(config.rootpath) if unknown else ():
+        unknown -= _name_as_in(run, by_id, unknown)
+        if not unknown:
+            break
+
+
+def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]) -> set[str]:
+    """Name items as a run did; returns the words that this concerned."""
+    try:
+        measurements = RunFolder(run).load().measurements
+    except (GpuEnergyError, OSError):
+        return set()  # damaged: others may have the id
+    found = set()
+    for m in measurements:
+        item = by_id.get(m.node_id.casefold())
+        for word in {name.casefold() for name in ids_of(m)} & set(words) if item else ():
+            assert item is not None
+            item.extra_keyword_matches.add(word)
+            found.add(word)
+    return found
+
+
+def _latest_runs(root: Path) -> list[Path]:
+    folder = root / HOME / "runs"
+    runs = sorted(folder.iterdir(), reverse=True) if is_folder(folder) else []
+    return [run for run in runs[:_MOST_RUNS] if is_run(run)]
+
+
+def _names(item: pytest.Item) -> Iterator[str]:
+    """The names that ``-k`` looks through."""
+    for node in item.listchain():
+        yield node.name
+    yield from item.listextrakeywords()
+
+
+def _keyword(config: pytest.Config) -> str:
+    return str(config.getoption("keyword") or "")
+
+
+def _words(expression: str) -> set[str]:
+    return {*re.findall(r"[^\s()]+", expression.casefold())} - _OPERATORS

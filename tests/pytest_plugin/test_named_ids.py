@@ -1,0 +1,107 @@
+"""Ids that are copied from a report, a table or a page can be run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Project
+
+TWO = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_scale(size, powercap, load_kernel, energy_benchmark):
+    energy_benchmark(load_kernel(f"{SOURCE}// {size}", **LAUNCH), workload=SCALE)
+"""
+DRY = ("--collect-only", "-q")
+
+
+def ids(result: pytest.RunResult) -> list[str]:
+    return [line for line in result.stdout.lines if "::" in line]
+
+
+@pytest.mark.parametrize("cap", ["300W", "450W", "current"])
+def test_an_id_runs_under_its_cap_without_the_option(project: Project, cap: str) -> None:
+    name = f"test_scale.py::test_scale[{cap}]"
+    result = project.run(name)
+    result.assert_outcomes(passed=1)
+    (measurement,) = project.report().measurements
+    assert (measurement.node_id, measurement.cap) == (name, cap)
+
+
+@pytest.mark.slow
+def test_every_id_in_a_report_can_be_run(project: Project) -> None:
+    project.module(TWO)
+    project.run("--powercap", "300W,current").assert_outcomes(passed=4)
+    for measurement in project.report().measurements:
+        assert ids(project.run(measurement.node_id, *DRY)) == [measurement.node_id]
+        assert ids(project.run("-k", measurement.node_id, *DRY)) == [measurement.node_id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "chosen"),
+    [
+        ("scale-64", ["64-300W", "64-current"]),
+        ("scale-64-300W", ["64-300W"]),
+        ("scale-scale-128-current", ["128-current"]),
+        ("scale-64-300W or scale-128-300W", ["64-300W", "128-300W"]),
+        ("not scale-64 and 300W", ["128-300W"]),
+        ("64-300W", ["64-300W"]),
+    ],
+)
+def test_k_takes_the_labels_of_the_latest_run(
+    project: Project, word: str, chosen: list[str]
+) -> None:
+    project.module(TWO)
+    project.run("--powercap", "300W,current").assert_outcomes(passed=4)
+    found = ids(project.run("-k", word, "--powercap", "300W,current", *DRY))
+    assert sorted(found) == sorted(f"test_scale.py::test_scale[{one}]" for one in chosen)
+
+
+def test_words_that_name_items_by_themselves_select_no_others(project: Project) -> None:
+    project.module(TWO.replace("def test_scale", "def test_other"), name="test_other")
+    project.run("--powercap", "current").assert_outcomes(passed=3)
+    found = ids(project.run("-k", "scale", "--powercap", "current", *DRY))  # as all labels begin
+    assert found == ["test_scale.py::test_scale[current]"]
+
+
+def test_a_cap_that_the_card_does_not_accept_is_no_item(project: Project) -> None:
+    result = project.run("test_scale.py::test_scale[5000W]")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*not found: *test_scale.py::test_scale*"])
+
+
+@pytest.mark.parametrize("word", ["nothing", "scale-999-300W", "x[", "a.py::b[c-300W]"])
+def test_a_word_that_is_no_id_selects_nothing(project: Project, word: str) -> None:
+    project.run("--powercap", "1").assert_outcomes(passed=1)
+    assert project.run("-k", word, *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_damaged_run_is_no_obstacle(project: Project) -> None:
+    project.module(TWO)
+    project.run("--powercap", "current").assert_outcomes(passed=2)
+    broken = project.path / ".gpuenergy" / "runs" / "99999999T000000-aaaaaa"
+    broken.mkdir()
+    (broken / "run.json").write_text(json.dumps({"schema_version": 99}))
+    found = ids(project.run("-k", "scale-64", "--powercap", "current", *DRY))
+    assert found == ["test_scale.py::test_scale[64-current]"]
+
+
+def test_the_option_wins_over_caps_in_ids(project: Project) -> None:
+    result = project.run("--powercap", "1", "-k", "test_scale[300W]", *DRY)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("word", ["test_scale[300W]", "test_scale.py::test_scale[300W] or nothing"])
+def test_a_cap_in_an_id_for_k_needs_no_option_either(project: Project, word: str) -> None:
+    assert ids(project.run("-k", word, *DRY)) == ["test_scale.py::test_scale[300W]"]
+
+
+def test_a_cap_alone_is_no_id_that_asks_for_it(project: Project) -> None:
+    assert project.run("-k", "300W", *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
