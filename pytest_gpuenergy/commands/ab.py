@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
+from pytest_gpuenergy.support.errors import GpuEnergyError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.ab.exhibit import Exhibit
@@ -90,9 +91,22 @@ def run(arguments: Namespace) -> int:
 
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
-    for option, value in (("-k", arguments.keyword), ("--powercap", arguments.powercap)):
+    keyword = None if arguments.keyword is None else _item_names(arguments.keyword)
+    for option, value in (("-k", keyword), ("--powercap", arguments.powercap)):
         words += [option, value] if value is not None else []
     return [*words, *arguments.paths]
+
+
+def _item_names(expression: str) -> str:
+    """The expression, with items' names for ids in the latest run, which no worktree has."""
+    from pytest_gpuenergy.report.ids import with_item_names
+    from pytest_gpuenergy.report.store import latest_run
+
+    try:
+        run = latest_run(Path.cwd())
+        return expression if run is None else with_item_names(expression, run.load().measurements)
+    except GpuEnergyError:
+        return expression  # a run that is damaged
 
 
 def _compare(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.record.measurement import Measurement
 
 _LEAST_DIGEST = 8
+_OPERATORS = ("and", "or", "not")
+_WORD = re.compile(r"[\w:+.\[\]\\/-]+")
+"""What pytest's ``-k`` takes for a word."""
 
 
 def ids_of(m: Measurement) -> Iterator[str]:
@@ -36,3 +40,22 @@ def is_named(m: Measurement, word: str) -> bool:
     if len(word) >= _LEAST_DIGEST and m.kernel.digest.startswith(word.lower()):
         return True
     return word.casefold() in map(str.casefold, ids_of(m))
+
+
+def with_item_names(expression: str, measurements: Sequence[Measurement]) -> str:
+    """An expression for ``-k`` with items' names in place of other ids of ``measurements``.
+
+    ``scale-b128-200W`` becomes ``(test_scale[b128-200W])``. A word that is part of an item's id
+    stays, since it selects that item anyway, as does one that is no id.
+    """
+
+    def named(match: re.Match[str]) -> str:
+        word = match[0]
+        part = any(word.casefold() in m.node_id.casefold() for m in measurements)
+        if part or word.casefold() in _OPERATORS:
+            return word
+        names = [m.node_id.rpartition("::")[2] for m in measurements if is_named(m, word)]
+        names = [name for name in dict.fromkeys(names) if _WORD.fullmatch(name)]
+        return f"({' or '.join(names)})" if names else word
+
+    return _WORD.sub(named, expression)

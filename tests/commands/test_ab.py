@@ -10,6 +10,8 @@ import pytest
 from small_project import INI, LINE, SLOWER
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +87,24 @@ def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixt
     assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W", "WORSE")
     assert found["interval"][1] - found["interval"][0] < 0.02
     assert document["new"]["git_revision"] == git("rev-parse", "HEAD").strip()
+
+
+def test_an_id_that_a_report_shows_chooses_its_kernel(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunInfo("a", "2026", "host", "NVIDIA H200", "GPU-0", "sm_90", True, {}, {}, {})
+    known = Measurement(
+        "test_scale.py::test_scale[b128-200W]",
+        WorkloadInfo("scale", {}, 1, 1),
+        KernelInfo("b128", "0" * 64, "source"),
+        "correct",
+        "200W",
+    )
+    RunFolder.create(repository, run).append(known)
+    change(repository, LINE, SLOWER)
+    assert ab("-k", "scale-b128-200W", "--rounds", "2", "--json", "-") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {found["kernel"] for found in document["judgements"]} == {"b128"}
 
 
 def test_a_faster_revision_is_better(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
