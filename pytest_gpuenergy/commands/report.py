@@ -247,19 +247,11 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
 def _print_summary(report: Report, sort: str) -> None:
     from pytest_gpuenergy.report.tables import best_lines, summary
 
-    run = report.run
+    rows, run, emulated = report.measurements, report.run, report.run.emulated
     width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
-    print_lines([f"{run.gpu_name}{' (emulated)' if run.emulated else ''}, run {run.run_id}"])
-    print_lines(
-        summary(
-            report.measurements,
-            emulated=run.emulated,
-            gpu_name=run.gpu_name,
-            width=width,
-            sort=sort,
-        )
-    )
-    print_lines(best_lines(report.measurements, emulated=run.emulated, width=width))
+    print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
+    print_lines(summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=run.gpu_name))
+    print_lines(best_lines(rows, emulated=emulated, width=width))
 
 
 def _load(paths: list[Path], gpu: str | None) -> list[Report]:

@@ -103,12 +103,9 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
     if emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield from wrapped(emulated_line(report.run.gpu_name), width)
     if verbosity >= 0:
+        sort, name = session.options.sort, report.run.gpu_name
         yield from summary(
-            report.measurements,
-            emulated=emulated,
-            gpu_name=report.run.gpu_name,
-            width=width,
-            sort=session.options.sort,
+            report.measurements, emulated=emulated, width=width, sort=sort, gpu_name=name
         )
     yield from best_lines(report.measurements, emulated=emulated, width=width)
     if session.options.durations:

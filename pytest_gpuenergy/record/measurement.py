@@ -44,8 +44,8 @@ class Measurement(Struct, frozen=True):
     (empty: not known, or a limit moves the clock). All figures are per launch, in ms, mJ, W,
     GFLOP/s, GFLOP/s/W and mJ ms. ``wall_s`` is the duration of the item, ``phases_s`` that of each
     of `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as
-    it does for callables, rather than a worker process (None: not recorded). ``parameters`` are
-    those of pytest's item that are plain values, by name, without the power cap.
+    it does for callables, rather than a worker process (None: not recorded).
+    ``parameters`` are those of pytest's item that are plain values, by name, without the power cap.
     """
 
     node_id: str

@@ -186,9 +186,9 @@ def summary(
     measurements: Sequence[Measurement],
     *,
     emulated: bool,
-    gpu_name: str = "",
     width: int | None = None,
     sort: str = "rank",
+    gpu_name: str = "",
 ) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
@@ -198,9 +198,9 @@ def summary(
     Args:
         measurements: of one run.
         emulated: whether its GPU is, which each title then says.
-        gpu_name: of the card whose peaks the figures are compared with.
         width: of the terminal; None where lines may have any length.
         sort: a key of `SORTS`.
+        gpu_name: of the card whose peaks the figures are compared with.
     """
     label = " (emulated)" if emulated else ""
     for (workload, cap), rows in group(measurements).items():
@@ -208,20 +208,19 @@ def summary(
         # By id, because measurements may be equal.
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
         shown = rows if len(measurements) <= ROWS_SHOWN else near
-        table, intensity = [], ""
+        table = []
         for m in arranged(shown, sort):
-            roof = roofline(m, gpu_name)
-            intensity = intensity or _intensity(roof)
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
                 table.append(Row(" ", m.kernel.label, note=m.why_no_figures))
                 continue
+            roof = roofline(m, gpu_name)
             cells = (
                 *(time(m.time_ms), energy(m.energy_mj), figures(m.edp_mj_ms)),
-                *(f"{m.power_w:.1f}", f"{m.gflops:.0f}", _short(roof.percent_of_peak)),
-                *(_short(roof.gb_s), f"{m.gflops_per_w:.2f}"),
+                *(f"{m.power_w:.1f}", f"{m.gflops:.0f}"),
+                *(_short(roof.percent_of_peak), _short(roof.gb_s), f"{m.gflops_per_w:.2f}"),
             )
-            mark = marks.get(id(m), " ")
-            table.append(Row(mark, m.kernel.label, cells, ", ".join(m.validity)))
+            table.append(Row(marks.get(id(m), " "), m.kernel.label, cells, ", ".join(m.validity)))
+        intensity = _intensity(roofline(shown[0], gpu_name)) if shown else ""
         yield from wrapped(f"{workload} at {cap}{label}{intensity}", width)
         yield from figure_table(_COLUMNS, table, width)
         left_out = len(rows) - len(shown)

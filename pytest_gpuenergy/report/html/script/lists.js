@@ -13,8 +13,8 @@ function measurements() {
     figure("gb_s"), { ...figure("flop_per_byte"), detail: true }, figure("gflops_per_w"),
     { title: "Pareto", detail: true, key: "pareto", cell: (row) => row.pareto ? "front" : row.near_pareto ? "within noise" : "" },
     { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
-    { title: "outcome", key: "outcome", wide: true, cell: (row) => row.error ? `${row.outcome}: ${row.error}`
-      : row.state === "verified" ? "verified, not measured" : row.outcome },
+    { title: "outcome", key: "outcome", wide: true, cell: (row) => row.state === "verified" ? row.error
+      : row.error ? `${row.outcome}: ${row.error}` : row.outcome },
     { title: "band", detail: true, key: "band" },
     { title: "limit (W)", detail: true, key: "limit_w", number: true, cell: (row) => digits(row.limit_w) },
     { title: "cap binding", detail: true, key: "binding", cell: (row) => row.binding === null ? "" : row.binding ? "yes" : "no" },
