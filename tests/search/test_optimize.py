@@ -175,10 +175,10 @@ class TestProof:
     def test_what_is_not_certainly_better_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def compare(_: Bench, state: State) -> Gain:
+        def compare(_: Bench, state: State, *, candidates: int) -> Gain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
-            found = Gain(id=state.id, accepted=False, rounds=6, ratios={Metric.TIME: 1.0})
-            return replace(found, ratio_intervals=about_1)
+            found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
+            return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(search, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
