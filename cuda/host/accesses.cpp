@@ -121,8 +121,15 @@ inline void access(const void* address, unsigned bytes, const void* site) {
   touch<write>(*shadow, at, bytes, site);
 }
 
+// What nobody can change, nobody waits for.
+void may_wait_for(uintptr_t at) {
+  const Shadow* shadow = shadow_of(at);
+  if (!shadow || !shadow->read_only) block_may_wait();
+}
+
 void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
   uintptr_t at = (uintptr_t)address;
+  if (!writes) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, writes, site);
   if (!shadow) return;
   if (writes && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
@@ -134,6 +141,7 @@ void strong_access(const void* address, unsigned bytes, bool writes, const void*
 // global memory may be that of several blocks.
 void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   uintptr_t at = (uintptr_t)word, place = at + 1 + (phase & 1);
+  may_wait_for(at);
   Shadow* shadow = touched(at, 8, event == phase_arrival, word);
   if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
   if (shadow && event == phase_arrival) change_atomically(*shadow, at);
@@ -175,7 +183,10 @@ void block_ends() {
   if (overwriting) settle_overwrite();
 }
 
-Traffic traffic_now() { return traffic; }
+Traffic traffic_now() {
+  traffic.barriers = barriers_passed;
+  return traffic;
+}
 
 }  // namespace
 
@@ -195,6 +206,7 @@ void cuhost_fence_proxy() { order_fence_proxy(); }
 
 void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
+  block_may_wait();
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
   if (!shadow) return;
   if (update == decides) updates_what_it_read(*shadow, at);
