@@ -4,6 +4,7 @@
 // tensor or variable, and must not race (see races.h).
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "interruptions.h"
 #include "races.h"
@@ -13,7 +14,8 @@ namespace cuhost {
 namespace {
 
 Traffic traffic;
-uint32_t last_load;  // barrier interval
+uint32_t last_load;                  // barrier interval
+std::vector<uint32_t> last_load_of;  // each block, by its slot
 
 [[noreturn]] void outside(uintptr_t at, bool write) {
   std::string what = describe_address((const void*)at, write ? "writes" : "reads");
@@ -53,6 +55,15 @@ Shadow* shadow_of(uintptr_t at) {
   return variable_shadow(at);
 }
 
+// A block that has given way to others goes on in the interval that it was in.
+void loads_in_interval() {
+  last_load = barrier_interval;
+  unsigned slot = running_slot();
+  if (slot >= last_load_of.size()) last_load_of.resize(slot + 1, ~0u);
+  traffic.load_intervals += last_load_of[slot] != barrier_interval;
+  last_load_of[slot] = barrier_interval;
+}
+
 // The tensor that contains an address, with the access to it counted. One without a site has been
 // counted before.
 Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
@@ -65,8 +76,7 @@ Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site
     uint32_t& reader = shadow.read_by[(at - shadow.low) >> 5];
     traffic.distinct_sectors += reader != block_first;
     reader = block_first;
-    traffic.load_intervals += last_load != barrier_interval;
-    last_load = barrier_interval;
+    if (last_load != barrier_interval) loads_in_interval();
     return &shadow;
   }
   return nullptr;
