@@ -173,10 +173,23 @@ class _Evaluation:
             raise KernelFault("constraints", refusal)
         with self._timed("compile"):
             self.device.compile(kernel)
+        self._check_variables(kernel, sizes)
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)
         seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
         return _Case(kernel, workload, seeds)
+
+    def _check_variables(self, kernel: AnyKernel, sizes: Sizes) -> None:
+        """The text says the same (`additions`), but it is not parsed as C++."""
+        if not (found := self.device.variable_bytes(kernel)):
+            return
+        baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
+        if found > (allowed := self.device.variable_bytes(baseline)):
+            raise KernelFault(
+                "constraints",
+                f"Its machine code has {found} bytes of variables that outlive a launch, and that "
+                f"of the baseline {allowed}: a variant may have no more.",
+            )
 
     def _check_answers(self, error: KernelFault) -> None:
         if not answers(self.device):

@@ -261,3 +261,19 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
     for own, falsified in filled:
         changed = (own != falsified).sum()
         assert 0 < changed <= np.ceil(np.sqrt(own.size))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("text_unseen")
+@pytest.mark.parametrize(("more", "outcome"), [(0, "correct"), (4, "constraints")])
+def test_machine_code_with_more_variables_than_the_baselines_is_refused(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
+) -> None:
+    def variable_bytes(_: EmulatedDevice, kernel: Any) -> int:
+        return 16 + more * (kernel.origin.details["state"] != SPEC.baseline.id)
+
+    monkeypatch.setattr(EmulatedDevice, "variable_bytes", variable_bytes)
+    launch = replace(SPEC.launch, block=(8, 8))
+    found = evaluated(device, replace(SPEC.baseline, launch=launch))
+    assert found.outcome == outcome
+    assert more == 0 or "has 20 bytes of variables" in str(found.message)
