@@ -235,3 +235,10 @@ def test_machine_code_with_more_variables_than_the_baselines_is_refused(
     found = evaluated(device, replace(SPEC.baseline, launch=launch))
     assert found.outcome == outcome
     assert more == 0 or "has 20 bytes of variables" in str(found.message)
+
+
+def test_a_module_that_is_no_python_is_refused(device: EmulatedDevice) -> None:
+    spec = replace(SPEC, language="triton", source="import triton\n")
+    found = evaluated(device, replace(spec.baseline, source="def ("), spec)
+    assert found.outcome == "compile"
+    assert found.message == "Its source cannot be used: it is no Python module (SyntaxError)."
