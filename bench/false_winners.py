@@ -1,18 +1,20 @@
 """How often a search claims a gain that is none, and how often it finds one, by simulation.
 
     python bench/false_winners.py --runs 4000
+    python bench/false_winners.py --smallest
 
 A search evaluates candidates once each, one after another, and takes the best. The best of many
-equals looks better than it is, and a card that drifts favours late or early candidates. So the
-winner is measured again, alternately with the baseline, and only that counts. The simulation knows
-which gains are true. A claim is an interval of 95 % that lies on the side of a gain altogether, so
-that 2.5 % of false claims are expected of an interval that holds.
+equals looks better than it is, and a card that drifts favours late or early candidates. So the best
+few are measured again, alternately with the baseline, until one is better, and only that counts.
+The simulation knows which gains are true. A claim is an interval that lies on the side of a gain
+altogether; a false one is a claim of a candidate that equals the baseline.
 
 ``as searched`` claims from the figures of the search itself, with the deviation between sessions
 that the gate assumes; ``alternately`` claims from the rounds, as `gpuenergy ab` does
-(`record/ratio.py`); ``allowing for what lasts`` widens that interval by the part of the deviation
-between sessions that rounds of one session may not show. The scatter is that of the project's
-intervals: see `Noise`.
+(`record/ratio.py`), both with intervals of 95 %; ``as claimed`` is what `gpuenergy optimize` does
+(`search/claim.py`). What lasts through the session is in the figures of the search and in those of
+the rounds alike, so that the search selects by it. The scatter is that of the project's intervals:
+see `Noise`.
 """
 
 from __future__ import annotations
@@ -20,22 +22,25 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from gate_simulation import TRIAL_SD_ENERGY, TRIAL_SD_TIME
 
-from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.record.estimate import WANDER
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.ratio import Sample, log_ratio, paired_log_ratio
-from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
 from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.search.claim import CONFIRMED, LASTING_SD, claimed_change
+from pytest_gpuenergy.search.comparison import ROUNDS
 from pytest_gpuenergy.support.errors import InputError
 
 TAIL = 0.025
+FOUND = 0.95
+LARGEST_GAIN = 0.2
 TURN_TRIALS = 3
 """In each turn of a round, as in `ab/rounds.py`."""
 TRIAL_SD = {
@@ -43,6 +48,8 @@ TRIAL_SD = {
     Metric.ENERGY: TRIAL_SD_ENERGY,
     Metric.EDP: math.hypot(TRIAL_SD_TIME, TRIAL_SD_ENERGY),
 }
+
+_HEADS = ("metric", "rest of the deviation", "candidates")
 
 Figures = npt.NDArray[np.float64]
 
@@ -52,10 +59,10 @@ class Noise:
     """Relative standard deviations.
 
     Attributes:
-        search: of a candidate's figure in the search.
+        search: of a candidate's figure in the search, apart from what lasts.
         turn: of the figure of one turn of a round.
-        lasting: of what a kernel keeps in all rounds of one session, and has otherwise in another.
-            Rounds cannot show it.
+        lasting: of what a kernel keeps through a session, in the search and in all rounds, and has
+            otherwise in another. Rounds cannot show it.
         allowance: for what lasts, in an interval that allows for it.
         drift: of the change that all kernels have in common, from one evaluation to the next. It
             adds up.
@@ -76,15 +83,16 @@ class Noise:
     ) -> Noise:
         """As the project's intervals have them.
 
-        A figure of the search is that of one trial in a session of its own. A turn is a loading of
-        its own, with a few trials. What deviates between sessions and is not of the loading lasts,
-        if ``lasting``.
+        A figure of the search is that of one loading and one trial, and a turn is another loading
+        with a few trials. What deviates between sessions and is not of the loading lasts through
+        the session, if ``lasting``; otherwise it differs from one figure of the search to the next,
+        and is not in the rounds.
         """
-        session, loading, trial = SAME_BOARD_SD[metric], WANDER[metric], TRIAL_SD[metric]
-        rest = math.sqrt(max(0.0, session**2 - loading**2))
+        loading, trial, rest = WANDER[metric], TRIAL_SD[metric], LASTING_SD[metric]
         turn = math.hypot(loading, trial / math.sqrt(TURN_TRIALS))
-        lasts = rest if lasting else 0.0
-        return cls(math.hypot(session, trial), turn, lasts, rest, drift, heavy_tails)
+        lasts, differs = (rest, 0.0) if lasting else (0.0, rest)
+        search = math.hypot(loading, trial, differs)
+        return cls(search, turn, lasts, rest, drift, heavy_tails)
 
     def draw(self, rng: np.random.Generator, sd: float, count: int) -> Figures:
         """Deviations of so many figures."""
@@ -102,16 +110,23 @@ class Claims:
     """Fractions of the searches.
 
     Attributes:
-        searched: the figures of the search claim a gain of the winner.
-        alternately: the rounds do.
-        widened: they do with an interval that allows for what lasts.
-        right: so does the latter, and the winner is the candidate that has the true gain.
+        searched: the figures of the search claim a gain of the best candidate.
+        alternately: the rounds do, of the first of the best for which they do.
+        claimed: the same with the intervals of `gpuenergy optimize`.
+        false: that candidate has no gain.
+        holds: the interval of the best candidate contains its true gain.
     """
 
     searched: float
     alternately: float
-    widened: float
-    right: float
+    claimed: float
+    false: float
+    holds: float
+
+    @property
+    def found(self) -> float:
+        """The gain is claimed of the candidate that has it."""
+        return self.claimed - self.false
 
 
 def simulate(
@@ -123,50 +138,79 @@ def simulate(
     gain: float,
     runs: int,
 ) -> Claims:
-    """Search, and measure the winner again.
+    """Search, and measure the best again.
 
     Args:
         rng: the source of randomness.
         noise: of all figures.
         candidates: that are evaluated, after the baseline.
-        rounds: in which winner and baseline are measured again.
+        rounds: in which a candidate and the baseline are measured again.
         gain: of one candidate, as a fraction: it needs 1 / (1 + gain) of the baseline. The others
             equal the baseline.
         runs: number of searches.
     """
-    counts = np.zeros(4)
+    counts = np.zeros(5)
     for _ in range(runs):
         true = np.zeros(1 + candidates)
         true[rng.integers(1, candidates + 1)] = -math.log1p(gain)
+        lasting = true + noise.draw(rng, noise.lasting, len(true))
         common = noise.drifted(rng, 0.0, len(true))
-        figures = true + common + noise.draw(rng, noise.search, len(true))
-        winner = 1 + int(np.argmin(figures[1:]))
-        searched = _searched(float(figures[0]), float(figures[winner]), noise)
-        ratios = _ratios(rng, noise, float(common[-1]), float(true[winner]), rounds)
-        again = paired_log_ratio(ratios, tail=TAIL).high < 0
-        widened = estimate(ratios, known_variance=2 * noise.allowance**2).high < 0
-        counts += (searched, again, widened, widened and gain > 0 and true[winner] < 0)
+        figures = lasting + common + noise.draw(rng, noise.search, len(true))
+        best = 1 + np.argsort(figures[1:])[:CONFIRMED]
+        searched = _searched(float(figures[0]), float(figures[best[0]]), noise)
+        again, holds, claimed = False, False, None
+        for one in best:
+            change = float(lasting[one] - lasting[0])
+            ratios = _ratios(rng, noise, float(common[-1]), change, rounds)
+            again = again or paired_log_ratio(ratios, tail=TAIL).high < 0
+            claim = claimed_change(ratios, noise.allowance, candidates=candidates)
+            if one == best[0]:
+                holds = claim.low <= true[one] <= claim.high
+            if claim.high < 0:
+                claimed = one
+                break
+        false = claimed is not None and not true[claimed] < 0
+        counts += (searched, again, claimed is not None, false, holds)
     return Claims(*(counts / runs).tolist())
 
 
-def _searched(base: float, winner: float, noise: Noise) -> bool:
-    samples = [Sample(math.exp(figure), 0.0, math.inf) for figure in (base, winner)]
-    return log_ratio(*samples, session_sd=noise.search, tail=TAIL).high < 0
+def _searched(base: float, best: float, noise: Noise) -> bool:
+    deviation = math.hypot(noise.search, noise.lasting)
+    samples = [Sample(math.exp(figure), 0.0, math.inf) for figure in (base, best)]
+    return log_ratio(*samples, session_sd=deviation, tail=TAIL).high < 0
 
 
 def _ratios(
-    rng: np.random.Generator, noise: Noise, start: float, true: float, rounds: int
+    rng: np.random.Generator, noise: Noise, start: float, change: float, rounds: int
 ) -> list[float]:
-    """ln(winner / baseline) of each round."""
+    """ln(candidate / baseline) of each round."""
     turns = noise.drifted(rng, start, 2 * rounds) + noise.draw(rng, noise.turn, 2 * rounds)
-    lasting = noise.draw(rng, noise.lasting, 2)
     ratios = []
     for number in range(rounds):
         first, second = float(turns[2 * number]), float(turns[2 * number + 1])
         # The baseline is first in every other round.
         difference = second - first if number % 2 == 0 else first - second
-        ratios.append(true + difference + float(lasting[1] - lasting[0]))
+        ratios.append(change + difference)
     return ratios
+
+
+def smallest_gain(
+    seed: int, noise: Noise, *, candidates: int, rounds: int, runs: int, step: float = 0.001
+) -> float:
+    """The smallest gain, in steps, that is found in `FOUND` of the searches."""
+    low, high = 0, round(LARGEST_GAIN / step)
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = simulate(
+            np.random.default_rng(seed),
+            noise,
+            candidates=candidates,
+            rounds=rounds,
+            gain=middle * step,
+            runs=runs,
+        ).found
+        low, high = (low, middle) if found >= FOUND else (middle, high)
+    return high * step
 
 
 def table(
@@ -177,32 +221,61 @@ def table(
     rounds: int,
     drift: float,
     runs: int,
+    heavy_tails: bool = False,
 ) -> str:
-    """As Markdown, for time and EDP; each row from the same seed."""
+    """Claims of each kind, as Markdown; each row from the same seed."""
     rows = []
-    for metric in (Metric.TIME, Metric.EDP):
+    for name, noise in _noises(drift, heavy_tails):
+        for count in candidates:
+            for gain in gains:
+                found = simulate(
+                    np.random.default_rng(seed),
+                    noise,
+                    candidates=count,
+                    rounds=rounds,
+                    gain=gain,
+                    runs=runs,
+                )
+                cells = [_percent(value, runs) for value in astuple(found)]
+                rows.append([*name, str(count), f"{gain:.1%}", *cells])
+    heads = [
+        *_HEADS,
+        "true gain",
+        "as searched",
+        "alternately",
+        "as claimed",
+        "claims that are false",
+        "interval holds",
+    ]
+    return markdown_table(heads, rows)
+
+
+def smallest_table(
+    seed: int,
+    *,
+    candidates: Sequence[int],
+    rounds: int,
+    drift: float,
+    runs: int,
+    heavy_tails: bool = False,
+) -> str:
+    """`smallest_gain` for each kind of noise, as Markdown."""
+    rows = []
+    for name, noise in _noises(drift, heavy_tails):
+        for count in candidates:
+            gain = smallest_gain(seed, noise, candidates=count, rounds=rounds, runs=runs)
+            rows.append([*name, str(count), f"{gain:.1%}"])
+    return markdown_table([*_HEADS, f"smallest gain found in {FOUND:.0%}"], rows)
+
+
+def _noises(drift: float, heavy_tails: bool) -> Iterator[tuple[tuple[str, str], Noise]]:
+    for metric in METRICS:
         for lasting in (False, True):
-            noise = Noise.of(metric, drift=drift, lasting=lasting)
-            for count in candidates:
-                for gain in gains:
-                    found = simulate(
-                        np.random.default_rng(seed),
-                        noise,
-                        candidates=count,
-                        rounds=rounds,
-                        gain=gain,
-                        runs=runs,
-                    )
-                    figures = (found.searched, found.alternately, found.widened, found.right)
-                    cells = [_percent(value, runs) for value in figures]
-                    kind = "lasts" if lasting else "differs between loadings"
-                    right = cells[3] if gain else ""
-                    rows.append([metric, kind, str(count), f"{gain:.0%}", *cells[:3], right])
-    heads = (
-        "metric, rest of the deviation, candidates, true gain, as searched, alternately, "
-        "allowing for what lasts, and the right one"
-    )
-    return markdown_table(heads.split(", "), rows)
+            kind = "lasts" if lasting else "differs between loadings"
+            yield (
+                (metric, kind),
+                Noise.of(metric, drift=drift, lasting=lasting, heavy_tails=heavy_tails),
+            )
 
 
 def _percent(share: float, runs: int) -> str:
@@ -220,25 +293,31 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=2000, help="Searches for each row")
     parser.add_argument("--candidates", default="10,50", help="Of a search")
     parser.add_argument("--gains", default="0,2,5", help="Of one candidate, percent")
-    parser.add_argument("--rounds", type=int, default=10, help="Of winner and baseline")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="Of winner and baseline")
     parser.add_argument(
         "--drift", type=float, default=0.1, help="Between neighbouring evaluations, percent"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--heavy-tails", action="store_true", help="Draw from Student's t")
+    parser.add_argument(
+        "--smallest", action="store_true", help="Print the smallest gains that are found instead"
+    )
     arguments = parser.parse_args(words)
     try:
         if arguments.runs < 1 or arguments.rounds < 2:
             raise InputError("A simulation needs --runs of at least 1 and --rounds of at least 2.")
-        print(
-            table(
-                arguments.seed,
-                candidates=[round(x) for x in _numbers("--candidates", arguments.candidates, 1)],
-                gains=[x / 100 for x in _numbers("--gains", arguments.gains, 0)],
-                rounds=arguments.rounds,
-                drift=arguments.drift / 100,
-                runs=arguments.runs,
-            )
+        candidates = [round(x) for x in _numbers("--candidates", arguments.candidates, 1)]
+        gains = [x / 100 for x in _numbers("--gains", arguments.gains, 0)]
+        found = partial(
+            smallest_table if arguments.smallest else partial(table, gains=gains),
+            arguments.seed,
+            candidates=candidates,
+            rounds=arguments.rounds,
+            drift=arguments.drift / 100,
+            runs=arguments.runs,
+            heavy_tails=arguments.heavy_tails,
         )
+        print(found())
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,6 +4,7 @@
 // tensor or variable, and must not race (see races.h).
 #include <cstdio>
 #include <cstring>
+#include <vector>
 
 #include "interruptions.h"
 #include "races.h"
@@ -13,7 +14,8 @@ namespace cuhost {
 namespace {
 
 Traffic traffic;
-uint32_t last_load;  // barrier interval
+uint32_t last_load;                  // barrier interval
+std::vector<uint32_t> last_load_of;  // each block, by its slot
 
 [[noreturn]] void outside(uintptr_t at, bool write) {
   std::string what = describe_address((const void*)at, write ? "writes" : "reads");
@@ -53,6 +55,15 @@ Shadow* shadow_of(uintptr_t at) {
   return variable_shadow(at);
 }
 
+// A block that has given way to others goes on in the interval that it was in.
+void loads_in_interval() {
+  last_load = barrier_interval;
+  unsigned slot = running_slot();
+  if (slot >= last_load_of.size()) last_load_of.resize(slot + 1, ~0u);
+  traffic.load_intervals += last_load_of[slot] != barrier_interval;
+  last_load_of[slot] = barrier_interval;
+}
+
 // The tensor that contains an address, with the access to it counted. One without a site has been
 // counted before.
 Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
@@ -65,8 +76,7 @@ Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site
     uint32_t& reader = shadow.read_by[(at - shadow.low) >> 5];
     traffic.distinct_sectors += reader != block_first;
     reader = block_first;
-    traffic.load_intervals += last_load != barrier_interval;
-    last_load = barrier_interval;
+    if (last_load != barrier_interval) loads_in_interval();
     return &shadow;
   }
   return nullptr;
@@ -121,8 +131,15 @@ inline void access(const void* address, unsigned bytes, const void* site) {
   touch<write>(*shadow, at, bytes, site);
 }
 
+// What nobody can change, nobody waits for.
+void may_wait_for(uintptr_t at) {
+  const Shadow* shadow = shadow_of(at);
+  if (!shadow || !shadow->read_only) block_may_wait();
+}
+
 void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
   uintptr_t at = (uintptr_t)address;
+  if (!writes) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, writes, site);
   if (!shadow) return;
   if (writes && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
@@ -134,6 +151,7 @@ void strong_access(const void* address, unsigned bytes, bool writes, const void*
 // global memory may be that of several blocks.
 void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   uintptr_t at = (uintptr_t)word, place = at + 1 + (phase & 1);
+  may_wait_for(at);
   Shadow* shadow = touched(at, 8, event == phase_arrival, word);
   if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
   if (shadow && event == phase_arrival) change_atomically(*shadow, at);
@@ -175,7 +193,10 @@ void block_ends() {
   if (overwriting) settle_overwrite();
 }
 
-Traffic traffic_now() { return traffic; }
+Traffic traffic_now() {
+  traffic.barriers = barriers_passed;
+  return traffic;
+}
 
 }  // namespace
 
@@ -195,6 +216,7 @@ void cuhost_fence_proxy() { order_fence_proxy(); }
 
 void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
+  block_may_wait();
   Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
   if (!shadow) return;
   if (update == decides) updates_what_it_read(*shadow, at);

@@ -55,6 +55,7 @@ struct Block {
   int in_vain;             // how often threads have tried since a phase has ended
   bool stuck;              // no thread could run when it was last its turn: only others can end its wait
   uint64_t slice;          // turns it may take before other blocks run
+  bool may_wait;           // it has read again what others can change; always true where that is not checked
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
   std::vector<char> shared;  // the contents of its shared memory while another block runs
   std::shared_ptr<Team> team;

@@ -86,13 +86,48 @@ void run_all(const Launch& launch, const Sample* except, uint64_t stride) {
 // A block costs about as much as this many accesses, apart from its own.
 constexpr uint64_t block_accesses = 64;
 
-void print_profile(uint64_t blocks, uint64_t barriers) {
-  Traffic t = cuhost_hooks.traffic();
+Traffic sum(Traffic one, const Traffic& other, uint64_t sign) {
+  one.global_read += sign * other.global_read;
+  one.global_written += sign * other.global_written;
+  one.shared_read += sign * other.shared_read;
+  one.shared_written += sign * other.shared_written;
+  one.distinct_sectors += sign * other.distinct_sectors;
+  one.load_intervals += sign * other.load_intervals;
+  one.barriers += sign * other.barriers;
+  return one;
+}
+
+// What the blocks that have ended have accessed. Blocks that may wait for others take turns, and
+// what has begun and not ended must not count.
+class Ended {
+ public:
+  uint64_t blocks = 0;
+  Traffic traffic{};
+
+  // A block has run, the one with this slot.
+  void add(unsigned slot, bool has_ended) {
+    Traffic after = cuhost_hooks.traffic();
+    if (slot >= begun.size()) begun.resize(slot + 1);
+    begun[slot] = sum(sum(begun[slot], after, 1), before, (uint64_t)-1);
+    before = after;
+    if (!has_ended) return;
+    traffic = sum(traffic, begun[slot], 1);
+    begun[slot] = {};
+    ++blocks;
+  }
+
+ private:
+  std::vector<Traffic> begun;  // by slot
+  Traffic before = cuhost_hooks.traffic();
+};
+
+void print_profile(const Ended& ended) {
+  const Traffic& t = ended.traffic;
   printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token,
-         (unsigned long long)blocks,
+         (unsigned long long)ended.blocks,
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
-         (unsigned long long)barriers, static_shared_bytes(),
+         (unsigned long long)t.barriers, static_shared_bytes(),
          (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals);
   const WarpTally* warps = cuhost_hooks.warps();
   for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
@@ -108,23 +143,25 @@ bool check(const Launch& launch, bool last, bool reports) {
   cuhost_hooks.launch_begins(launch);
   Sample sample(clusters_of(launch, *entry));
   Resident resident(scheduler);
-  uint64_t barriers = barriers_passed, blocks = 0;
+  Ended ended;
   bool profiled = false;
   while (Resident::Step step = resident.run_one(sample, plan.order_seed ^ (sample.size() & 1))) {
     if (!last && resident.any_gave_way()) sample.take_all();
+    if (step == Resident::ended) cuhost_hooks.block_ends();
+    ended.add(resident.last_slot(), step == Resident::ended);
     if (step != Resident::ended) continue;
-    cuhost_hooks.block_ends();
-    ++blocks;
+    uint64_t blocks = ended.blocks;
     uint64_t accesses = cuhost_hooks.traffic().accesses;
     if (!profiled && (blocks == plan.profiled_blocks || accesses > plan.profiled_accesses)) {
-      if (reports) print_profile(blocks, barriers_passed - barriers);
+      if (reports) print_profile(ended);
       cuhost_hooks.profiled();
       profiled = true;
     }
     if (profiled && accesses + blocks * block_accesses > plan.access_budget) sample.end();
   }
   cuhost_hooks.launch_ends();
-  if (reports && !profiled) print_profile(blocks, barriers_passed - barriers);
+  if (reports && !profiled) print_profile(ended);
+  uint64_t blocks = ended.blocks;
   if (reports) printf(" %llu\n", (unsigned long long)blocks);
   if (last || blocks == blocks_of(launch.grid)) return blocks == blocks_of(launch.grid);
   // Later launches need all results of this one: run the other blocks unchecked.

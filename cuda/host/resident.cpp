@@ -40,6 +40,7 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   if (!block && waiting.size() + blocks_of(cluster) <= most) block = begun(blocks, order_seed);
   if (!block && !waiting.empty()) block = take_waiting(0);
   if (!block) return nothing_left;
+  last = block->slot;
   bool has_ended = proceed(*block);
   check_shared(scheduler.checked);  // the check catches accesses beside static variables itself
   if (has_ended) {

@@ -19,6 +19,7 @@ class Resident {
   // Begins a block of `blocks`, whose threads start in the order of the seed, or goes on with one.
   Step run_one(Blocks& blocks, uint64_t order_seed);
   bool any_gave_way() const { return given_way; }
+  unsigned last_slot() const { return last; }  // of the block that ran last
 
  private:
   const Scheduler& scheduler;
@@ -27,6 +28,7 @@ class Resident {
   uint64_t ended_blocks = 0, in_vain = 0;  // slices since a block has begun or ended
   uint64_t stuck = 0;                      // slices since any thread has run
   bool given_way = false, told = false;
+  unsigned last = 0;
   std::deque<Block*> waiting;              // the longest first
   Block* holder = nullptr;                 // whose contents shared memory holds
 

@@ -141,6 +141,7 @@ struct Scheduler {
 void give_way(uint64_t blocks);         // lets other threads run, and so many other blocks
 unsigned running_slot();                // of the running block, see block.h
 uint64_t running_block();               // its number, likewise
+void block_may_wait();                  // the running block may wait for others from now on
 bool on_fiber_stack(const void* address);
 bool beyond_fiber_stack(const void* address);
 Index index_of(unsigned flat, Index extent);
@@ -168,6 +169,7 @@ struct Traffic {
   uint64_t global_read, global_written, shared_read, shared_written, accesses;
   uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
   uint64_t load_intervals;    // barrier intervals in which a block reads global memory
+  uint64_t barriers;          // that a block passes
 };
 
 // warps.cpp, likewise

@@ -219,6 +219,8 @@ unsigned running_slot() { return now->slot; }
 
 uint64_t running_block() { return now->number; }
 
+void block_may_wait() { now->may_wait = true; }
+
 void update_stamp() {
   thread_stamp = (uint64_t)barrier_interval << 32 |
                  (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
@@ -257,6 +259,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.step = block.thread_count;  // no pass is in progress while threads are started
   block.slice = std::max(shortest_slice, slice_per_thread * (uint64_t)block.thread_count);
   block.pause = 1;
+  block.may_wait = !scheduler.checked;
 }
 
 bool proceed(Block& block) {
@@ -273,7 +276,7 @@ bool proceed(Block& block) {
       release_barrier();
       if (block.shuffled) shuffle();
     }
-    if (giving_way || cuhost_turns > slice) {
+    if (giving_way || (block.may_wait && cuhost_turns > slice)) {
       uint64_t most = longest_slices * slice_per_thread * (uint64_t)block.thread_count;
       if (!giving_way) block.slice = std::max(slice, std::min(2 * slice, most));
       return false;

@@ -47,12 +47,23 @@ class Turns:
 
         A flagged reading, or ``flags``, widen the intervals.
         """
-        found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
-        doubts = doubts_of_flags(sorted({*found, *flags}))
+        doubts = self.doubts(flags)
         return [
             self._judge(exhibit, metric, limit, comparisons, doubts)
             for metric, limit in settings.limits.items()
         ]
+
+    def doubts(self, flags: Sequence[str] = ()) -> tuple[Doubt, ...]:
+        """The doubt for the flags of all readings, and for ``flags``."""
+        found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
+        return doubts_of_flags(sorted({*found, *flags}))
+
+    def log_figures(self, metric: Metric) -> tuple[list[float], list[float]]:
+        """The logarithms of both versions' figures, one for each round."""
+        base, head = (
+            [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
+        )
+        return base, head
 
     def _judge(
         self,
@@ -62,9 +73,7 @@ class Turns:
         comparisons: int,
         doubts: tuple[Doubt, ...],
     ) -> Judgement:
-        base, head = (
-            [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
-        )
+        base, head = self.log_figures(metric)
         ratios = [later - earlier for earlier, later in zip(base, head, strict=True)]
         change = paired_log_ratio(ratios, tail=tail_of(comparisons))
         return Judgement(

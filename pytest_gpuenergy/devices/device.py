@@ -211,6 +211,17 @@ class Device(ABC):
         """
         return frozenset()
 
+    def variable_bytes(
+        self,
+        kernel: AnyKernel,  # noqa: ARG002 -- for devices that can look
+    ) -> int:
+        """Bytes of variables in the machine code of a kernel that outlive a launch, where known.
+
+        Raises:
+            KernelFault: the kernel does not compile.
+        """
+        return 0
+
     def listings(
         self,
         kernel: AnyKernel,  # noqa: ARG002 -- for devices whose compiler gives some

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels.kernel import check_source, is_entry
-from pytest_gpuenergy.search.data import inline_data
+from pytest_gpuenergy.search.data import check_constant, inline_data
 from pytest_gpuenergy.search.layout import layout_of
 from pytest_gpuenergy.search.reference import BUILTINS
 from pytest_gpuenergy.search.sizes import FUNCTIONS, evaluate
@@ -50,7 +50,7 @@ def check_spec(spec: KernelSpec) -> None:
     _check_amounts(spec)
     _check_reference(spec)
     for sizes in spec.sizes:
-        _check_with(spec, sizes)
+        check_with(spec, sizes)
 
 
 def _check_names(spec: KernelSpec) -> None:
@@ -172,8 +172,13 @@ def _free_names(tree: ast.AST) -> set[str]:
     return {node.id for node in names} - bound
 
 
-def _check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
-    """What depends on the sizes."""
+def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
+    """Check what depends on the sizes.
+
+    Raises:
+        FormError: something is wrong; the message is a clause.
+        InputError: an expression cannot be computed.
+    """
     launch = spec.launch
     names = {**sizes, **launch.constants}
     threads = block_names(launch.block)
@@ -186,10 +191,13 @@ def _check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
             raise FormError(f"{what} is {found} instead of a number from 0")
     for tensor in spec.tensors:
         layout = layout_of(tensor, names)
-        if layout.span * stored_as(tensor.dtype).itemsize > _LARGEST_TENSOR_BYTES:
+        elements = max(layout.span, math.prod(layout.shape))
+        if elements * stored_as(tensor.dtype).itemsize > _LARGEST_TENSOR_BYTES:
             raise FormError(f"tensor {tensor.name} takes more than 64 GiB")
         if tensor.data is not None:
             inline_data(tensor, layout.shape)
+        elif tensor.role == "input":
+            check_constant(tensor, layout.shape)
     for scalar in spec.scalars:
         scalar_of(scalar, names)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import Turns, take_turns
@@ -11,13 +12,14 @@ from pytest_gpuenergy.control.setpoint import CURRENT
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import describe_workload
 from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict, count_comparisons
+from pytest_gpuenergy.gate.doubt import widened
+from pytest_gpuenergy.gate.verdict import Verdict, decide
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.search.claim import LASTING_SD, claimed_change
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.search_state import Gain
@@ -26,11 +28,15 @@ from pytest_gpuenergy.support.scratch import disk_folder
 
 ROUNDS = 6
 TIMEOUT_S = 60.0
-_SETTINGS = GateSettings(limits=dict.fromkeys(METRICS, 0.0))
 
 
-def compare(bench: Bench, state: State) -> Gain:
+def compare(bench: Bench, state: State, *, candidates: int = 1) -> Gain:
     """Measure a state and the baseline alternately, both verified after each turn.
+
+    Args:
+        bench: where.
+        state: the variant.
+        candidates: among which it is the best, see `claimed_change`.
 
     Raises:
         DeviceError: the device does not respond.
@@ -39,9 +45,38 @@ def compare(bench: Bench, state: State) -> Gain:
     with bench.device.twin() as device, disk_folder() as folder:
         base, head = (_exhibit(bench, device, folder, one) for one in (bench.spec.baseline, state))
         turns = take_turns(device, base, head, rounds=ROUNDS, timeout_s=TIMEOUT_S)
-        if problem := turns.base_fault or turns.problem:
-            return Gain(id=state.id, accepted=False, rounds=0, message=problem)
-        return _gain(bench, state, head, turns)
+    if problem := turns.base_fault or turns.problem:
+        return Gain(id=state.id, accepted=False, rounds=0, message=problem)
+    return gain_of(state.id, turns, bench.objective, candidates)
+
+
+def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> Gain:
+    """What the rounds say of a variant that is the best of so many candidates."""
+    figures = {metric: turns.log_figures(metric) for metric in METRICS}
+    changes = {
+        metric: claimed_change(
+            [new - old for old, new in zip(base, head, strict=True)],
+            LASTING_SD[metric],
+            candidates=candidates,
+        )
+        for metric, (base, head) in figures.items()
+    }
+    doubts = turns.doubts()
+    verdict = decide(widened(changes[objective], doubts, objective), 0.0)
+    return Gain(
+        id=state_id,
+        accepted=verdict is Verdict.BETTER,
+        rounds=len(turns.base),
+        candidates=candidates,
+        ratios={metric: math.exp(change.value) for metric, change in changes.items()},
+        ratio_intervals={
+            metric: Interval(math.exp(change.low), math.exp(change.high))
+            for metric, change in changes.items()
+        },
+        baseline={metric: math.exp(fmean(base)) for metric, (base, _) in figures.items()},
+        variant={metric: math.exp(fmean(head)) for metric, (_, head) in figures.items()},
+        reasons=tuple(doubt.reason for doubt in doubts),
+    )
 
 
 def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibit:
@@ -58,23 +93,3 @@ def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibi
         cap=CURRENT.label,
     )
     return Exhibit(draft, read_job(folder, name))
-
-
-def _gain(bench: Bench, state: State, exhibit: Exhibit, turns: Turns) -> Gain:
-    found: dict[Metric, Judgement] = {
-        one.metric: one for one in turns.judge(exhibit, _SETTINGS, count_comparisons(1, _SETTINGS))
-    }
-    changes = {metric: one.change for metric, one in found.items() if one.change is not None}
-    return Gain(
-        id=state.id,
-        accepted=found[bench.objective].verdict is Verdict.BETTER,
-        rounds=ROUNDS,
-        ratios={metric: math.exp(change.value) for metric, change in changes.items()},
-        ratio_intervals={
-            metric: Interval(math.exp(change.low), math.exp(change.high))
-            for metric, change in changes.items()
-        },
-        baseline={metric: one.base for metric, one in found.items() if one.base is not None},
-        variant={metric: one.new for metric, one in found.items() if one.new is not None},
-        reasons=tuple(dict.fromkeys(reason for one in found.values() for reason in one.reasons)),
-    )

@@ -13,7 +13,15 @@ import numpy as np
 
 from pytest_gpuenergy.search.spec import TensorSpec
 from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
+from pytest_gpuenergy.workloads.number_types import (
+    Array,
+    is_floating,
+    largest,
+    least,
+    numbers,
+    rounded_to,
+    stored_as,
+)
 
 _LARGEST_BYTES = 1 << 28
 _CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
@@ -34,11 +42,28 @@ def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:
         return inline_data(tensor, shape)
     if tensor.init not in _CONSTANT:
         return None
+    check_constant(tensor, shape)
     values = _CONSTANT[tensor.init](tensor, shape)
     if is_floating(tensor.dtype):
         return rounded_to(values, tensor.dtype)
     found: Array = values.astype(tensor.dtype)
     return found
+
+
+def check_constant(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Check that the dtype can represent the values of ``full`` and ``arange``.
+
+    Raises:
+        FormError: it cannot.
+    """
+    values = {"full": tensor.value, "arange": float(math.prod(shape) - 1)}
+    value = values.get(tensor.init, 0.0)
+    whole = is_floating(tensor.dtype) or value.is_integer()
+    if not whole or not least(tensor.dtype) <= value <= largest(tensor.dtype):
+        raise FormError(
+            f"tensor {tensor.name} has the init {tensor.init} with {value:g}, which "
+            f"{tensor.dtype} cannot represent"
+        )
 
 
 def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
@@ -59,9 +84,11 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
         raise FormError(
             f"the data of tensor {tensor.name} is no list of numbers with the shape {shape}"
         )
-    if is_floating(tensor.dtype):
-        return rounded_to(values.astype(np.float64), tensor.dtype)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        if is_floating(tensor.dtype):
+            rounded = rounded_to(values.astype(np.float64), tensor.dtype)
+            _check_finite(tensor, rounded)
+            return rounded
         found: Array = values.astype(tensor.dtype)
     if (found != values).any():
         raise FormError(
@@ -86,9 +113,19 @@ def _unpacked(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
         raise FormError(
             f"the data of tensor {tensor.name} is not base64 of zlib-compressed bytes"
         ) from None
-    if len(plain) != wanted or not unpacker.eof:
+    if len(plain) != wanted or not unpacker.eof or unpacker.unused_data:
         raise FormError(
             f"the data of tensor {tensor.name} does not have the {wanted} bytes of {tensor.dtype} "
             f"{shape}"
         )
-    return np.frombuffer(plain, dtype).reshape(shape).copy()
+    values = np.frombuffer(plain, dtype).reshape(shape).copy()
+    if is_floating(tensor.dtype):
+        _check_finite(tensor, values)
+    return values
+
+
+def _check_finite(tensor: TensorSpec, values: Array) -> None:
+    if not np.isfinite(numbers(values, tensor.dtype)).all():
+        raise FormError(
+            f"the data of tensor {tensor.name} has numbers that are no finite {tensor.dtype}"
+        )

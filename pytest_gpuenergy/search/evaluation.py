@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 
 from pytest_gpuenergy.devices.device import Device, Repeater
@@ -22,14 +23,18 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.peaks import peaks_of
+from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.kernel import kernel_of
+from pytest_gpuenergy.search.memory import check_fits
+from pytest_gpuenergy.search.other_sizes import Sizes, has_others, other_sizes
 from pytest_gpuenergy.search.reference import BaselineOutputs
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 
 _TURNS = 3
 """Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""
@@ -72,6 +77,16 @@ class Bench:
         many = LARGEST_SEED - len(SEEDS)
         return tuple(len(SEEDS) + secrets.randbelow(many) for _ in range(_TURNS))
 
+    @cached_property
+    def other_sizes(self) -> Sizes | None:
+        """Sizes that the spec does not list, see `other_sizes.other_sizes`."""
+        draw = random.Random(self.hidden_seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
+        with self.device.twin() as device:
+            baseline = _Evaluation(self, device, self.spec.baseline)
+            if not has_others(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
+                return None
+            return other_sizes(self.spec, draw, baseline.is_right)
+
     def workload(self, sizes: Mapping[str, int], device: Device) -> SpecWorkload:
         """The workload with one set of sizes; the baseline is its reference if need be."""
         if self.spec.reference:
@@ -102,21 +117,24 @@ class _Evaluation:
         floor = 0.0
         time_ms = power_w = None
         fault: KernelFault | None = None
+        others = None
         try:
+            _check_text(self.state, self.bench.spec.baseline)
             cases = [self._case(sizes) for sizes in self.bench.spec.sizes]
+            others = self.bench.other_sizes
+            unlisted = [] if others is None else [self._unlisted(others)]
             seed = self.bench.hidden_seeds(f"{self.state.id} time")[0]
-            self._prepare(cases, seed)
+            self._prepare([*cases, *unlisted], seed)
             for case in cases:
                 self._verify(case)
+            for case in unlisted:
+                with _untold():
+                    self._verify(case)
             floor = floor_ms(cases[0].workload, peaks_of(self.device.name))
             time_ms, power_w = self._figures(cases[0], seed)
             _check_plausible(time_ms, floor, self.device)
         except KernelFault as error:
-            if not answers(self.device):
-                raise DeviceError(
-                    f"{self.device.name} does not respond any more ({error}): check it with "
-                    "nvidia-smi, then continue with --resume."
-                ) from None
+            self._check_answers(error)
             fault, time_ms, power_w = error, None, None
         return Result(
             id=self.state.id,
@@ -129,18 +147,57 @@ class _Evaluation:
             floor_ms=floor,
             message=None if fault is None else str(fault),
             correctness=self.correctness,
+            other_sizes=None if fault or others is None else dict(others),
             steps_s={name: round(seconds, 3) for name, seconds in self.steps_s.items()},
         )
 
-    def _case(self, sizes: Mapping[str, int]) -> _Case:
+    def is_right(self, sizes: Sizes) -> bool:
+        """Whether the state is correct with these sizes; nothing is timed."""
+        try:
+            case = self._case(sizes)
+            self._prepare([case], case.seeds[0])
+            self._verify(case)
+        except KernelFault as error:
+            self._check_answers(error)
+            return False
+        except InputError:  # such as a reference that is made for the listed sizes
+            return False
+        return True
+
+    def _unlisted(self, sizes: Sizes) -> _Case:
+        with _untold():
+            return self._case(sizes)
+
+    def _case(self, sizes: Sizes) -> _Case:
         kernel = kernel_of(self.bench.spec, self.state, sizes)
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
         with self._timed("compile"):
             self.device.compile(kernel)
+        self._check_variables(kernel, sizes)
         workload = self.bench.workload(sizes, self.device)
+        check_fits(workload)
         seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
         return _Case(kernel, workload, seeds)
+
+    def _check_variables(self, kernel: AnyKernel, sizes: Sizes) -> None:
+        """The text says the same (`additions`), but it is not parsed as C++."""
+        if not (found := self.device.variable_bytes(kernel)):
+            return
+        baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
+        if found > (allowed := self.device.variable_bytes(baseline)):
+            raise KernelFault(
+                "constraints",
+                f"Its machine code has {found} bytes of variables that outlive a launch, and that "
+                f"of the baseline {allowed}: a variant may have no more.",
+            )
+
+    def _check_answers(self, error: KernelFault) -> None:
+        if not answers(self.device):
+            raise DeviceError(
+                f"{self.device.name} does not respond any more ({error}): check it with "
+                "nvidia-smi, then continue with --resume."
+            ) from None
 
     def _prepare(self, cases: Sequence[_Case], seed: int) -> None:
         """Give the candidate a process of its own, after the baseline if that is the reference.
@@ -208,6 +265,32 @@ class _Evaluation:
             yield
         finally:
             self.steps_s[step] = self.steps_s.get(step, 0.0) + perf_counter() - began
+
+
+def _check_text(state: State, baseline: State) -> None:
+    try:
+        added = additions(state, baseline)
+    except ModuleError as error:
+        raise KernelFault("compile", f"Its source cannot be used: {error}.") from None
+    if added:
+        raise KernelFault(
+            "constraints",
+            f"Its source adds {', '.join(sorted(added))}: a variant may have nothing that outlives "
+            "a launch or reads a clock, and no Python that Triton does not compile.",
+        )
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Keep the sizes secret: whoever writes the next variant may read what is said of this one."""
+    try:
+        yield
+    except KernelFault as fault:
+        raise KernelFault(
+            fault.outcome,
+            "It fails for sizes between those that the spec lists, which are drawn and not told: "
+            'it must be right for all of them, or the spec must say "other_sizes": false.',
+        ) from None
 
 
 def _check_plausible(time_ms: float, floor: float, device: Device) -> None:

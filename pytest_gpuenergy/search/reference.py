@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pytest_gpuenergy.engine.verification import arenas_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.search.layout import Layout
+from pytest_gpuenergy.support.endless import EndlessError, ended_after
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.number_types import Array, numbers, stored
 from pytest_gpuenergy.workloads.workload import IoContract
@@ -25,6 +26,10 @@ BUILTINS = frozenset(
     }
 )
 """What expressions can use of Python's own functions."""
+
+
+LONGEST_S = 600.0
+"""For an expression; what takes longer would not end."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class Expressions:
     texts: Mapping[str, str]
     names: Mapping[str, object]
     layouts: Mapping[str, Layout]
+    _endless: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Those that did not end: nobody waits for them twice."""
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs in float64, as buffers.
@@ -47,14 +54,26 @@ class Expressions:
         Raises:
             InputError: an expression fails, or gives something of another shape.
         """
-        views = {name: self.layouts[name].view(value) for name, value in inputs.items()}
+        views = {name: _constant(self.layouts[name].view(v)) for name, v in inputs.items()}
         known = {"np": np, **self.names, **views}
         return {name: self._one(name, text, dict(known)) for name, text in self.texts.items()}
 
     def _one(self, name: str, text: str, known: dict[str, Any]) -> Array:
         layout = self.layouts[name]
         try:
-            found = np.asarray(eval(text.strip(), known), dtype=np.float64)  # noqa: S307 -- trusted
+            if name in self._endless:
+                raise EndlessError
+            with ended_after(LONGEST_S):
+                value = eval(text.strip(), known)  # noqa: S307 -- trusted
+            if np.iscomplexobj(value):
+                raise TypeError("complex numbers")
+            found = np.asarray(value, dtype=np.float64)
+        except EndlessError:
+            self._endless.add(name)
+            raise InputError(
+                f"The reference of {name} takes longer than {LONGEST_S:g} s: mend the expression "
+                "in the spec, or give smaller sizes."
+            ) from None
         except Exception as error:  # whatever the expression raises
             raise InputError(
                 f"The reference of {name} fails ({type(error).__name__}: {error}): mend the "
@@ -67,6 +86,14 @@ class Expressions:
             )
         buffer: Array = layout.buffer(found)
         return buffer
+
+
+def _constant(array: Array) -> Array:
+    """A view through which nothing can be changed."""
+    view = array.view()
+    if isinstance(view, np.ndarray):  # there is no such thing on a GPU
+        view.flags.writeable = False
+    return view
 
 
 class BaselineOutputs:

@@ -27,6 +27,8 @@ class Result(Struct, frozen=True, kw_only=True):
         floor_ms: the least time by the card's peaks; 0 if they are not known.
         message: why it is refused.
         correctness: on each set of sizes, by the name of its workload.
+        other_sizes: that the spec does not list and it was verified on too; None if the spec allows
+            none, the baseline is correct on none that were tried, or it is refused.
         steps_s: wall time of each step.
         schema_version: of this record.
     """
@@ -41,6 +43,7 @@ class Result(Struct, frozen=True, kw_only=True):
     floor_ms: NotNegative = 0.0
     message: str | None = None
     correctness: dict[str, Correctness] = {}
+    other_sizes: dict[str, int] | None = None
     steps_s: dict[str, float] = {}
     schema_version: int = RESULT_VERSION
 

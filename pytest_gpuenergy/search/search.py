@@ -14,6 +14,7 @@ from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.search.claim import CONFIRMED
 from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.evaluation import Bench
@@ -33,9 +34,6 @@ from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tuning.raw_log import writing
-
-_CONFIRMED = 3
-"""The best variants, at most, that are measured alternately with the baseline until one is kept."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ class Search:
         """Measure the best variants alternately with the baseline, until one is better."""
         baseline = self.bench.spec.baseline.id
         best, gains = baseline, []
-        for node in _by_cost(self.state.nodes)[:_CONFIRMED]:
+        for node in _by_cost(self.state.nodes)[:CONFIRMED]:
             if node.id == baseline:
                 break
             gains.append(self._gain(node))
@@ -207,12 +205,12 @@ class Search:
         self._write()
 
     def _gain(self, node: Node) -> Gain:
-        gain = self.folder.known_gain(node.id)
-        if gain is None:
+        gain, candidates = self.folder.known_gain(node.id), self.state.builds
+        if gain is None or gain.candidates < candidates:
             name = self.bench.spec.name
             self.tell(f"{name}: measuring {node.id} alternately with the baseline")
             with writing(self.folder.path):
-                gain = compare(self.bench, self._states[node.id])
+                gain = compare(self.bench, self._states[node.id], candidates=candidates)
             self.folder.keep_gain(gain)
         self.folder.event("compared", **_fields(gain))
         return gain

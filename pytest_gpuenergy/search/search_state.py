@@ -69,8 +69,10 @@ class Gain(Struct, frozen=True, kw_only=True):
         id: of the variant.
         accepted: whether it is better in the objective, by the whole interval.
         rounds: how often each was measured.
+        candidates: among which the variant was the best; the intervals are the wider the more.
         ratios: by metric, the variant's figure divided by the baseline's, with an interval.
-        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %.
+        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %,
+            also where a part of what differs between sessions lasts through one.
         baseline: by metric, the baseline's figure, in ms, mJ or mJ ms.
         variant: likewise of the variant.
         reasons: why an interval is wider than the scatter of the rounds.
@@ -80,6 +82,7 @@ class Gain(Struct, frozen=True, kw_only=True):
     id: str
     accepted: bool
     rounds: int
+    candidates: int = 1
     ratios: dict[Metric, float] = {}
     ratio_intervals: dict[Metric, Interval] = {}
     baseline: dict[Metric, float] = {}

@@ -56,6 +56,8 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         arguments: names of tensors and scalars, in the order of the entry's parameters.
         sizes: one or more sets of sizes, each with the same names. The first is measured; all are
             verified.
+        other_sizes: whether sizes between the listed ones are allowed; every variant is then
+            verified on a set of them that it cannot know.
         reference: a NumPy expression for each output, by its name, of the inputs and scalars;
             empty if the baseline itself is the reference.
         reduction_length: how many products are summed for an output, for the error bound; see
@@ -76,6 +78,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     file: str = ""
     scalars: tuple[ScalarSpec, ...] = ()
     sizes: tuple[dict[str, int], ...] = ({},)
+    other_sizes: bool = True
     reference: dict[str, str] = {}
     reduction_length: Size = 1
     tolerance: float | None = None

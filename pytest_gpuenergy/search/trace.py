@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.search.kernel import macros
+from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
@@ -49,6 +50,8 @@ def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
     yield ""
     limit = "" if identity.power_limit_w is None else f" under {identity.power_limit_w:g} W"
     yield f"On {where if identity.emulated else identity.gpu}{limit}, minimizing {metric.label}."
+    if not has_others(spec):
+        yield "No sizes but the listed ones are allowed: a variant may be right for these alone."
     yield ""
     yield f"| variant | from | move | outcome | {metric.label} ({metric.unit}) | of baseline |"
     yield "|---|---|---|---|---|---|"

@@ -18,6 +18,21 @@ def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
     Args:
         content: of the file, little-endian.
     """
+    for name, header in _headers(content):
+        yield name, _content(content, header)
+
+
+def section_sizes(content: bytes) -> Iterator[tuple[str, int]]:
+    """Name and size in memory of each section, also of those that the file has no content of.
+
+    Args:
+        content: see `sections`.
+    """
+    for name, header in _headers(content):
+        yield name, header[5]
+
+
+def _headers(content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
     try:
         if not content.startswith(_MAGIC):
             return
@@ -27,8 +42,7 @@ def sections(content: bytes) -> Iterator[tuple[str, bytes]]:
     except (struct.error, IndexError):
         return
     for header in headers:
-        name = names[header[0] :].partition(b"\0")[0].decode(errors="replace")
-        yield name, _content(content, header)
+        yield names[header[0] :].partition(b"\0")[0].decode(errors="replace"), header
 
 
 def _content(content: bytes, header: tuple[int, ...]) -> bytes:

@@ -91,7 +91,8 @@ class Scalar:
             )
         dtype = np.dtype(self.dtype)
         if dtype.kind == "f":
-            good = isinstance(self.value, Real)
+            limit = float(np.finfo(dtype).max)
+            good = isinstance(self.value, Real) and not limit < abs(self.value) < math.inf
         else:
             low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             good = isinstance(self.value, Integral) and low <= self.value <= high

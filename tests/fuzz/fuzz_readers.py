@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import shutil
 import warnings
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from kernel_specs import SCALE
+from kernel_specs import SCALE, SOURCE
 from profiler_traces import layer as trace_of_a_layer
 from profiler_traces import write as write_trace
 
@@ -40,7 +44,8 @@ from pytest_gpuenergy.report.legacy import load_legacy
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
+from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4
 from pytest_gpuenergy.search.workload import workload_of
 from pytest_gpuenergy.support.json_input import read_unpacked
 from pytest_gpuenergy.support.json_output import encode
@@ -186,10 +191,58 @@ def extracted(folder: Path) -> None:
 
 
 def spec(folder: Path) -> None:
-    """Read a kernel spec, and make its workload as a search does."""
-    found = read_spec(folder / "scale.json")
-    for sizes in found.sizes:
-        workload_of(found, sizes, dict)
+    """Read the kernel specs of a folder, and make their workloads as a search does."""
+    for path in spec_paths(folder):
+        found = read_spec(path)
+        for sizes in found.sizes:
+            workload_of(found, sizes, dict)
+
+
+def write_spec_with_data(folder: Path) -> None:
+    """A spec with a source beside it, and with everything that has a form of its own."""
+    packed = base64.b64encode(zlib.compress(np.arange(6, dtype=np.float32).tobytes())).decode()
+    tensors = [
+        {"name": "x", "shape": ["N", 3], "strides": ["1", "N"]},
+        {"name": "w", "shape": [2, 3], "data": packed},
+        {"name": "c", "shape": [3], "dtype": "int32", "data": [0, 1, 2]},
+        {"name": "i", "shape": ["N"], "dtype": "int64", "init": "randint", "low": 0, "high": 9},
+        {"name": "f", "shape": ["ceil_div(N, 2)"], "init": "full", "value": 0.5},
+        {"name": "y", "shape": ["N"], "role": "output", "init": "zeros"},
+    ]
+    arguments = ["x", "w", "c", "i", "f", "y", "by", "n"]
+    launch = {**SCALE["launch"], "shared_bytes": "block_x * 4"}
+    document = {**SCALE, "tensors": tensors, "arguments": arguments, "launch": launch}
+    del document["source"]
+    document |= {"file": "scale.cu", "tolerance": 1e-3, "bytes_moved": "8 * N"}
+    (folder / "scale.json").write_text(json.dumps(document))
+    (folder / "scale.cu").write_text(SOURCE)
+
+
+def write_t4(folder: Path) -> None:
+    results = [
+        {
+            "configuration": {"block": block, "unroll": unroll, "tiled": block > 32, "kind": "a"},
+            "times": {"runtimes": [0.5, 0.25 * block], "compilation": 1.0},
+            "invalidity": "correct" if block < 128 else "runtime",
+            "correctness": 1,
+            "measurements": [{"name": "time", "value": 0.5 * block, "unit": "ms"}],
+            "objectives": ["time"],
+        }
+        for block in (32, 64, 128)
+        for unroll in (1, 2.5)
+    ]
+    text = json.dumps({"schema_version": "1.0.0", "results": results})
+    (folder / "space.json").write_text(text)
+    (folder / "packed.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def t4(folder: Path) -> None:
+    """Read recorded spaces, and walk around in them as a simulated search does."""
+    for path in sorted(folder.iterdir()):
+        space = RecordedSpace(read_t4(path))
+        assert space.optimum > 0
+        for state in space.states:
+            space.actions(state)
 
 
 def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict[str, Reader]:
@@ -246,6 +299,8 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "program": Reader(lambda folder: write_kernel(folder, PROGRAM), read_kernel),
         "job": Reader(write_job_of(CUDA), job),
         "spec": Reader(lambda folder: (folder / "scale.json").write_text(json.dumps(SCALE)), spec),
+        "spec with data": Reader(write_spec_with_data, spec),
+        "t4": Reader(write_t4, t4),
         "state": Reader(card, card),
         "lease": Reader(write_lease, lease),
         "faults": Reader(

@@ -33,7 +33,7 @@ CPU_S = 20
 """Processor time after which reading a file counts as endless: a hundred times what it takes."""
 NAMES = (
     "report", "run", "records", "database", "trials", "trace", "plan", "triton", "library", "job",
-    "spec", "state", "lease", "faults", "outputs", "kernels", "power",
+    "spec", "spec with data", "t4", "state", "lease", "faults", "outputs", "kernels", "power",
 )  # fmt: skip
 FUZZ = settings(
     max_examples=EXAMPLES,

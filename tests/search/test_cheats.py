@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cheat_candidates import FOLDER, KNOWN_SEEDS, NOT_FOUND, SPEC, candidate
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.references import case_of
-from pytest_gpuenergy.engine.seeds import drawings_of
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.state import Constant, LaunchPlan, State
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.state import State
 
-FOLDER = Path(__file__).parent / "cheats"
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"
 REFUSALS = {
     "batches_and_skips": LATER,
     "changes_its_inputs": "writes the input a",
+    "knows_all_sizes": "fails for sizes between those that the spec lists",
     "knows_the_distribution": WRONG,
     "knows_the_seed": WRONG,
     "knows_the_shape": "of 1023 elements of c",
@@ -54,45 +54,19 @@ REFUSALS = {
     "writes_on_another_stream": "launches by a kernel",
 }
 """What is said of each candidate."""
-NOT_FOUND = {path.stem for path in FOLDER.glob("not_found/*.cu")}
 
 
-def source_of(name: str) -> str:
-    return (FOLDER / "common.cuh").read_text() + (FOLDER / f"{name}.cu").read_text()
-
-
-SPEC = KernelSpec(
-    name="product",
-    language="cuda",
-    source=source_of("honest"),
-    entry="product",
-    launch=LaunchPlan(grid=("ceil_div(N, block_x)", "ceil_div(M, block_y)"), block=(16, 16)),
-    arguments=("a", "b", "c", "m", "n", "k"),
-    tensors=(
-        TensorSpec("a", ("M", "K")),
-        TensorSpec("b", ("K", "N")),
-        TensorSpec("c", ("M", "N"), role="output"),
-    ),
-    scalars=tuple(ScalarSpec(name.lower(), "int32", name) for name in "MNK"),
-    sizes=({"M": 64, "N": 48, "K": 40}, {"M": 33, "N": 31, "K": 29}),
-    reference={"c": "a @ b"},
-    reduction_length="K",
-    flops="2 * M * N * K",
-)
-"""A product of matrices in float32."""
-KNOWN_SEEDS = (0, 1, 2)
-
-
-def candidate(name: str) -> State:
-    constants: dict[str, Constant] = {}
-    if name == "knows_the_seed":
-        workloads = [workload_of(SPEC, sizes) for sizes in SPEC.sizes]
-        drawings = drawings_of(KNOWN_SEEDS)
-        cases = [case_of(one, drawing, None) for one in workloads for drawing in drawings]
-        first = [np.asarray(case.inputs["a"]).flat[0] for case in cases]
-        constants = {f"FIRST_{number}": float(value) for number, value in enumerate(first)}
-    launch = replace(SPEC.launch, constants=constants)
-    return replace(SPEC.baseline, source=source_of(name), launch=launch)
+KEEPS_SOMETHING = {
+    "batches_and_skips",
+    "remembers_its_inputs",
+    "replays_an_earlier_result",
+    "returns_a_cached_output",
+    "stops_after_a_few_launches",
+    "stops_after_many_launches",
+    "writes_lazily",
+}
+"""The candidates that keep something from launch to launch in variables, which their text shows."""
+ADDS_A_LAUNCH = {"writes_on_another_stream"}
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +80,10 @@ def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec = SPEC) -> 
 
 
 def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
-    assert {path.stem for path in FOLDER.glob("*.cu")} == {"honest", *REFUSALS}
+    found = {*REFUSALS, *KEEPS_SOMETHING}
+    assert {path.stem for path in FOLDER.glob("*.cu")} == {"honest", *found}
     page = PAGE.read_text()
-    assert [name for name in (*REFUSALS, *NOT_FOUND) if f"`{name}`" not in page] == []
+    assert [name for name in (*found, *NOT_FOUND) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.slow
@@ -116,9 +91,33 @@ def test_an_honest_kernel_is_correct(device: EmulatedDevice) -> None:
     assert evaluated(device, candidate("honest")).outcome == "correct"
 
 
+@pytest.fixture
+def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the check of the text, which comes first."""
+    monkeypatch.setattr(evaluation, "additions", lambda *_: frozenset())
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.rglob("*.cu")}))
+def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name: str) -> None:
+    path = f"not_found/{name}" if name in NOT_FOUND else name
+    added = additions(candidate(path), SPEC.baseline)
+    assert bool(added) is (name in {*KEEPS_SOMETHING, *ADDS_A_LAUNCH})
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING))
+def test_a_cheat_that_keeps_something_is_refused_by_its_text(
+    device: EmulatedDevice, name: str
+) -> None:
+    found = evaluated(device, candidate(name))
+    assert (found.outcome, found.cost) == ("constraints", None)
+    assert "adds the file-scope variable __device__" in str(found.message)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_cheat_is_refused(device: EmulatedDevice, name: str) -> None:
+def test_a_cheat_is_refused_by_its_results(device: EmulatedDevice, name: str) -> None:
     found = evaluated(device, candidate(name))
     outcome = "compile" if name == "writes_on_another_stream" else "correctness"
     assert (found.outcome, found.cost) == (outcome, None)
@@ -126,6 +125,7 @@ def test_a_cheat_is_refused(device: EmulatedDevice, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(
     "name", ["returns_a_cached_output", "returns_what_memory_holds", "skips_the_work", "writes_nan"]
 )
@@ -152,11 +152,18 @@ class TestWhatTheCheatsWouldGain:
         self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Bench, "hidden_seeds", lambda *_: KNOWN_SEEDS)
-        assert evaluated(device, candidate("knows_the_seed")).outcome == "correct"
+        spec = replace(SPEC, other_sizes=False)
+        assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correct"
 
     def test_one_that_knows_the_shape_is_right_for_it(self, device: EmulatedDevice) -> None:
         spec = replace(SPEC, sizes=SPEC.sizes[:1])
         assert evaluated(device, candidate("knows_the_shape"), spec).outcome == "correct"
+
+    def test_one_that_knows_all_sizes_is_right_where_no_others_are_allowed(
+        self, device: EmulatedDevice
+    ) -> None:
+        found = evaluated(device, candidate("knows_all_sizes"), replace(SPEC, other_sizes=False))
+        assert (found.outcome, found.other_sizes) == ("correct", None)
 
     def test_tensor_cores_are_as_exact_as_the_bound_asks(self, device: EmulatedDevice) -> None:
         spec = replace(SPEC, tensor_cores=True)
@@ -171,7 +178,18 @@ class TestWhatTheCheatsWouldGain:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(NOT_FOUND))
 def test_what_the_docs_call_not_found_is_not(device: EmulatedDevice, name: str) -> None:
-    assert evaluated(device, candidate(f"not_found/{name}")).outcome == "correct"
+    # Whole blocks only: one mark in sixteen is right by chance, but not all of a block.
+    sizes = ({"M": 64, "N": 48, "K": 40}, {"M": 48, "N": 32, "K": 29})
+    found = evaluated(device, candidate(f"not_found/{name}"), replace(SPEC, sizes=sizes))
+    assert found.outcome == "correct"
+    assert found.other_sizes is not None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("text_unseen")
+@pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING - REFUSALS.keys()))
+def test_what_only_the_text_shows_has_right_results(device: EmulatedDevice, name: str) -> None:
+    assert evaluated(device, candidate(name)).outcome == "correct"
 
 
 @pytest.mark.slow
@@ -195,7 +213,32 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
     monkeypatch.setattr(Arena, "create", classmethod(note_created))
     monkeypatch.setattr(Arena, "fill", note_filled)
     assert evaluated(device, candidate("honest")).outcome == "correct"
-    assert [value for name, value in created if name == "c"] == [None] * (len(SPEC.sizes) + 1)
+    shown = [value for name, value in created if name == "c"]
+    assert shown
+    assert shown == [None] * len(shown)
     for own, falsified in filled:
         changed = (own != falsified).sum()
         assert 0 < changed <= np.ceil(np.sqrt(own.size))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("text_unseen")
+@pytest.mark.parametrize(("more", "outcome"), [(0, "correct"), (4, "constraints")])
+def test_machine_code_with_more_variables_than_the_baselines_is_refused(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
+) -> None:
+    def variable_bytes(_: EmulatedDevice, kernel: Any) -> int:
+        return 16 + more * (kernel.origin.details["state"] != SPEC.baseline.id)
+
+    monkeypatch.setattr(EmulatedDevice, "variable_bytes", variable_bytes)
+    launch = replace(SPEC.launch, block=(8, 8))
+    found = evaluated(device, replace(SPEC.baseline, launch=launch))
+    assert found.outcome == outcome
+    assert more == 0 or "has 20 bytes of variables" in str(found.message)
+
+
+def test_a_module_that_is_no_python_is_refused(device: EmulatedDevice) -> None:
+    spec = replace(SPEC, language="triton", source="import triton\n")
+    found = evaluated(device, replace(spec.baseline, source="def ("), spec)
+    assert found.outcome == "compile"
+    assert found.message == "Its source cannot be used: it is no Python module (SyntaxError)."

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.search.llm import cuda_checks, triton_checks
+from pytest_gpuenergy.search import cuda_checks, triton_checks
 from pytest_gpuenergy.search.moves import MOVES
 from pytest_gpuenergy.search.spec_file import read_spec
 

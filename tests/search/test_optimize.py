@@ -84,13 +84,16 @@ class TestOutcome:
         self, spec: Path, tmp_path: Path
     ) -> None:
         assert optimize(spec, tmp_path / "out") == 0
-        found = [
-            json.loads(path.read_text())["correctness"]
+        results = [
+            json.loads(path.read_text())
             for path in (tmp_path / "out/kernels/_scale/variants").glob("*/result.json")
         ]
-        assert all(set(one) == {"scale-N4000", "scale-N501"} for one in found)
+        found = [one["correctness"] for one in results]
+        others = {f"scale-N{one['other_sizes']['N']}" for one in results}
+        assert len(others) == 1
+        assert all(set(one) == {"scale-N4000", "scale-N501", *others} for one in found)
         seeds = [tuple(case["seeds"]) for one in found for case in one.values()]
-        assert len(set(seeds)) == len(seeds) == 2 * BUDGET
+        assert len(set(seeds)) == len(seeds) == 3 * BUDGET
 
     def test_the_same_seed_gives_the_same_search(self, spec: Path, tmp_path: Path) -> None:
         for out in ("one", "other"):
@@ -175,10 +178,10 @@ class TestProof:
     def test_what_is_not_certainly_better_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def compare(_: Bench, state: State) -> Gain:
+        def compare(_: Bench, state: State, *, candidates: int) -> Gain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
-            found = Gain(id=state.id, accepted=False, rounds=6, ratios={Metric.TIME: 1.0})
-            return replace(found, ratio_intervals=about_1)
+            found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
+            return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(search, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
@@ -233,10 +236,11 @@ class TestProof:
         assert state["gains"][-1]["accepted"]
         assert all(node["outcome"] == "correct" for node in state["nodes"])
 
+    @pytest.mark.parametrize("others", [False, True])
     def test_the_baselines_outputs_are_in_no_process_of_a_variant(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        path = write(tmp_path, spec_with(reference=None))
+        path = write(tmp_path, spec_with(reference=None, other_sizes=others))
         spec = read_spec(path)
         runs: list[str] = []
         for name in ("load", "repeat"):
@@ -252,8 +256,8 @@ class TestProof:
         with open_device("emulated") as device:
             assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
         processes = ",".join(runs).split("another process")
-        assert [spec.baseline.id in one for one in processes] == [False, True, False]
-        assert [state.id in one for one in processes] == [False, False, True]
+        assert [spec.baseline.id in one for one in processes[-2:]] == [True, False]
+        assert [one for one in processes if state.id in one] == processes[-1:]
 
     def test_a_baseline_that_fails_later_is_not_blamed_on_a_variant(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -115,6 +115,14 @@ def test_a_larger_budget_goes_on_where_the_search_ended(
     assert len(evaluated) == len(set(evaluated)) == 1 + BUDGET
 
 
+def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for budget in (4, 5):
+        words = ["--objective", "edp", "--budget-builds", str(budget), "--resume"]
+        assert optimize(spec, out, *words) == 0
+        assert {gain["candidates"] for gain in state_of(out)["gains"]} == {budget}
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [(("--seed", "9"), "seed"), (("--objective", "time"), "objective")],

@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 
+from pytest_gpuenergy.search import memory, reference
 from pytest_gpuenergy.search.data import fixed_input
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.layout import Layout, layout_of
+from pytest_gpuenergy.search.memory import check_fits
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.spec_file import read_spec, write_spec
 from pytest_gpuenergy.search.workload import workload_of
@@ -29,6 +31,10 @@ BY, N = SCALE["scalars"]
 
 def packed(values: Any) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
+
+
+def packed_with_more(values: Any) -> str:
+    return base64.b64encode(base64.b64decode(packed(values)) + b"more").decode()
 
 
 def with_x(**fields: Any) -> dict[str, Any]:
@@ -102,6 +108,16 @@ class TestRefusals:
                 with_x(data=packed(np.zeros(9)), shape=["N * 100000"]),
                 "tensor x is larger than 256 MiB, too large to be given as data",
             ),
+            (with_x(shape=["N * 10000000"], strides=[0], init="ones"), "takes more than 64 GiB"),
+            (with_x(shape=[1], data=[1e39]), "has numbers that are no finite float32"),
+            (with_x(shape=[1], data=packed(np.array([np.nan], "f4"))), "no finite float32"),
+            (with_x(shape=[1], data=packed_with_more(np.zeros(1, "f4"))), "the 4 bytes of float32"),
+            (with_x(shape=[1], data=[10**400]), "the data of tensor x is no list"),
+            (with_x(init="full", value=1e39), "init full with 1e.39, which float32 cannot"),
+            (with_x(dtype="int8", init="full", value=128), "init full with 128, which int8 cannot"),
+            (with_x(dtype="int32", init="full", value=1.5), "init full with 1.5, which int32"),
+            (with_x(dtype="int8", init="arange"), "init arange with 3999, which int8 cannot"),
+            (spec_with(scalars=[{**BY, "value": 1e39}, N]), "scalar 'by' has value 1e.39"),
             (with_y(init="ones"), "tensor y is an output: it can only have the init zeros"),
             (with_y(role="input"), "no tensor with the role output"),
             (with_y(strides=[2]), "tensor y is an output whose strides overlap or leave gaps"),
@@ -255,6 +271,57 @@ class TestLayouts:
         inputs = workload.make_inputs(0)
         right = workload.reference(inputs)["y"]
         assert np.allclose(right, 2.5 * inputs["x"][::2].astype(float))
+
+
+class TestReferences:
+    @pytest.mark.parametrize(
+        ("expression", "why"),
+        [
+            ("1 // 0 * x", r"fails \(ZeroDivisionError: "),
+            ("x[:3]", r"has the shape \(3,\) instead of \(4,\): mend"),
+            ("2.0", r"has the shape \(\) instead"),
+            ("None", r"fails \(TypeError|has the shape"),
+            ("'text'", r"fails \(ValueError: could not convert"),
+            ("x * 1j", r"fails \(TypeError: complex numbers\)"),
+            ("np.zeros(10**15)", r"fails \(MemoryError: "),
+            ("[x.fill(0), by * x][1]", r"fails \(ValueError: assignment destination is read-only"),
+        ],
+    )
+    def test_one_that_fails_is_told_in_one_sentence(
+        self, expression: str, why: str, tmp_path: Path
+    ) -> None:
+        fields = {"reference": {"y": expression}, "sizes": [{"N": 4}]}
+        spec = read_spec(write(tmp_path, spec_with(**fields)))
+        workload = workload_of(spec, spec.sizes[0])
+        with pytest.raises(InputError, match=why) as told:
+            workload.reference(workload.make_inputs(0))
+        assert str(told.value).count(". ") == 0
+
+    @pytest.mark.parametrize(
+        "expression", ["[0 for _ in range(10**15)]", "sum(1 for _ in range(10**15)) * x"]
+    )
+    def test_one_that_does_not_end_is_told_in_one_sentence(
+        self, expression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(reference, "LONGEST_S", 0.02)
+        spec = read_spec(write(tmp_path, spec_with(reference={"y": expression})))
+        workload = workload_of(spec, spec.sizes[0])
+        inputs = workload.make_inputs(0)
+        with pytest.raises(InputError, match=r"takes longer than 0\.02 s: mend the expression in"):
+            workload.reference(inputs)
+        monkeypatch.setattr(reference, "LONGEST_S", 1e9)
+        with pytest.raises(InputError, match=r"takes longer than"):
+            workload.reference(inputs)
+
+    def test_tensors_that_do_not_fit_into_this_machine_are_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec = read_spec(write(tmp_path))
+        workload = workload_of(spec, spec.sizes[0])
+        check_fits(workload)
+        monkeypatch.setattr(memory.os, "sysconf", lambda _: 200)
+        with pytest.raises(InputError, match=r"scale-N4000 take 0 GiB .* this machine has 0 GiB"):
+            check_fits(workload)
 
 
 class TestKernels:

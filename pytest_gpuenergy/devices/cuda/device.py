@@ -14,7 +14,11 @@ from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.listings import sass_of
-from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
+from pytest_gpuenergy.devices.cuda.machine_code import (
+    cubins_in,
+    tensor_core_instructions,
+    variable_bytes,
+)
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
@@ -117,6 +121,11 @@ class CudaDevice(Device):
         return frozenset().union(
             *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
         )
+
+    def variable_bytes(self, kernel: AnyKernel) -> int:
+        if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
+            return 0
+        return variable_bytes(binary.path.read_bytes())
 
     def listings(self, kernel: AnyKernel) -> Mapping[str, str]:
         if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator
 
-from pytest_gpuenergy.support.elf import sections
+from pytest_gpuenergy.support.elf import section_sizes, sections
 
 _INSTRUCTION_BYTES = 16
 """From sm_70 on."""
 _OPCODE = 0x1FF
 _TEXT = ".text."
+_VARIABLES = ".nv.global"
 _ELF = b"\x7fELF"
 _FAT_BINARY = ".nv_fatbin"
 # By the lower nine bits of an instruction. NVIDIA does not document them: they are what ptxas of
@@ -44,6 +45,14 @@ def tensor_core_instructions(
             for at in range(0, len(code) - 1, _INSTRUCTION_BYTES):
                 found.add(struct.unpack_from("<H", code, at)[0] & _OPCODE)
     return frozenset(_TENSOR_CORES[opcode] for opcode in found & _TENSOR_CORES.keys())
+
+
+def variable_bytes(cubin: bytes) -> int:
+    """Bytes of variables in device memory that start as zero and outlive a launch.
+
+    Those with initial values are in another section, along with constants.
+    """
+    return sum(size for name, size in section_sizes(cubin) if name == _VARIABLES)
 
 
 def cubins_in(program: bytes) -> Iterator[bytes]:

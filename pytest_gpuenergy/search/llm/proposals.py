@@ -10,7 +10,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.llm import cuda_checks, triton_checks
+from pytest_gpuenergy.search import cuda_checks, triton_checks
+from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.llm.answer import Answer, read_answer, summary_of, updated_launch
 from pytest_gpuenergy.search.llm.answer_log import Exchange
 from pytest_gpuenergy.search.llm.consultant import Consultant
@@ -178,13 +179,13 @@ class LlmMoves:
     def _check(self, before: State, after: State) -> None:
         if after.id == before.id:
             raise _RefusedError("unchanged", "it changes nothing")
-        checks = cuda_checks if after.language == "cuda" else triton_checks
         try:
-            added = checks.findings(after.source) - checks.findings(before.source)
+            added = additions(after, before)
         except triton_checks.ModuleError as error:
             raise _RefusedError("syntax", str(error)) from None
         if added:
             raise _RefusedError("unsafe", f"it adds {', '.join(sorted(added))}")
+        checks = cuda_checks if after.language == "cuda" else triton_checks
         many = checks.assembler_statements
         if many(after.source) > many(before.source):
             self.counts["inline_assembler"] += 1

@@ -14,6 +14,7 @@ from msgspec import to_builtins
 from pytest_gpuenergy.search.llm.answer import answer_schema
 from pytest_gpuenergy.search.llm.protocol import Message, Question
 from pytest_gpuenergy.search.move import Region
+from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
@@ -114,6 +115,8 @@ def _contract(spec: KernelSpec) -> Iterator[str]:
         if sizes:
             shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
             yield f"- sizes {'measured and ' if number == 0 else ''}verified: {shown}"
+    if has_others(spec):
+        yield "- sizes between these, which are not told, are verified too"
     tolerance = "by the rounding of float sums" if spec.tolerance is None else spec.tolerance
     yield f"- tolerance relative to an output's largest element: {tolerance}"
     yield f"- products summed for an output: {spec.reduction_length}"

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.devices.cuda.machine_code import cubins_in, tensor_core_instructions
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.cuda.machine_code import (
+    cubins_in,
+    tensor_core_instructions,
+    variable_bytes,
+)
+from pytest_gpuenergy.kernels import Kernel, Launch, TritonKernel
 
+VARIABLES = lzma.decompress((Path(__file__).parent / "data/variables.cubin.xz").read_bytes())
 CODE = {
     name: lzma.decompress((Path(__file__).parent / "data" / f"{name}.cubin.xz").read_bytes())
     for name in ("sm_80", "sm_90a")
@@ -39,6 +47,30 @@ def test_all_functions_that_are_launched_count() -> None:
 
 def test_without_names_all_functions_count() -> None:
     assert tensor_core_instructions(CODE["sm_90a"]) == {"HMMA", "HGMMA"}
+
+
+def test_variables_that_outlive_a_launch_are_counted() -> None:
+    assert variable_bytes(VARIABLES) == 64 * 4 + 4
+
+
+@pytest.mark.parametrize("architecture", CODE)
+def test_arguments_and_shared_memory_are_no_variables(architecture: str) -> None:
+    assert variable_bytes(CODE[architecture]) == 0
+
+
+def test_a_card_counts_those_of_kernels_that_it_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "k.cubin").write_bytes(VARIABLES)
+    binary = Binary(tmp_path / "k.cubin", {"counts": "counts"})
+    monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    device = object.__new__(CudaDevice)
+    launch = Launch("counts", (1, 1, 1), (32, 1, 1), ("x", "n"))
+    assert device.variable_bytes(Kernel("__global__ void counts() {}", (launch,))) == 260
+    assert (
+        device.variable_bytes(TritonKernel("import triton", "counts", (1, 1, 1), ("x", "n"), {}))
+        == 0
+    )
 
 
 def test_a_program_without_code_for_gpus_has_none() -> None:

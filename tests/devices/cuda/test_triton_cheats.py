@@ -17,9 +17,12 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels import Job, TritonKernel
+from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.state import LaunchPlan, State
 from pytest_gpuenergy.support.errors import KernelFault
 
 HONEST = "    y[:] = a * x * 2"
@@ -39,8 +42,25 @@ CHEATS = {
 _LAUNCH: Any = (TRITON.grid, TRITON.arguments, TRITON.constants)
 
 
-def kernel_with(body: str) -> TritonKernel:
-    return TritonKernel(f"KEPT = []\n{BEGINNING}{body}\n", "scale", *_LAUNCH)
+FORGER = """
+from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
+
+ADD = ReplayLog.add
+
+def add(log, noticed_s, gpu_s, launches, busy_s, *, noted):
+    ADD(log, noticed_s, gpu_s, 1000 * launches, busy_s, noted=noted)
+
+ReplayLog.add = add
+"""
+"""Reports a thousand times as many launches as there were, in the time that they took."""
+
+
+def kernel_with(body: str, top: str = "KEPT = []\n") -> TritonKernel:
+    return TritonKernel(f"{top}{BEGINNING}{body}\n", "scale", *_LAUNCH)
+
+
+def state_with(source: str) -> State:
+    return State("triton", source, LaunchPlan((1,)))
 
 
 @pytest.fixture
@@ -83,6 +103,31 @@ def test_a_cheat_is_refused(device: CudaDevice, monkeypatch: pytest.MonkeyPatch,
     with fakes(monkeypatch), pytest.raises(KernelFault) as fault:
         verified_and_repeated(device, kernel_with(CHEATS[name]))
     assert fault.value.outcome == "correctness"
+
+
+@pytest.mark.parametrize("body", [CHEATS["skips the work"], HONEST])
+@pytest.mark.parametrize("top", ["KEPT = list()\n", "KEPT = [[0][0]]\n", FORGER])
+def test_the_text_shows_python_that_triton_does_not_compile(top: str, body: str) -> None:
+    source = kernel_with(body, top).source
+    assert additions(state_with(source), state_with(kernel_with(HONEST, "").source))
+
+
+def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ReplayLog, "add", ReplayLog.add)  # so that it is restored
+    kernel = kernel_with(HONEST, FORGER)
+    with fakes(monkeypatch), arenas_for(SCALE, seed=0) as arenas:
+        verify(device, kernel, SCALE)
+        check = check_of(device, SCALE, arenas, seed=0)
+        with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
+            repeater.start()
+            timeline = repeater.stop()
+            launches = next(iter(repeater.relaunch(once=True)))
+            check()
+    assert timeline.launches[-1] > 100 * launches
+    honest = state_with(kernel_with(HONEST, "").source)
+    assert "the statement ReplayLog.add = add" in additions(state_with(kernel.source), honest)
 
 
 def test_what_is_sent_to_the_worker_contains_no_expected_output(

@@ -279,3 +279,25 @@ def test_a_reduction_gains_from_what_a_thread_adds_before_it_meets_others(count:
 
 def test_a_reduction_comes_near_the_bandwidth(count: Count) -> None:
     assert 4 * (1 << 26) / reduction_s(count, 16) > 0.3 * H200.bandwidth_gb_s * 1e9
+
+
+LOOP = """float s = 0;
+for (int k = t; k < 16384; k += 32) s += LOAD(x + k);
+__syncthreads();
+y[i] = s;"""
+
+
+@pytest.mark.parametrize("load", ["__ldcg", "__ldcv", "*(volatile const float*)"])
+def test_loads_past_the_l1_count_as_others_do(count: Count, load: str) -> None:
+    plain = count(LOOP.replace("LOAD", "__ldg"), grid=40)
+    assert plain.global_loads == 512
+    assert count(LOOP.replace("LOAD", load), grid=40) == plain
+
+
+def test_blocks_that_may_wait_for_others_count_when_they_have_ended(count: Count) -> None:
+    body = LOOP.replace("LOAD(x + k)", "x[k] + __ldcg(&y[16384])")
+    one, many = (count(body, grid=grid) for grid in (1, 40))
+    assert one.barriers == 1
+    for name in ("global_read_bytes", "global_write_bytes", "barriers", "load_intervals"):
+        assert getattr(many, name) == getattr(one, name), name
+    assert many.global_loads == pytest.approx(one.global_loads, rel=0.02)

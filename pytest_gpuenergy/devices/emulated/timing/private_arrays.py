@@ -14,22 +14,46 @@ _WORDS = {
     **dict.fromkeys(("float4", "int4", "uint4", "double2"), 4.0),
 }
 _ARRAY = re.compile(
-    r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+\w+[ \t]*"
+    r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+(?P<name>\w+)[ \t]*"
     r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
     re.MULTILINE,
 )
+_BRACE_OR_ARRAY = re.compile(rf"(?P<brace>[{{}}])|{_ARRAY.pattern}", re.MULTILINE)
+_VECTOR_WORDS = 4.0
 
 
 def private_words(source: str, entry: str) -> int:
-    """Words of 4 bytes in the private arrays of the kernel function ``entry``.
+    """Words of 4 bytes that the private arrays of the kernel function ``entry`` take at once.
+
+    Arrays in blocks that follow one another share their place. One that is filled by a vector load,
+    or is stored by one, is the register of a load in flight, which does not count for loads of
+    single words either.
 
     Only declarations with literal extents, one per line, are recognized. The result decides what
     the registers can hold: if it is wrong, a modelled time is wrong and nothing else.
     """
-    words = 0.0
-    for match in _ARRAY.finditer(definition_of(source, entry).body):
-        size = 1
-        for extent in re.findall(r"\d+", match["extents"]):
-            size *= int(extent)
-        words += size * _WORDS.get(match["type"], 0.0)
-    return round(words)
+    body = definition_of(source, entry).body
+    most, within = [0.0], [0.0]  # of the blocks so far in each open block, and of its own arrays
+    for match in _BRACE_OR_ARRAY.finditer(body):
+        if match["brace"] == "{":
+            most.append(0.0)
+            within.append(0.0)
+        elif match["brace"] is None:
+            within[-1] += _size(match, body)
+        elif len(most) > 1:
+            inner = most.pop() + within.pop()
+            most[-1] = max(most[-1], inner)
+    while len(most) > 1:  # braces that are not closed
+        inner = most.pop() + within.pop()
+        most[-1] = max(most[-1], inner)
+    return round(most[0] + within[0])
+
+
+def _size(array: re.Match[str], body: str) -> float:
+    words = _WORDS.get(array["type"], 0.0)
+    for extent in re.findall(r"\d+", array["extents"]):
+        words *= int(extent)
+    moved = rf"reinterpret_cast\s*<[^<>]*\*\s*>\s*\(\s*{array['name']}\s*\)"
+    if words <= _VECTOR_WORDS and re.search(moved, body):
+        return 0.0
+    return words

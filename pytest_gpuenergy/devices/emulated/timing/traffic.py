@@ -57,7 +57,7 @@ class Traffic:
     private_words: float = 0.0
 
 
-_VERSION = 2  # of how a program's answer and the text are turned into `Traffic`
+_VERSION = 3  # of how a program's answer and the text are turned into `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 

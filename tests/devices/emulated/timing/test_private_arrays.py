@@ -29,6 +29,12 @@ def of(body: str, entry: str = "k") -> int:
         ("/*\nfloat sum[64];\n*/", 0),
         ("x[4] = 1;\nreturn;", 0),
         ("if (x) {\n  float a[2];\n}\nfloat b[3];", 5),
+        ("if (x) {\n  float a[2];\n} else {\n  float b[3];\n}", 3),
+        ("{\n  float a[2];\n  {\n  float b[3];\n  }\n}\n{\n  float c[4];\n}", 5),
+        ("float a[2] = {1, 2};\nfloat b[3] = {};", 5),
+        ("float a[4];\n*reinterpret_cast<float4*>(a) = v;", 0),
+        ("float a[4];\n*reinterpret_cast<const float4 *>( a ) = v;\nfloat ab[4];", 4),
+        ("float a[8];\n*reinterpret_cast<float4*>(a) = v;", 8),
     ],
 )
 def test_declarations_are_counted_in_words(body: str, words: int) -> None:

@@ -1,4 +1,4 @@
-// Works for more launches than the emulated GPU makes of a kernel. On a card it is found.
+// Works for more launches than the emulated GPU makes of a kernel. On a card its results show it, too.
 __device__ unsigned launches[4096];
 
 __global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {

@@ -1,4 +1,4 @@
-"""What CUDA text of a language model may contain: kernels, and nothing that outlives a launch.
+"""What CUDA text of a variant may contain: kernels, and nothing that outlives a launch.
 
 The text is cut into tokens and file-scope declarations; it is not parsed as C++. With a real GPU
 nothing of it runs on the host, because our own code launches it. What is refused here are ways to
@@ -69,7 +69,7 @@ class _Declaration(NamedTuple):
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a text contains that no language model may add, each in a few words."""
+    """What a text contains that no variant may add, each in a few words."""
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
     plain, directives = _without_directives(tokens)
     found = {finding for directive in directives for finding in _in_directive(directive)}

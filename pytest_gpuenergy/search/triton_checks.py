@@ -1,4 +1,4 @@
-"""What a Triton module of a language model may contain: functions that Triton compiles.
+"""What a Triton module of a variant may contain: functions that Triton compiles.
 
 The module is executed as Python, so that nothing but what is known to be harmless is let through.
 This is no sandbox: Triton's own modules are larger than any list of their names.
@@ -37,7 +37,7 @@ class ModuleError(ValueError):
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a module contains that no language model may add, each in a few words.
+    """What a module contains that no variant may add, each in a few words.
 
     Raises:
         ModuleError: it cannot be parsed.
