@@ -46,12 +46,30 @@ class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     value: float | int | str
 
 
+class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A repository of which the user has a copy, because its sources are not shipped with a spec.
+
+    Attributes:
+        repository: where it can be cloned.
+        revision: the commit that the spec was written for.
+        sha256: of the spec's ``file`` and the files of the repository that it includes, one after
+            the other in the order in which they are read; empty if any will do.
+    """
+
+    repository: str
+    revision: str
+    sha256: str = ""
+
+
 class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A kernel with its launch and its contract.
 
     Attributes:
         name: letters, digits, ``-`` and ``_``.
         source: the text; or ``file``, a path relative to the spec, inside its folder.
+        checkout: in which ``file`` is, instead of the folder of the spec.
+        extract: whether ``file`` contains more than the kernel, which then is taken out of it with
+            all that it needs; for CUDA.
         entry: name of the ``__global__`` or Triton function.
         arguments: names of tensors and scalars, in the order of the entry's parameters.
         sizes: one or more sets of sizes, each with the same names. The first is measured; all are
@@ -74,6 +92,8 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     tensors: tuple[TensorSpec, ...]
     source: str = ""
     file: str = ""
+    checkout: Checkout | None = None
+    extract: bool = False
     scalars: tuple[ScalarSpec, ...] = ()
     sizes: tuple[dict[str, int], ...] = ({},)
     reference: dict[str, str] = {}
