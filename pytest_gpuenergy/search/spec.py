@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pytest_gpuenergy.search.state import Language, LaunchPlan, Size, State
+from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, Size, State
 
 
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -61,6 +62,18 @@ class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     sha256: str = ""
 
 
+class Emulation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What replaces parts of a spec on the emulated GPU, which is too slow for some sizes.
+
+    Attributes:
+        sizes: instead of the spec's.
+        constants: of the launch, instead of those with the same names.
+    """
+
+    sizes: tuple[dict[str, int], ...]
+    constants: dict[str, Constant] = {}
+
+
 class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A kernel with its launch and its contract.
 
@@ -74,6 +87,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         arguments: names of tensors and scalars, in the order of the entry's parameters.
         sizes: one or more sets of sizes, each with the same names. The first is measured; all are
             verified.
+        emulation: other sizes for the emulated GPU.
         reference: a NumPy expression for each output, by its name, of the inputs and scalars;
             empty if the baseline itself is the reference.
         reduction_length: how many products are summed for an output, for the error bound; see
@@ -96,6 +110,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     extract: bool = False
     scalars: tuple[ScalarSpec, ...] = ()
     sizes: tuple[dict[str, int], ...] = ({},)
+    emulation: Emulation | None = None
     reference: dict[str, str] = {}
     reduction_length: Size = 1
     tolerance: float | None = None
@@ -108,3 +123,12 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     def baseline(self) -> State:
         """Where a search begins."""
         return State(self.language, self.source, self.launch)
+
+    def on(self, *, emulated: bool) -> KernelSpec:
+        """The spec with the sizes for a real GPU, or for the emulated one."""
+        plain = replace(self, emulation=None)
+        if self.emulation is None or not emulated:
+            return plain
+        constants = {**self.launch.constants, **self.emulation.constants}
+        launch = replace(self.launch, constants=constants)
+        return replace(plain, sizes=self.emulation.sizes, launch=launch)

@@ -74,7 +74,8 @@ def _complete(spec: KernelSpec, path: Path, sources: Path | None = None) -> Kern
         if bool(spec.source) == bool(spec.file):
             raise FormError("it needs either source, the text itself, or file, a path")
         spec = with_source(spec, path, sources)
-        check_spec(spec)
+        check_spec(spec.on(emulated=False))
+        check_spec(spec.on(emulated=True))
     except (FormError, InputError) as error:
         raise _refusal(path, error) from None
     return spec

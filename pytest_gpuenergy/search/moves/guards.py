@@ -10,6 +10,7 @@ from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    conjuncts,
     field,
     nodes,
     operator_of,
@@ -114,7 +115,7 @@ def _unguarded(kernel: CudaKernel, node: Node) -> list[Edit]:
     if node.type == "if_statement" and other is None and _holds(kernel, inner, _OPPOSITES):
         blank = "" if node.parent is not None and node.parent.type == "compound_statement" else ";"
         return [Edit(node.start_byte, node.end_byte, blank)]
-    parts = _conjuncts(inner)
+    parts = conjuncts(inner)
     left = [part for part in parts if not _holds(kernel, part, _COMPARISONS)]
     if len(left) == len(parts):
         return []
@@ -123,14 +124,6 @@ def _unguarded(kernel: CudaKernel, node: Node) -> list[Edit]:
         return [Edit(inner.start_byte, inner.end_byte, text)]
     ends = (node.start_byte, kept.start_byte), (kept.end_byte, node.end_byte)
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
-
-
-def _conjuncts(condition: Node) -> list[Node]:
-    """The parts of ``a && b && c``."""
-    left, right = field(condition, "left"), field(condition, "right")
-    if condition.type == "binary_expression" and operator_of(condition) == "&&" and left and right:
-        return [*_conjuncts(bare(left)), *_conjuncts(bare(right))]
-    return [condition]
 
 
 _COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}

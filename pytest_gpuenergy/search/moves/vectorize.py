@@ -11,12 +11,13 @@ from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, text_of
+from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.uniformity import Sharing
 from pytest_gpuenergy.search.moves.vector_parts import (
     Part,
@@ -52,8 +53,12 @@ class VectorizeGlobalLoads(SourceMove):
         guarded = without_early_return(kernel)
         accesses = Accesses(guarded)
         for width in _WIDTHS:
-            if (change := _in_threads(guarded, accesses, width)) is not None:
-                yield change
+            for change in (
+                _in_threads(guarded, accesses, width),
+                _side_by_side(guarded, accesses, width),
+            ):
+                if change is not None:
+                    yield change
 
 
 def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
@@ -216,12 +221,41 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | 
     lines = _vector_lines(span, parts, first, width)
     if lines is None or not any(part.loaded for part in parts):
         return None
-    kind, bound = found.variable.type, text_of(found.bound)
-    tail = _tail(span, parts, first, bound, width)
-    checks = [f"{first} + {width} <= {bound}", *alignment_checks(span, parts, first, width)]
+    checks = [
+        f"{first} + {width} <= {text_of(found.bound)}",
+        *alignment_checks(span, parts, first, width),
+    ]
+    tail = _tail(span, parts, first, text_of(found.bound), width)
+    return _by_elements(kernel, found, width, first, (checks, lines, tail))
+
+
+def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
+    """The same where a thread's element is used in loops."""
+    found = ElementKernel.of(kernel)
+    if found is None or not any(nodes(found.body, "for_statement")):
+        return None
+    work = SideBySide(kernel, accesses, found, width)
+    lines = work.lines()
+    if lines is None:
+        return None
+    checks = [f"{work.first} + {width} <= {text_of(found.bound)}", *work.checks()]
+    parts = checks, lines, tail_of(found, work.first, width)
+    change = _by_elements(kernel, found, width, work.first, parts)
+    return Change(f"{change.what} side by side", change.source, change.launch)
+
+
+def _by_elements(
+    kernel: CudaKernel,
+    found: ElementKernel,
+    width: int,
+    first: str,
+    parts: tuple[list[str], list[str], list[str]],
+) -> Change:
+    """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
+    checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
-    text = indented(both, indentation(found.guard, kernel.text.source))
-    declared = f"{kind} {first} = {times(found.index, width)};"
+    text = indented(guarded_by(found, both), indentation(found.guard, kernel.text.source))
+    declared = f"{found.variable.type} {first} = {times(found.index, width)};"
     edits = [
         Edit(found.declaration.start_byte, found.declaration.end_byte, declared),
         Edit(found.guard.start_byte, found.body.end_byte, text),
