@@ -6,10 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_access import (
+    HINTED_LOADS,
+    HINTED_STORES,
+    Access,
+    Accesses,
+)
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, operator_of
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    arguments_of,
+    inside,
+    nodes,
+    operator_of,
+)
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others
@@ -35,6 +46,7 @@ _VECTORS = {
     "double": {16: "double2"},
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
+_HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
 _CONDITIONAL = frozenset(
     [
         *("if_statement", "conditional_expression", "switch_statement"),
@@ -70,6 +82,11 @@ class Part:
     def constant(self) -> str:
         """The qualifier of what its pointer points to."""
         return "" if self.stored else "const "
+
+    @property
+    def function(self) -> str:
+        """That loads or stores with a cache hint; empty without one."""
+        return self.accesses[0].function
 
 
 class Span:
@@ -135,6 +152,8 @@ class Span:
                 continue
             if written and not all(self._is_always(access) for access in some):
                 continue
+            if len({access.function for access in some}) > 1:
+                continue
             name = f"{some[0].root.name}_part{number or ''}"
             loaded = any(access.use != "store" for access in some)
             number += 1
@@ -143,7 +162,9 @@ class Span:
 
     def _base(self, access: Access) -> Polynomial | None:
         """The place of element 0 of a row; None if not this, or if it changes in the loop."""
-        if access.address.offset is None or access.address.width or access.function:
+        if access.address.offset is None or access.address.width:
+            return None
+        if access.function not in _HINTS:
             return None
         base = access.address.offset - self.element
         if self.element.atoms & base.atoms or self.variable.key in base.variables:
@@ -173,7 +194,8 @@ class Span:
         names = list(nodes(access.place, "identifier"))
         means = [(n, self.kernel.text.variable(n)) for n in names]
         if not any(v is not None and inside(v.node, self.body) for _, v in means):
-            return f"&{self.rewritten(access.place, first)}"
+            place = self.rewritten(access.place, first)
+            return place if access.function else f"&{place}"
         base, root = self._base(access), access.root
         visible = base is not None and all(
             inside(self.body, variable.scope) and not inside(variable.node, self.body)
@@ -191,9 +213,10 @@ class Span:
     def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
         """The body with the parts' elements, and whether it still names the element."""
         edits = [
-            Edit(access.node.start_byte, access.node.end_byte, f"{part.name}[{lane}]")
+            edit
             for part in parts
             for access in part.accesses
+            for edit in element_edits(access, f"{part.name}[{lane}]")
         ]
         text = edited(self.kernel.text.source, edits, self.body.start_byte, self.body.end_byte)
         left = [
@@ -203,6 +226,28 @@ class Span:
             and not any(e.begin <= node.start_byte and node.end_byte <= e.end for e in edits)
         ]
         return text, bool(left)
+
+
+def element_edits(access: Access, element: str) -> list[Edit]:
+    """Those by which ``element`` takes the place of an access."""
+    node = access.node
+    if access.use != "store" or not access.function:
+        return [Edit(node.start_byte, node.end_byte, element)]
+    value = arguments_of(node)[1]
+    return [
+        Edit(node.start_byte, value.start_byte, f"{element} = "),
+        Edit(value.end_byte, node.end_byte, ""),
+    ]
+
+
+def loaded(pointer: str, function: str) -> str:
+    """What a pointer points to, loaded with a cache hint if ``function`` gives one."""
+    return f"{function}({pointer})" if function else f"*{pointer}"
+
+
+def stored(pointer: str, value: str, function: str) -> str:
+    """A statement that stores a value."""
+    return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
 
 def _fits(type_name: str, width: int) -> bool:
@@ -224,21 +269,22 @@ def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[st
         size = BYTES[part.type] * width
         lines.append(f"alignas({size}) {part.type} {part.name}[{width}];")
         if part.loaded:
-            lines.append(
-                f"*reinterpret_cast<{vector}*>({part.name}) = "
-                f"*reinterpret_cast<{part.constant}{vector}*>({place});"
-            )
+            pointer = f"reinterpret_cast<{part.constant}{vector}*>({place})"
+            value = loaded(pointer, "" if part.stored else part.function)
+            lines.append(f"*reinterpret_cast<{vector}*>({part.name}) = {value};")
     return lines
 
 
 def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
     """Lines that write the parts that are stored."""
-    return [
-        f"*reinterpret_cast<{vector_of(part.type, width)}*>({span.place(part, first)}) = "
-        f"*reinterpret_cast<{vector_of(part.type, width)}*>({part.name});"
-        for part in parts
-        if part.stored
-    ]
+    lines = []
+    for part in parts:
+        if part.stored:
+            vector = vector_of(part.type, width)
+            pointer = f"reinterpret_cast<{vector}*>({span.place(part, first)})"
+            value = f"*reinterpret_cast<{vector}*>({part.name})"
+            lines.append(stored(pointer, value, part.function))
+    return lines
 
 
 def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
