@@ -28,9 +28,16 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, inner_lines
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
+from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others
-from pytest_gpuenergy.search.moves.vector_parts import BYTES, vector_of
+from pytest_gpuenergy.search.moves.vector_parts import (
+    BYTES,
+    HINTS,
+    element_edits,
+    loaded,
+    stored,
+    vector_of,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -64,28 +71,38 @@ class Vector:
 
 
 class SideBySide:
-    """The body of an element kernel for ``width`` elements.
+    """A statement for ``width`` elements.
+
+    Args:
+        kernel, accesses: around it.
+        variable: the element's number, which the statement does not change.
+        body: the statement.
+        width: number of elements.
 
     Attributes:
         first: the name of the first element's number.
     """
 
     def __init__(
-        self, kernel: CudaKernel, accesses: Accesses, element: ElementKernel, width: int
+        self, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node, width: int
     ) -> None:
         self._kernel = kernel
         self._text = kernel.text
         self._accesses = accesses
-        self._element = element
+        self._variable = variable
+        self._body = body
         self._width = width
-        self.first = kernel.fresh(f"{element.variable.name}_first")
-        self._lane = kernel.fresh(f"{element.variable.name}_lane")
+        self._number = kernel.polynomial(variable.node) or Polynomial.atom(
+            Atom(variable.name, frozenset([variable.key]))
+        )
+        self.first = kernel.fresh(f"{variable.name}_first")
+        self._lane = kernel.fresh(f"{variable.name}_lane")
         self._vectors: list[Vector] = []
 
     def lines(self) -> list[str] | None:
         """The statements; None if the body does not allow it, or loads nothing as a vector."""
-        body = self._element.body
-        if any(nodes(body, *_STOPS)) or meets_others(self._kernel, body):
+        body = self._body
+        if any(nodes(body, *_STOPS)) or _is_left(body) or meets_others(self._kernel, body):
             return None
         if any(access.use == "atomic" for access in self._accesses.within(body)):
             return None
@@ -112,14 +129,14 @@ class SideBySide:
         loops = {loop.node.id: loop for loop in self._text.loops}
         found: dict[int, Loop] = {}
         for loop in self._text.loops:
-            around = [n for n in ancestors(loop.node) if inside(n, self._element.body)]
+            around = [n for n in ancestors(loop.node) if inside(n, self._body)]
             levels = [n for n in around if n.type not in ("compound_statement", "else_clause")]
             ends = [end for end in (loop.start, loop.bound, loop.step) if end is not None]
-            if inside(loop.node, self._element.body) and all(
+            if inside(loop.node, self._body) and all(
                 n.id in loops and n.id in found for n in levels
             ):
                 outer = [found[n.id].variable for n in levels]
-                if all(self._is_uniform(end, outer) for end in ends) and not _is_left(loop):
+                if all(self._is_uniform(end, outer) for end in ends) and not _is_left(loop.body):
                     found[loop.node.id] = loop
         return found
 
@@ -130,10 +147,10 @@ class SideBySide:
             variable = self._text.variable(node)
             if variable is None or variable in outer:
                 continue
-            if variable == self._element.variable or inside(variable.node, self._element.body):
+            if variable == self._variable or inside(variable.node, self._body):
                 return False
             written = self._text.writes(variable)
-            if any(inside(write, self._element.body) for write in written):
+            if any(inside(write, self._body) for write in written):
                 return False
         return True
 
@@ -144,7 +161,7 @@ class SideBySide:
         None if there are some of which there cannot be an array.
         """
         found: dict[int, str] = {}
-        body = self._element.body
+        body = self._body
         loops = {loop.variable.key for loop in self._uniform_loops.values()}
         for variable in self._text.variables:
             written = any(inside(write, body) for write in self._text.writes(variable))
@@ -174,7 +191,7 @@ class SideBySide:
         """The block whose statement a declaration is, if elements go through it together."""
         declaration = next((n for n in ancestors(node) if n.type == "declaration"), None)
         block = declaration.parent if declaration is not None else None
-        if block == self._element.body:
+        if block == self._body:
             return block
         bodies = [loop.body for loop in self._uniform_loops.values()]
         return block if block is not None and block in bodies else None
@@ -219,13 +236,13 @@ class SideBySide:
                         inner += self._first_value(variable, vectors)
         if not inner:
             return declared
-        name, kind = self._element.variable.name, self._element.variable.type
+        name, kind = self._variable.name, self._variable.type
         number = f"const {kind} {name} = {self.first} + {self._lane};"
         names = re.search(rf"\b{name}\b", "\n".join(inner))
         head = f"for (int {self._lane} = 0; {self._lane} < {self._width}; ++{self._lane})"
         whole = block_of(head, [*([number] if names else []), *inner])
-        stored = [v for v in vectors if v.stored and any(inside(v.access.node, s) for s in some)]
-        return [*declared, "#pragma unroll", *whole, *map(self._store, stored)]
+        own = [v for v in vectors if v.stored and any(inside(v.access.node, s) for s in some)]
+        return [*declared, "#pragma unroll", *whole, *map(self._store, own)]
 
     def _is_common(self, declaration: Node) -> bool:
         """Whether a declaration states a constant of the text."""
@@ -252,9 +269,10 @@ class SideBySide:
     def _rewritten(self, node: Node, vectors: list[Vector]) -> str:
         """A part of the text for the element of the lane."""
         edits = [
-            Edit(v.access.node.start_byte, v.access.node.end_byte, f"{v.name}[{self._lane}]")
+            edit
             for v in vectors
             if inside(v.access.node, node)
+            for edit in element_edits(v.access, f"{v.name}[{self._lane}]")
         ]
         taken = list(edits)
         for key, name in (self._own or {}).items():
@@ -292,18 +310,19 @@ class SideBySide:
             and root.key not in self._accesses.unclear
             and self._accesses.of(root) == (access,)
             and assignment is not None
-            and assignment.parent == statement
+            and (assignment == statement or assignment.parent == statement)
         )
 
     def _base(self, access: Access, level: Node) -> Polynomial | None:
         offset, kind = access.address.offset, access.root.type
-        element = self._kernel.polynomial(self._element.variable.node)
-        if offset is None or element is None or access.address.width or access.function:
+        if offset is None or access.address.width or access.function not in HINTS:
             return None
         if kind not in BYTES or vector_of(kind, self._width) is None:
             return None
-        base = offset - element
-        if any(base.depends_on(axis) for axis in _AXES):
+        base = offset - self._number
+        if self._variable.key in base.variables or self._number.atoms & base.atoms:
+            return None
+        if any(base.depends_on(axis) and self._number.depends_on(axis) for axis in _AXES):
             return None
         if not self._kernel.is_measured_multiple(base, self._width):
             return None
@@ -313,7 +332,7 @@ class SideBySide:
     def _is_known_at(self, node: Node, level: Node) -> bool:
         """Whether an identifier means the same at the beginning of a block."""
         variable = self._text.variable(node)
-        if variable is None or variable == self._element.variable:
+        if variable is None or variable == self._variable:
             return True
         written = any(inside(write, level) for write in self._text.writes(variable))
         own = variable.key in (self._own or {})
@@ -326,29 +345,32 @@ class SideBySide:
         array = f"alignas({size}) {root.type} {vector.name}[{self._width}];"
         if vector.stored:
             return [array]
-        place = f"*reinterpret_cast<const {kind}*>(&{self._address(vector)})"
-        return [array, f"*reinterpret_cast<{kind}*>({vector.name}) = {place};"]
+        pointer = f"reinterpret_cast<const {kind}*>({self._address(vector)})"
+        value = loaded(pointer, vector.access.function)
+        return [array, f"*reinterpret_cast<{kind}*>({vector.name}) = {value};"]
 
     def _store(self, vector: Vector) -> str:
         kind = self._kind(vector)
-        place = f"*reinterpret_cast<{kind}*>(&{self._address(vector)})"
-        return f"{place} = *reinterpret_cast<{kind}*>({vector.name});"
+        pointer = f"reinterpret_cast<{kind}*>({self._address(vector)})"
+        value = f"*reinterpret_cast<{kind}*>({vector.name})"
+        return stored(pointer, value, vector.access.function)
 
     def _kind(self, vector: Vector) -> str:
         return vector_of(vector.access.root.type, self._width) or ""
 
     def _address(self, vector: Vector) -> str:
         place = vector.access.place
-        uses = self._text.uses[self._element.variable.key]
+        uses = self._text.uses[self._variable.key]
         edits = [Edit(n.start_byte, n.end_byte, self.first) for n in uses if inside(n, place)]
-        return edited(self._text.source, edits, place.start_byte, place.end_byte)
+        text = edited(self._text.source, edits, place.start_byte, place.end_byte)
+        return text if vector.access.function else f"&{text}"
 
 
-def _is_left(loop: Loop) -> bool:
-    """Whether a loop can end early, or skip the rest of a turn."""
-    for node in nodes(loop.body, *_LEAVES):
-        inner = next((n for n in ancestors(node) if n.type in (*_LOOPS, "switch_statement")), None)
-        if inner is None or inner == loop.node:
+def _is_left(body: Node) -> bool:
+    """Whether something in a loop's body ends the loop early, or skips the rest of a turn."""
+    for node in nodes(body, *_LEAVES):
+        around = [n for n in ancestors(node) if n.type in (*_LOOPS, "switch_statement")]
+        if not any(n != body and inside(n, body) for n in around):
             return True
     return False
 
@@ -368,11 +390,9 @@ def guarded_by(element: ElementKernel, lines: list[str]) -> list[str]:
     return block_of(f"if ({' && '.join(parts)})", lines) if parts else lines
 
 
-def tail_of(element: ElementKernel, first: str, width: int) -> list[str]:
-    """A loop over the elements that are left, one after the other."""
-    name, kind, bound = element.variable.name, element.variable.type, text_of(element.bound)
+def tail_of(variable: Variable, body: Node, bound: str, first: str, width: int) -> list[str]:
+    """A loop over elements that cannot be done together."""
+    name = variable.name
     end = f"{name} < {first} + {width} && {name} < {bound}"
-    head = f"for ({kind} {name} = {first}; {end}; ++{name})"
-    return block_of(head, inner_lines(text_of(element.body)))
-
-
+    head = f"for ({variable.type} {name} = {first}; {end}; ++{name})"
+    return block_of(head, inner_lines(text_of(body)))

@@ -46,7 +46,8 @@ _VECTORS = {
     "double": {16: "double2"},
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
-_HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
+HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
+"""How elements that can be moved by vectors are loaded and stored."""
 _CONDITIONAL = frozenset(
     [
         *("if_statement", "conditional_expression", "switch_statement"),
@@ -164,7 +165,7 @@ class Span:
         """The place of element 0 of a row; None if not this, or if it changes in the loop."""
         if access.address.offset is None or access.address.width:
             return None
-        if access.function not in _HINTS:
+        if access.function not in HINTS:
             return None
         base = access.address.offset - self.element
         if self.element.atoms & base.atoms or self.variable.key in base.variables:

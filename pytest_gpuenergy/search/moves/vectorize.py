@@ -70,7 +70,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
         if step.value == 1 and kernel.is_multiple(start, width):
             if start.depends_on("threadIdx"):
                 continue  # what a thread has left
-            edit = _widened(kernel, accesses, loop, width)
+            edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
@@ -113,7 +113,7 @@ def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[Loop], width: int
 ) -> Iterator[Change]:
     """All at once: each element must stay with one thread."""
-    edits = [_widened(kernel, accesses, loop, width) for loop in loops]
+    edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
     bodies = [loop.body for loop in done]
@@ -140,31 +140,60 @@ def _within(access: Access, bodies: list[Node]) -> bool:
     return any(inside(access.node, body) for body in bodies)
 
 
-def _widened(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
-    span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
-    parts = span.parts(width) if span.can_be_split() else []
-    if not any(part.loaded for part in parts) or _ends_before(kernel, loop, width):
+_Work = tuple[str, list[str], list[str], list[str]]
+"""The name of the first element; when it can be done by vectors, what is done then, and else."""
+
+
+def _widened_shared(
+    kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int
+) -> Edit | None:
+    """A loop whose turns are of several threads, so that nothing depends on their order."""
+    work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
+    return _widened(kernel, loop, width, work)
+
+
+def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> Edit | None:
+    if work is None or _ends_before(kernel, loop, width):
         return None
+    first, checks, lines, tail = work
     bound, kind = text_of(loop.bound), loop.variable.type
-    first = kernel.fresh(f"{loop.variable.name}_first")
-    lines = _vector_lines(span, parts, first, width)
-    if lines is None:
-        return None
     start, step = times(loop.start, width), times(loop.step, width)
     if _start_and_step(kernel, loop)[1] == _constant(1):
         head = f"{kind} {first} = {text_of(loop.start)}; {first} < {bound}; {first} += {width}"
     else:
         head = f"{kind} {first} = {start}; {first} < {bound}; {first} += {step}"
-    checks = alignment_checks(span, parts, first, width)
     if not _is_whole(kernel, loop, width):
         checks.insert(0, f"{first} + {width} <= {bound}")
     if checks:
-        lines = [
-            *block_of(f"if ({' && '.join(checks)})", lines),
-            *block_of("else", _tail(span, parts, first, bound, width)),
-        ]
+        lines = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(block_of(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
     return Edit(loop.node.start_byte, loop.node.end_byte, text)
+
+
+def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+    """Each element's work after another's."""
+    span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
+    parts = span.parts(width) if span.can_be_split() else []
+    if not any(part.loaded for part in parts):
+        return None
+    first = kernel.fresh(f"{loop.variable.name}_first")
+    lines = _vector_lines(span, parts, first, width)
+    if lines is None:
+        return None
+    tail = _tail(span, parts, first, text_of(loop.bound), width)
+    return first, alignment_checks(span, parts, first, width), lines, tail
+
+
+def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+    """Each statement for all elements, where the body has loops of its own."""
+    if not any(nodes(loop.body, "for_statement")):
+        return None
+    work = SideBySide(kernel, accesses, loop.variable, loop.body, width)
+    lines = work.lines()
+    if lines is None:
+        return None
+    tail = tail_of(loop.variable, loop.body, text_of(loop.bound), work.first, width)
+    return work.first, work.checks(), lines, tail
 
 
 def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
@@ -234,12 +263,14 @@ def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change 
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None
-    work = SideBySide(kernel, accesses, found, width)
+    work = SideBySide(kernel, accesses, found.variable, found.body, width)
     lines = work.lines()
     if lines is None:
         return None
     checks = [f"{work.first} + {width} <= {text_of(found.bound)}", *work.checks()]
-    parts = checks, lines, tail_of(found, work.first, width)
+    bound = text_of(found.bound)
+    tail = tail_of(found.variable, found.body, bound, work.first, width)
+    parts = checks, lines, tail
     change = _by_elements(kernel, found, width, work.first, parts)
     return Change(f"{change.what} side by side", change.source, change.launch)
 
