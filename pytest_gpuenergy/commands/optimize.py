@@ -149,7 +149,8 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         station = _station(stack, arguments.gpus, arguments.powercap)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
-        for spec in (one.on(emulated=station.device.emulated) for one in specs):
+        specs = [one.on(emulated=station.device.emulated) for one in specs]
+        for spec in specs:
             try:
                 found.append((spec, _search_one(arguments, spec, station.device, endpoint, stop)))
             except InputError as error:
@@ -249,13 +250,15 @@ def _one_setpoint(device: Device, text: str) -> Setpoint:
 
 
 def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+    from pytest_gpuenergy.commands.optimize_summary import sum_up
     from pytest_gpuenergy.support.json_output import plain
 
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])
-        return
-    for spec, state in found:
-        print_lines(_summary(spec, state, arguments.outdir))
+    else:
+        for spec, state in found:
+            print_lines(_summary(spec, state, arguments.outdir))
+    sum_up(found, arguments.outdir, printed=not arguments.json)
 
 
 def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:
