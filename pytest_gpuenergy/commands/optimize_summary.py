@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 SUMMARY_JSON, SUMMARY_MD = "summary.json", "summary.md"
 
 
-def sum_up(
-    found: Sequence[tuple[KernelSpec, SearchState]], outdir: Path, *, printed: bool
-) -> None:
+def sum_up(found: Sequence[tuple[KernelSpec, SearchState]], outdir: Path, *, printed: bool) -> None:
     """Write what the searches have gained together, and print it if there are several.
 
     Raises:

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.spec import Checkout, KernelSpec
-from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file, is_folder
 from pytest_gpuenergy.support.json_input import FormError, read_bytes, shown
 

@@ -60,9 +60,7 @@ def items_of(
             yield found
 
 
-def _item(
-    node: Node, inner: Node, namespaces: tuple[str, ...], conditional: bool
-) -> Item | None:
+def _item(node: Node, inner: Node, namespaces: tuple[str, ...], conditional: bool) -> Item | None:
     if inner.type == "template_declaration" and inner.named_children:
         return _item(node, inner.named_children[-1], namespaces, conditional)
     found = _described(inner)
@@ -150,10 +148,9 @@ def _name_in(declarator: Node) -> str:
 
 def _types_in(node: Node) -> list[str]:
     """Types that a declaration defines, and the values of enumerations."""
-    found = []
-    for one in walk(node):
-        if one.type in _TYPES and field(one, "body") is not None:
-            found.append(text_of(field(one, "name")))
-        elif one.type == "enumerator":
-            found.append(text_of(field(one, "name")))
+    found = [
+        text_of(field(one, "name"))
+        for one in walk(node)
+        if one.type == "enumerator" or (one.type in _TYPES and field(one, "body") is not None)
+    ]
     return [name for name in found if name]

@@ -89,9 +89,7 @@ class Preprocessor:
                 end = len(tokens) if end is None else end
                 parts.append(self._directive(path, tokens[at:end], branches, depth))
                 at = end
-            elif not branches or branches[-1].active:
-                pending.append(token)
-            elif token.kind == "line":
+            elif not branches or branches[-1].active or token.kind == "line":
                 pending.append(token)
             fresh = token.kind == "line" or (fresh and not token.is_seen)
         return "".join([*parts, self._expanded(pending)])
@@ -110,8 +108,8 @@ class Preprocessor:
         rest = tokens[tokens.index(words[0]) + 1 :]
         whole = f"#{joined(tokens)}"
         if name.startswith(("if", "el", "endif")):
-            kept = self._condition(name, rest, branches)
-            return f"#{kept}{joined(rest)}" if kept else ""
+            left = self._condition(name, rest, branches)
+            return f"#{left}{joined(rest)}" if left else ""
         if branches and not branches[-1].active:
             return ""
         kept = any(branch.kept for branch in branches)

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 _OPPOSITES = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
 _WHOLE = frozenset(
-    ["int", "unsigned", "unsigned int", "size_t", "short", "long", "long long", "unsigned long long"]
+    [
+        "int",
+        "unsigned",
+        "unsigned int",
+        "size_t",
+        "short",
+        "long",
+        "long long",
+        "unsigned long long",
+    ]
 )
 _NEVER = ("goto_statement", "labeled_statement")
 

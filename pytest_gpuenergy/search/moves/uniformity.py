@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _DEEPEST = 20
 _WARP = 32
 _FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
-_MEETINGS = ("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline")
+_MEETINGS = (
+    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
+    "__activemask",
+)
 _COLLECTIVES = (
     *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
     *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),

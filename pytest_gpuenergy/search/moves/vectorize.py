@@ -144,9 +144,7 @@ _Work = tuple[str, list[str], list[str], list[str]]
 """The name of the first element; when it can be done by vectors, what is done then, and else."""
 
 
-def _widened_shared(
-    kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int
-) -> Edit | None:
+def _widened_shared(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
     """A loop whose turns are of several threads, so that nothing depends on their order."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
@@ -188,12 +186,11 @@ def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: in
     """Each statement for all elements, where the body has loops of its own."""
     if not any(nodes(loop.body, "for_statement")):
         return None
-    work = SideBySide(kernel, accesses, loop.variable, loop.body, width)
-    lines = work.lines()
-    if lines is None:
+    work = SideBySide.of(kernel, accesses, loop.variable, loop.body, width)
+    if work is None:
         return None
     tail = tail_of(loop.variable, loop.body, text_of(loop.bound), work.first, width)
-    return work.first, work.checks(), lines, tail
+    return work.first, work.checks, work.lines, tail
 
 
 def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
@@ -263,14 +260,13 @@ def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change 
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None
-    work = SideBySide(kernel, accesses, found.variable, found.body, width)
-    lines = work.lines()
-    if lines is None:
+    work = SideBySide.of(kernel, accesses, found.variable, found.body, width)
+    if work is None:
         return None
-    checks = [f"{work.first} + {width} <= {text_of(found.bound)}", *work.checks()]
+    checks = [f"{work.first} + {width} <= {text_of(found.bound)}", *work.checks]
     bound = text_of(found.bound)
     tail = tail_of(found.variable, found.body, bound, work.first, width)
-    parts = checks, lines, tail
+    parts = checks, work.lines, tail
     change = _by_elements(kernel, found, width, work.first, parts)
     return Change(f"{change.what} side by side", change.source, change.launch)
 
