@@ -79,21 +79,33 @@ def extract(
     text = run.run(path)
     if text is None:
         raise FormError(f"there is no file {shown(str(path))}")
-    source = text.encode("utf-8", "replace")
-    items = [item for item in items_of(parse(source)) if not item.names & set(constants)]
-    kernel = _kernel(items, entry, path)
+    given = set(constants)
+    kernel = _kernel(_items(text, given), entry, path)
+    name = next(iter(kernel.names))
+    text = simplified(_instantiated(text, kernel, entry), name)
+    items = _items(text, given)
+    plain = "::".join([*filter(None, kernel.namespaces), name])
+    kernel = _kernel(items, plain, path)
     needed = _Needed(items, kernel, run, entry).all()
-    own = replacements(kernel, entry)
     aliases = _aliases(needed)
-    parts: list[str] = []
-    for item in needed:
-        if any(name in aliases for name in item.names):
-            continue
-        taken = own if item == kernel else {}
-        parts.append(_text(source, item, {**aliases, **taken}, bare=item == kernel))
-    name = "::".join([*filter(None, kernel.namespaces), next(iter(kernel.names))])
-    body = simplified("\n".join(parts), name)
-    return Extraction(_header(run, path, entry, body) + body + "\n", name, run.files)
+    source = text.encode("utf-8", "replace")
+    parts = [_text(source, item, aliases) for item in needed if not item.names <= aliases.keys()]
+    body = "\n".join(parts)
+    return Extraction(f"{_header(run, path, entry, body)}{body}\n", plain, run.files)
+
+
+def _items(text: str, given: set[str]) -> list[Item]:
+    """What a text declares, without what is defined outside of it."""
+    root = parse(text.encode("utf-8", "replace"))
+    return [item for item in items_of(root) if not item.names & given]
+
+
+def _instantiated(text: str, kernel: Item, entry: str) -> str:
+    """The text with a function in place of a template."""
+    source, node = text.encode("utf-8", "replace"), kernel.node
+    edits = _renamed(kernel.inner, replacements(kernel, entry))
+    function = edited(source, edits, kernel.inner.start_byte, kernel.inner.end_byte)
+    return edited(source, [Edit(node.start_byte, node.end_byte, function)])
 
 
 def _kernel(items: list[Item], entry: str, path: PurePosixPath) -> Item:
@@ -219,15 +231,16 @@ def _sign_of(header: str) -> str:
     return next((sign for name, sign in _SIGNS.items() if name in header), "")
 
 
-def _text(source: bytes, item: Item, replaced: Mapping[str, str], *, bare: bool) -> str:
-    """An item in its namespaces; ``bare`` without what makes it a template."""
-    node = item.inner if bare else item.node
-    edits = [*_renamed(node, item, replaced), *_without_std(node)]
+def _text(source: bytes, item: Item, aliases: Mapping[str, str]) -> str:
+    """An item in its namespaces."""
+    node = item.node
+    listed = field(node, "parameters") if node.type == "template_declaration" else None
+    hidden = {text_of(n) for n in walk(listed)} if listed is not None else set()
+    replaced = {name: kind for name, kind in aliases.items() if name not in hidden}
+    edits = [*_renamed(node, replaced), *_without_std(node)]
     text = edited(source, edits, node.start_byte, node.end_byte)
     if node.type.endswith("_specifier") and not text.endswith(";"):
         text += ";"
-    if node.parent is not None and node.parent.type == "template_declaration" and bare:
-        text = text.strip()
     if (around := node.parent) is not None and around.type == "linkage_specification":
         text = f'extern "C" {text}'
     for namespace in reversed(item.namespaces):
@@ -235,12 +248,9 @@ def _text(source: bytes, item: Item, replaced: Mapping[str, str], *, bare: bool)
     return text
 
 
-def _renamed(node: Node, item: Item, replaced: Mapping[str, str]) -> Iterator[Edit]:
-    listed = field(item.node, "parameters") if item.node.type == "template_declaration" else None
-    hidden = {text_of(n) for n in walk(listed)} if listed is not None and node == item.node else ()
+def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
     for leaf in nodes(node, *_NAMES):
-        name = text_of(leaf)
-        if name in replaced and name not in hidden:
+        if (name := text_of(leaf)) in replaced:
             yield Edit(leaf.start_byte, leaf.end_byte, replaced[name])
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pytest_gpuenergy.search.extraction.tokens import Token, joined, seen, tokens_of
 
 _BLANK = Token("blank", " ")
-_LONGEST = 100_000
-"""Tokens of one expansion; a few macros that contain each other can grow without bounds."""
+_MOST = 20_000
+"""Macros that are replaced at a time; a few that contain each other can be very many."""
+_DEEPEST = 100
+"""Macros in one another."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +51,44 @@ def _trimmed(tokens: list[Token]) -> tuple[Token, ...]:
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
 
 
-def expanded(
-    tokens: list[Token], macros: Mapping[str, Macro], hidden: frozenset[str] = frozenset()
-) -> list[Token]:
+def expanded(tokens: list[Token], macros: Mapping[str, Macro]) -> list[Token]:
     """The tokens with all macros replaced; a call that does not fit its macro stays as it is."""
-    found: list[Token] = []
-    at = 0
-    while at < len(tokens):
-        token = tokens[at]
-        at += 1
-        macro = macros.get(token.text) if token.kind == "name" else None
-        if macro is None or token.text in hidden or len(found) > _LONGEST:
-            found.append(token)
-            continue
-        inner = hidden | {token.text}
-        if macro.parameters is None:
-            found += expanded(list(macro.body), macros, inner)
-            continue
-        call = _arguments(tokens, at)
-        values = None if call is None else _by_name(macro.parameters, call[0])
-        if call is None or values is None:
-            found.append(token)
-            continue
-        at = call[1]
-        full = {name: expanded(value, macros, hidden) for name, value in values.items()}
-        found += expanded(_substituted(macro.body, values, full), macros, inner)
-    return found
+    return _Expansion(macros).of(tokens, frozenset())
+
+
+class _Expansion:
+    """The replacement of macros, up to a number of them."""
+
+    def __init__(self, macros: Mapping[str, Macro]) -> None:
+        self._macros = macros
+        self._left = _MOST
+
+    def of(self, tokens: list[Token], hidden: frozenset[str]) -> list[Token]:
+        """The tokens with all macros replaced but those that are being replaced around them."""
+        found: list[Token] = []
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
+            at += 1
+            macro = self._macros.get(token.text) if token.kind == "name" else None
+            done = self._left == 0 or len(hidden) == _DEEPEST
+            if macro is None or token.text in hidden or done:
+                found.append(token)
+                continue
+            inner = hidden | {token.text}
+            body = list(macro.body)
+            if macro.parameters is not None:
+                call = _arguments(tokens, at)
+                values = None if call is None else _by_name(macro.parameters, call[0])
+                if call is None or values is None:
+                    found.append(token)
+                    continue
+                at = call[1]
+                full = {name: self.of(value, hidden) for name, value in values.items()}
+                body = _substituted(macro.body, values, full)
+            self._left -= 1
+            found += self.of(body, inner)
+        return found
 
 
 def _arguments(tokens: list[Token], at: int) -> tuple[list[list[Token]], int] | None:

@@ -19,6 +19,7 @@ Read = Callable[[PurePosixPath], "str | None"]
 """The text of a file of the same tree, by its path; None if there is none."""
 
 _DEEPEST = 32
+_MOST_FILES = 1000
 _KERNEL_HEADERS = re.compile(
     r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
 )
@@ -63,6 +64,7 @@ class Preprocessor:
     opaque: set[str] = field(default_factory=set)
     _macros: dict[str, Macro] = field(default_factory=dict)
     _once: set[PurePosixPath] = field(default_factory=set)
+    _read: int = 0
 
     def run(self, path: PurePosixPath) -> str | None:
         """The text of a file with all that it includes; None if it cannot be read."""
@@ -74,6 +76,7 @@ class Preprocessor:
 
     def _text(self, path: PurePosixPath, text: str, depth: int) -> str:
         self.files[path] = text
+        self._read += 1
         parts: list[str] = []
         branches: list[_Branch] = []
         pending: list[Token] = []
@@ -193,7 +196,7 @@ class Preprocessor:
             self.headers[f"<{name}>"] = None
             return ""
         found = _normal(path.parent / name)
-        if found is None or depth == _DEEPEST:
+        if found is None or depth == _DEEPEST or self._read == _MOST_FILES:
             self.missing[name] = None
             return ""
         if found in self._once:

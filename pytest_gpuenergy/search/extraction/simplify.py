@@ -48,8 +48,17 @@ def simplified(text: str, entry: str) -> str:
         edits = [edit for one in own for edit in (*_decided(one), *_forwarded(one, known))]
         if not edits:
             break
-        text = edited(source, edits[:1])
+        text = edited(source, outermost(edits))
     return text
+
+
+def outermost(edits: list[Edit]) -> list[Edit]:
+    """Those that are not within another one."""
+    return [
+        one
+        for one in dict.fromkeys(edits)
+        if not any(o != one and o.begin <= one.begin and one.end <= o.end for o in edits)
+    ]
 
 
 @dataclass(frozen=True)
