@@ -85,7 +85,7 @@ def test_an_index_that_the_body_computes_is_computed_before_it() -> None:
     )
     spec = gemm_of(source, (17, 33, 20)).spec
     text = only("vectorize_global_loads", spec, "by 4").source
-    assert "&a[16 * blockIdx.y * k + k * threadIdx.y + i_first]" in text
+    assert "(&a[(row * k + i_first)]);" in text
 
 
 def test_names_of_the_text_are_not_taken_again() -> None:

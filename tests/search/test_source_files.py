@@ -154,7 +154,10 @@ class TestAKernelInAProgram:
 
 
 class TestOtherSizesForTheEmulatedGpu:
-    EMULATION: ClassVar[dict[str, Any]] = {"sizes": [{"N": 40}, {"N": 7}], "constants": {"ITEMS": 2}}
+    EMULATION: ClassVar[dict[str, Any]] = {
+        "sizes": [{"N": 40}, {"N": 7}],
+        "constants": {"ITEMS": 2},
+    }
 
     def test_they_replace_those_of_the_spec_there(self, tmp_path: Path) -> None:
         spec = read_spec(write(tmp_path, spec_with(emulation=self.EMULATION)))

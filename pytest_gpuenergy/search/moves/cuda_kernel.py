@@ -195,13 +195,13 @@ class CudaKernel:
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
-        if self._is_definition(variable) and variable.value is not None:
+        if self.is_definition(variable) and variable.value is not None:
             value = self.polynomial(variable.value, depth - 1)
             if value is not None:
                 return value
         return Polynomial.atom(Atom(name, frozenset([variable.key])))
 
-    def _is_definition(self, variable: Variable) -> bool:
+    def is_definition(self, variable: Variable) -> bool:
         """Whether a variable always is what it is declared as."""
         if variable.parameter or variable.value is None or self.text.writes(variable):
             return False

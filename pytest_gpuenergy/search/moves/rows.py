@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, operator_of
-from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, operator_of
 from pytest_gpuenergy.search.moves.lanes import Lanes
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.vector_parts import (
     BYTES,
     HINTS,
     loaded,
+    outside_of,
     stored,
     vector_of,
 )
@@ -37,11 +37,13 @@ class Row:
         access: that of one element.
         name: of the array that holds them.
         base: its place without the element's number.
+        address: of the first element, at the beginning of the block with the access.
     """
 
     access: Access
     name: str
     base: Polynomial
+    address: str
 
     @property
     def is_stored(self) -> bool:
@@ -77,10 +79,12 @@ class Rows:
         for statement in some:
             for access in self._accesses.within(statement):
                 known = access.root in fixed or self._is_only_store(access, statement)
-                base = self._base(access, level) if known else None
-                if base is not None and _is_always(access, statement):
-                    found.append(Row(access, self._name_for(access), base))
-                    self.all.append(found[-1])
+                base = self._base(access) if known else None
+                address = self._address(access, level)
+                if base is None or address is None or not _is_always(access, statement):
+                    continue
+                found.append(Row(access, self._name_for(access), base, address))
+                self.all.append(found[-1])
         return found
 
     def _name_for(self, access: Access) -> str:
@@ -115,7 +119,7 @@ class Rows:
             and (assignment == statement or assignment.parent == statement)
         )
 
-    def _base(self, access: Access, level: Node) -> Polynomial | None:
+    def _base(self, access: Access) -> Polynomial | None:
         """The place without the element's number; None if the elements form no row."""
         offset, kind = access.address.offset, access.root.type
         if offset is None or access.address.width or access.function not in HINTS:
@@ -129,17 +133,15 @@ class Rows:
             return None
         if not self._kernel.is_measured_multiple(base, self._width):
             return None
-        known = all(self._is_known_at(node, level) for node in nodes(access.place, "identifier"))
-        return base if known else None
+        return base
 
-    def _is_known_at(self, node: Node, level: Node) -> bool:
-        """Whether an identifier means the same at the beginning of a block."""
-        variable = self._kernel.text.variable(node)
-        if variable is None or variable == self._lanes.variable:
-            return True
-        written = any(inside(write, level) for write in self._kernel.text.writes(variable))
-        own = variable.key in self._lanes.own
-        return not own and not written and not inside(variable.node, level)
+    def _address(self, access: Access, level: Node) -> str | None:
+        """Of the first element at the beginning of a block; None if it is not known there."""
+        loops = [one for one in self._lanes.loops.values() if inside(level, one.body)]
+        names = {loop.variable.key: loop.variable.name for loop in loops}
+        names[self._lanes.variable.key] = self._first
+        text = outside_of(self._kernel, self._lanes.body, access.place, names)
+        return text if text is None or access.function else f"&{text}"
 
     def declared(self, row: Row) -> list[str]:
         """The array, filled if it is not stored."""
@@ -148,22 +150,15 @@ class Rows:
         if row.is_stored:
             return [array]
         vector = vector_of(kind, self._width)
-        pointer = f"reinterpret_cast<const {vector}*>({self._address(row)})"
+        pointer = f"reinterpret_cast<const {vector}*>({row.address})"
         value = loaded(pointer, row.access.function)
         return [array, f"*reinterpret_cast<{vector}*>({row.name}) = {value};"]
 
     def stored(self, row: Row) -> str:
         """The statement that stores the array."""
         vector = vector_of(row.access.root.type, self._width)
-        pointer = f"reinterpret_cast<{vector}*>({self._address(row)})"
+        pointer = f"reinterpret_cast<{vector}*>({row.address})"
         return stored(pointer, f"*reinterpret_cast<{vector}*>({row.name})", row.access.function)
-
-    def _address(self, row: Row) -> str:
-        place = row.access.place
-        uses = self._kernel.text.uses[self._lanes.variable.key]
-        edits = [Edit(n.start_byte, n.end_byte, self._first) for n in uses if inside(n, place)]
-        text = edited(self._kernel.text.source, edits, place.start_byte, place.end_byte)
-        return text if row.access.function else f"&{text}"
 
 
 def _is_always(access: Access, statement: Node) -> bool:

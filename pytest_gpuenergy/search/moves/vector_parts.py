@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -192,24 +192,8 @@ class Span:
     def place(self, part: Part, first: str) -> str | None:
         """The address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
-        names = list(nodes(access.place, "identifier"))
-        means = [(n, self.kernel.text.variable(n)) for n in names]
-        if not any(v is not None and inside(v.node, self.body) for _, v in means):
-            place = self.rewritten(access.place, first)
-            return place if access.function else f"&{place}"
-        base, root = self._base(access), access.root
-        visible = base is not None and all(
-            inside(self.body, variable.scope) and not inside(variable.node, self.body)
-            for variable in self.kernel.text.variables
-            if variable.key in base.variables
-        )
-        return f"&{root.name}[{base.text()} + {first}]" if visible and base is not None else None
-
-    def rewritten(self, node: Node, name: str) -> str:
-        """A part of the text with another name for the element."""
-        uses = self.kernel.text.uses[self.variable.key]
-        edits = [Edit(n.start_byte, n.end_byte, name) for n in uses if inside(n, node)]
-        return edited(self.kernel.text.source, edits, node.start_byte, node.end_byte)
+        place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
+        return place if place is None or access.function else f"&{place}"
 
     def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
         """The body with the parts' elements, and whether it still names the element."""
@@ -227,6 +211,42 @@ class Span:
             and not any(e.begin <= node.start_byte and node.end_byte <= e.end for e in edits)
         ]
         return text, bool(left)
+
+
+def outside_of(
+    kernel: CudaKernel, body: Node, node: Node, names: Mapping[int, str], depth: int = 8
+) -> str | None:
+    """An expression of a statement as it can stand before it.
+
+    Variables that the statement defines are replaced by what they are defined as, which keeps the
+    names of the block's sizes: other moves can change them.
+
+    Args:
+        kernel: around it.
+        body: the statement.
+        node: the expression.
+        names: what variables are called outside, by their keys.
+        depth: of definitions that use each other.
+
+    Returns:
+        The text; None if it depends on something else that the statement does.
+    """
+    edits = []
+    for one in nodes(node, "identifier"):
+        variable = kernel.text.variable(one)
+        if variable is None:
+            continue
+        text: str | None = names.get(variable.key)
+        if text is None and inside(variable.node, body):
+            if depth == 0 or variable.value is None or not kernel.is_definition(variable):
+                return None
+            text = outside_of(kernel, body, variable.value, names, depth - 1)
+            if text is None:
+                return None
+            text = f"({text})"
+        if text is not None:
+            edits.append(Edit(one.start_byte, one.end_byte, text))
+    return edited(kernel.text.source, edits, node.start_byte, node.end_byte)
 
 
 def element_edits(access: Access, element: str) -> list[Edit]:
