@@ -45,6 +45,15 @@ def read_spec(path: Path, sources: Path | None = None) -> KernelSpec:
         InputError: it cannot be read or used.
         UnavailableError: a kernel is to be taken out of a file, and tree-sitter is not installed.
     """
+    return _complete(raw_spec(path), path, sources)
+
+
+def raw_spec(path: Path) -> KernelSpec:
+    """A spec as its file has it: neither checked, nor with the text of its source.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     content = read_bytes(path, "kernel spec", _LARGEST_BYTES)
     try:
         version = schema_version(content)
@@ -52,7 +61,7 @@ def read_spec(path: Path, sources: Path | None = None) -> KernelSpec:
             raise FormError(
                 f"its schema_version is {shown(version)}, but this gpuenergy reads {SPEC_VERSION}"
             )
-        return _complete(decode(content, KernelSpec), path, sources)
+        return decode(content, KernelSpec)
     except FormError as error:
         raise _refusal(path, error) from None
 
