@@ -20,7 +20,7 @@ SPECS = Path(__file__).parent / "search/hecbench"
 LICENCE = PurePosixPath("LICENSE")
 
 
-def needed(checkout: Path, specs: Path = SPECS) -> Iterator[PurePosixPath]:
+def needed(checkout: Path, specs: Path) -> Iterator[PurePosixPath]:
     """The files that the specs of a folder read, each after the ones that include it."""
 
     def read(path: PurePosixPath) -> str | None:
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("to", type=Path)
     given = parser.parse_args(arguments)
-    found = dict.fromkeys([LICENCE, *needed(given.checkout)])
+    found = dict.fromkeys([LICENCE, *needed(given.checkout, SPECS)])
     for name in found:
         target = given.to / name
         target.parent.mkdir(parents=True, exist_ok=True)
