@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from move_checks import check, only, results, spec_of
+from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
+from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
 from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
 from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
 from pytest_gpuenergy.search.spec import KernelSpec
@@ -278,6 +280,19 @@ class TestSoftmax:
 def softmax(v: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     powers = np.exp(v["x"] - v["x"].max(axis=1, keepdims=True))
     return {"y": powers / powers.sum(axis=1, keepdims=True)}
+
+
+class TestRestrict:
+    def test_all_tensors_are_said_to_be_apart(self) -> None:
+        state = only(CachePolicyCg(), elements(SILU), "__restrict__")
+        assert "(const float* __restrict__ x, float* __restrict__ y," in state.source
+        again = CachePolicyCg().applications(state, elements(SILU))
+        assert not any("__restrict__" in one.what for one in again)
+
+    def test_one_that_is_passed_twice_is_not(self) -> None:
+        spec = elements(SILU.replace("float* y,", "float* y, const float* z,"))
+        twice = replace(spec, arguments=("x", "y", "x", "n"))
+        assert not any("__restrict__" in what for what in whats(CachePolicyCg(), twice))
 
 
 class TestEarlyReturns:
