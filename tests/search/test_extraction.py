@@ -100,9 +100,21 @@ class TestWhatIsTaken:
         assert "namespace outer {\nconstexpr int N = 3;\n}" in found.source.replace("; }", ";\n}")
         assert taken("inner::kernel", text).entry == found.entry
 
-    def test_linkage_stays(self) -> None:
-        text = 'extern "C" __global__ void kernel(float* y) { y[0] = 1; }'
-        assert 'extern "C" __global__ void kernel' in taken("kernel", text).source
+    @pytest.mark.parametrize("braces", [("", ""), ("{ int other;", "}")])
+    def test_linkage_stays_if_it_is_of_the_kernel(self, braces: tuple[str, str]) -> None:
+        text = (
+            f'extern "C" {braces[0]} __global__ void kernel(float* y) {{ y[0] = 1; }} {braces[1]}'
+        )
+        assert ('extern "C" __global__' in taken("kernel", text).source) == (braces[0] == "")
+
+    def test_what_is_declared_elsewhere_is_left_out(self) -> None:
+        text = "__global__ void kernel(float*);\nvoid helper(float*);\nint count(int&);\n"
+        text += "using namespace other;\nusing namespace std;\n" + KERNEL.format("1")
+        source = taken("kernel", text).source
+        assert source.splitlines()[1:] == [
+            "using namespace other;",
+            "__global__ void kernel(float* y) { y[threadIdx.x] = 1; }",
+        ]
 
     def test_a_prototype_comes_before_a_function_that_is_used_earlier(self) -> None:
         text = "__device__ float f(float);\n" + KERNEL.format("f(1)")
@@ -117,6 +129,43 @@ class TestWhatIsTaken:
     def test_limits_and_whole_numbers_of_c_need_no_header(self) -> None:
         text = "__global__ void kernel(float* y) { y[(int64_t)0] = FLT_MAX; }"
         assert body_of(text) == "y[(long long)0] = 3.402823466e+38f;"
+
+
+class TestWhatIsDecided:
+    @pytest.mark.parametrize(
+        ("statement", "left"),
+        [
+            ("if (FLAG) y[0] = 1; else y[0] = 2;", "y[0] = 2;"),
+            ("if (!FLAG) y[0] = 1;", "y[0] = 1;"),
+            ("if (FLAG) y[0] = 1;", ";"),
+            ("if (FLAG != true) { y[0] = 1; }", "if (false != true) { y[0] = 1; }"),
+            ("if constexpr (N == 4) { y[0] = 1; } else { y[0] = 2; }", "{ y[0] = 1; }"),
+            ("if (N != 4u) y[0] = 1;", ";"),
+            ("if (N == N2) y[0] = 1;", "if (4 == N2) y[0] = 1;"),
+            ("if (One::A == Two::A) y[0] = 1;", "if (One::A == Two::A) y[0] = 1;"),
+            ("if (N == 4) if (!FLAG) y[0] = N; else y[0] = 5;", "y[0] = 4;"),
+            ("if (N) y[0] = 1;", "if (4) y[0] = 1;"),
+        ],
+    )
+    def test_it_is_that_which_arguments_alone_decide(self, statement: str, left: str) -> None:
+        text = f"template <bool FLAG, int N> __global__ void kernel(float* y) {{ {statement} }}"
+        assert body_of(text, "kernel<false, 4>") == left
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            "int put(int* p, int v) { return atomicAdd(p, v); }",
+            "void put(int* p, int v) { atomicAdd(p + 1, v); }",
+            "void put(int* p, int v) { atomicAdd(p, v); atomicAdd(p, v); }",
+            "void put(int* p, int v = 1) { atomicAdd(p, v); }",
+            "void put(int* p, Value v) { atomicAdd(p, v); }",
+            "void put(int* p, int v) { p[0] = v; }",
+        ],
+    )
+    def test_a_function_that_does_more_than_pass_on_is_called(self, function: str) -> None:
+        text = f"struct Value {{ int n; }};\n__device__ {function}\n"
+        text += "__global__ void kernel(int* y) { put(y, 3); }"
+        assert body_of(text) == "put(y, 3);"
 
 
 class TestMacros:
