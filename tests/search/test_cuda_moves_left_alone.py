@@ -241,6 +241,14 @@ def test_other_atomics_stay(old: str, new: str) -> None:
     assert whats("avoid_atomics_reduce", spec) == []
 
 
+@pytest.mark.parametrize(("n", "holds"), [(4096, True), (4160, False)])
+def test_a_guard_stays_if_another_size_of_the_block_needs_it(n: int, holds: bool) -> None:
+    spec = CASES["add"].spec
+    launch = replace(spec.launch, grid=("ceil_div(N, block_x)",))
+    found = whats("pad_tail_and_mask", replace(spec, launch=launch, sizes=({"N": n},)))
+    assert (found == ["guards that always hold"]) == holds
+
+
 def test_a_histogram_too_large_for_a_block_is_not_copied() -> None:
     case = CASES["histogram"].spec
     tensors = tuple(replace(t, shape=(1 << 14,)) if t.name == "counts" else t for t in case.tensors)

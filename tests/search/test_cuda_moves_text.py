@@ -257,7 +257,7 @@ def test_a_product_of_tiles_is_made_by_tensor_cores() -> None:
 def test_constants_of_the_launch_are_known() -> None:
     source = TILED_GEMM.replace("#define TILE 16\n", "")
     spec = gemm_of(source, (48, 32, 16), constants={"TILE": 16}).spec
-    assert "As[ty][tx] = a[row" in only("pad_tail_and_mask", spec, "guards").source
+    assert "As[TILE][TILE + 4]" in only("pad_tail_and_mask", spec, "rows of As by 4").source
 
 
 def test_a_macro_that_the_launch_contradicts_is_not_known() -> None:

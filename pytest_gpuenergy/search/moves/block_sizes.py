@@ -39,15 +39,21 @@ class ChangeBlockSizes:
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
         """All other sizes of one axis or one constant at a time, in ascending order."""
-        tied, fixed = _tied(spec.launch), _fixed(spec)
-        for what, launch in [*_plans(state, tied, fixed), *_free_plans(state, spec)]:
-            near = all(
-                _is_near(value, spec.launch.constants.get(constant))
-                for constant, value in launch.constants.items()
-                if constant not in tied
-            )
-            if near and prod(launch.block) <= _MOST_THREADS:
-                yield Application(self.name, what, replace(state, launch=launch))
+        for what, launch in [*launches(state, spec), *_free_plans(state, spec)]:
+            yield Application(self.name, what, replace(state, launch=launch))
+
+
+def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
+    """Launches that differ in a size or constant that expressions of the launch name."""
+    tied = _tied(spec.launch)
+    for what, launch in _plans(state, tied, _fixed(spec)):
+        near = all(
+            _is_near(value, spec.launch.constants.get(constant))
+            for constant, value in launch.constants.items()
+            if constant not in tied
+        )
+        if near and prod(launch.block) <= _MOST_THREADS:
+            yield what, launch
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
