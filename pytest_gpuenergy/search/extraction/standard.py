@@ -12,6 +12,8 @@ _TEXTS = {
     "DBL_MAX": "1.7976931348623158e+308",
     "DBL_MIN": "2.2250738585072014e-308",
     "DBL_EPSILON": "2.2204460492503131e-16",
+    "INFINITY": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)",
     "INT_MAX": "2147483647",
     "INT_MIN": "(-2147483647 - 1)",
     "UINT_MAX": "4294967295u",
