@@ -168,6 +168,32 @@ class TestWhatIsDecided:
         assert body_of(text) == "put(y, 3);"
 
 
+class TestBarriers:
+    HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
+
+    @pytest.mark.parametrize("wait", ["cg::sync(block);", "block.sync();"])
+    def test_those_of_a_block_need_no_group(self, wait: str) -> None:
+        text = f"{self.HEAD}__global__ void kernel(float* y) {{"
+        text += f"cg::thread_block block = cg::this_thread_block(); y[0] = 1; {wait} y[1] = 2; }}"
+        assert body_of(text) == "y[0] = 1; __syncthreads(); y[1] = 2;"
+        assert "cooperative_groups" not in taken("kernel", text).source
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            "auto tile = cg::tiled_partition<32>(block); block.sync();",
+            "y[0] = block.thread_rank(); cg::sync(block);",
+            "f(block);",
+            "block.sync(1);",
+            "other.sync(block);",
+        ],
+    )
+    def test_groups_that_do_more_stay(self, use: str) -> None:
+        text = f"{self.HEAD}__global__ void kernel(float* y) {{"
+        text += f"cg::thread_block block = cg::this_thread_block(); {use} }}"
+        assert body_of(text) == f"cg::thread_block block = cg::this_thread_block(); {use}"
+
+
 class TestMacros:
     @pytest.mark.parametrize(
         ("defined", "used", "meant"),

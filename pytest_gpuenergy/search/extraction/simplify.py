@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.extraction.barriers import block_barriers
 from pytest_gpuenergy.search.extraction.items import function_name
 from pytest_gpuenergy.search.moves.cuda_text import call_in
 from pytest_gpuenergy.search.moves.cuda_tree import (
@@ -31,7 +32,8 @@ _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
 def simplified(text: str, entry: str) -> str:
     """The text with an entry without branches that constants decide.
 
-    Calls of functions that only pass their parameters on to another one are calls of that one.
+    Calls of functions that only pass their parameters on to another one are calls of that one, and
+    so are barriers of cooperative groups for the whole block.
 
     Args:
         text: of the kernel.
@@ -45,7 +47,11 @@ def simplified(text: str, entry: str) -> str:
         forwarders = {found.name: found for one in functions if (found := forwarder(one))}
         names = [function_name(one) for one in functions]
         known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
-        edits = [edit for one in own for edit in (*_decided(one), *_forwarded(one, known))]
+        edits = [
+            edit
+            for one in own
+            for edit in (*_decided(one), *_forwarded(one, known), *block_barriers(one))
+        ]
         if not edits:
             break
         text = edited(source, outermost(edits))
