@@ -96,6 +96,22 @@ class TestText:
             "*reinterpret_cast<float2*>(c_row);" in text
         )
 
+    def test_loops_under_a_condition_are_done_for_one_element_after_the_other(self) -> None:
+        source = DISTANCES.replace(
+            "  c[row",
+            "  if (sum > 1) for (int i = 1; i < n; ++i) { const float d = a[i]; sum += d; }\n  c[row",
+        )
+        text = lines(distances(source), "4 elements per thread side by side")
+        found = next(line for line in text if line.startswith("if (sum_lanes[col_lane] > 1)"))
+        assert found.endswith("{ const float d = a[i]; sum_lanes[col_lane] += d; }")
+
+    def test_stores_to_a_tensor_that_has_others_stay_where_they_are(self) -> None:
+        source = DISTANCES.replace(
+            "largest[1];\n", "largest[1];\n  if (n > 5) c[row * k + col] = 0;\n"
+        )
+        text = lines(distances(source), "4 elements per thread side by side")
+        assert not any("c_row" in line for line in text)
+
     def test_the_grid_has_fewer_blocks_in_a_row(self) -> None:
         state = only(MOVE, distances(), "4 elements per thread side by side")
         assert state.launch.grid == ("ceil_div(ceil_div(K, 8), 4)", "ceil_div(M, 4)")
@@ -148,6 +164,7 @@ class TestLeftAlone:
             ("b[i * k + col]", "b[i * k + (col ^ 1)]"),
             ("b[i * k + col]", "(i > 2 ? b[i * k + col] : 0)"),
             ("row >= m || col >= k", "row >= m || col > k"),
+            ("row >= m || col >= k", "atomicAdd(&c[0], 1.0f) > 3 || col >= k"),
             ("float sum = 0,", "float sum = blockIdx.x,"),
             ("  float sum = 0,", "  const int j = threadIdx.x;\n  float sum = j,"),
         ],

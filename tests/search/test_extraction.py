@@ -52,6 +52,10 @@ class TestWhatIsTaken:
         assert "value * 1 + WAYS" in taken("scale<float, Mode::PLAIN>").source
         assert "value * 8 + WAYS" in taken("scale<float, Mode::PLAIN, 8>").source
 
+    def test_a_negative_argument_stays_apart_from_signs(self) -> None:
+        text = "template <int N> __global__ void kernel(float* y) { y[0] = 3 -N; }"
+        assert body_of(text, "kernel<-1>") == "y[0] = 3 -(-1);"
+
     def test_constants_come_along_and_the_host_does_not(self) -> None:
         source = taken("scale<float, Mode::PLAIN>").source
         assert "constexpr int WAYS = 2 * 2;" in source

@@ -124,6 +124,11 @@ class TestGroups:
             init={"x": (0.5, 1.5)},
         )
 
+    def test_ranks_in_a_block_of_rows_are_not_known(self) -> None:
+        spec = rows(ROWS)
+        launch = replace(spec.launch, block=(16, 4))
+        assert whats(VECTORS, replace(spec, launch=launch)) == []
+
     @pytest.mark.parametrize(
         ("old", "new"),
         [
