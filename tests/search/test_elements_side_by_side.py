@@ -106,9 +106,8 @@ class TestText:
         assert found.endswith("{ const float d = a[i]; sum_lanes[col_lane] += d; }")
 
     def test_stores_to_a_tensor_that_has_others_stay_where_they_are(self) -> None:
-        source = DISTANCES.replace(
-            "largest[1];\n", "largest[1];\n  if (n > 5) c[row * k + col] = 0;\n"
-        )
+        twice = "largest[1];\n  if (n > 5) c[row * k + col] = 0;\n"
+        source = DISTANCES.replace("largest[1];\n", twice)
         text = lines(distances(source), "4 elements per thread side by side")
         assert not any("c_row" in line for line in text)
 
