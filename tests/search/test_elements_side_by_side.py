@@ -97,10 +97,8 @@ class TestText:
         )
 
     def test_loops_under_a_condition_are_done_for_one_element_after_the_other(self) -> None:
-        source = DISTANCES.replace(
-            "  c[row",
-            "  if (sum > 1) for (int i = 1; i < n; ++i) { const float d = a[i]; sum += d; }\n  c[row",
-        )
+        loop = "for (int i = 1; i < n; ++i) { const float d = a[i]; sum += d; }"
+        source = DISTANCES.replace("  c[row", f"  if (sum > 1) {loop}\n  c[row")
         text = lines(distances(source), "4 elements per thread side by side")
         found = next(line for line in text if line.startswith("if (sum_lanes[col_lane] > 1)"))
         assert found.endswith("{ const float d = a[i]; sum_lanes[col_lane] += d; }")
