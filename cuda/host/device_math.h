@@ -68,6 +68,7 @@ inline float __log10f(float v) { return __builtin_log10f(v); }
 inline float __powf(float a, float b) { return __builtin_powf(a, b); }
 inline float __sinf(float v) { return __builtin_sinf(v); }
 inline float __cosf(float v) { return __builtin_cosf(v); }
+inline void __sincosf(float v, float* s, float* c) { *s = __sinf(v), *c = __cosf(v); }
 inline float __tanf(float v) { return __builtin_tanf(v); }
 inline float __saturatef(float v) { return __builtin_fminf(__builtin_fmaxf(v, 0.0f), 1.0f); }
 

@@ -54,6 +54,13 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     )
     parser.add_argument("--input", metavar="INPUT", type=Path, help="The same as an option")
     parser.add_argument(
+        "--sources",
+        metavar="DIR",
+        type=Path,
+        help="Checkout of the repository whose kernels the specs name (default: sources beside "
+        "each spec)",
+    )
+    parser.add_argument(
         "--outdir", metavar="DIR", type=Path, default=Path("out"), help="Results (default: out)"
     )
     parser.add_argument(
@@ -123,7 +130,7 @@ def run(arguments: Namespace) -> int:
         if arguments.schema is not None:
             return 0
         raise InputError("Name a kernel spec, or a folder of them: gpuenergy optimize INPUT.")
-    specs = [read_spec(path) for path in spec_paths(place)]
+    specs = [read_spec(path, arguments.sources) for path in spec_paths(place)]
     names = [spec.name for spec in specs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two kernel specs in {place} have the name {twice[0]}: rename one.")
@@ -142,6 +149,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         station = _station(stack, arguments.gpus, arguments.powercap)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
+        specs = [one.on(emulated=station.device.emulated) for one in specs]
         for spec in specs:
             try:
                 found.append((spec, _search_one(arguments, spec, station.device, endpoint, stop)))
@@ -242,13 +250,15 @@ def _one_setpoint(device: Device, text: str) -> Setpoint:
 
 
 def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+    from pytest_gpuenergy.commands.optimize_summary import sum_up
     from pytest_gpuenergy.support.json_output import plain
 
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])
-        return
-    for spec, state in found:
-        print_lines(_summary(spec, state, arguments.outdir))
+    else:
+        for spec, state in found:
+            print_lines(_summary(spec, state, arguments.outdir))
+    sum_up(found, arguments.outdir, printed=not arguments.json)
 
 
 def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:

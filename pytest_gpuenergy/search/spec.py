@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from pytest_gpuenergy.search.state import Language, LaunchPlan, Size, State
+from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, Size, State
 
 
 class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -46,18 +47,49 @@ class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     value: float | int | str
 
 
+class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A repository of which the user has a copy, because its sources are not shipped with a spec.
+
+    Attributes:
+        repository: where it can be cloned.
+        revision: the commit that the spec was written for.
+        sha256: of the spec's ``file`` and the files of the repository that it includes, one after
+            the other in the order in which they are read; empty if any will do.
+    """
+
+    repository: str
+    revision: str
+    sha256: str = ""
+
+
+class Emulation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What replaces parts of a spec on the emulated GPU, which is too slow for some sizes.
+
+    Attributes:
+        sizes: instead of the spec's.
+        constants: of the launch, instead of those with the same names.
+    """
+
+    sizes: tuple[dict[str, int], ...]
+    constants: dict[str, Constant] = {}
+
+
 class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A kernel with its launch and its contract.
 
     Attributes:
         name: letters, digits, ``-`` and ``_``.
         source: the text; or ``file``, a path relative to the spec, inside its folder.
+        checkout: in which ``file`` is, instead of the folder of the spec.
+        extract: whether ``file`` contains more than the kernel, which then is taken out of it with
+            all that it needs; for CUDA.
         entry: name of the ``__global__`` or Triton function.
         arguments: names of tensors and scalars, in the order of the entry's parameters.
         sizes: one or more sets of sizes, each with the same names. The first is measured; all are
             verified.
         other_sizes: whether sizes between the listed ones are allowed; every variant is then
             verified on a set of them that it cannot know.
+        emulation: other sizes for the emulated GPU.
         reference: a NumPy expression for each output, by its name, of the inputs and scalars;
             empty if the baseline itself is the reference.
         reduction_length: how many products are summed for an output, for the error bound; see
@@ -76,9 +108,12 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     tensors: tuple[TensorSpec, ...]
     source: str = ""
     file: str = ""
+    checkout: Checkout | None = None
+    extract: bool = False
     scalars: tuple[ScalarSpec, ...] = ()
     sizes: tuple[dict[str, int], ...] = ({},)
     other_sizes: bool = True
+    emulation: Emulation | None = None
     reference: dict[str, str] = {}
     reduction_length: Size = 1
     tolerance: float | None = None
@@ -91,3 +126,12 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     def baseline(self) -> State:
         """Where a search begins."""
         return State(self.language, self.source, self.launch)
+
+    def on(self, *, emulated: bool) -> KernelSpec:
+        """The spec with the sizes for a real GPU, or for the emulated one."""
+        plain = replace(self, emulation=None)
+        if self.emulation is None or not emulated:
+            return plain
+        constants = {**self.launch.constants, **self.emulation.constants}
+        launch = replace(self.launch, constants=constants)
+        return replace(plain, sizes=self.emulation.sizes, launch=launch)

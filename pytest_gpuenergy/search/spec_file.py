@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from pytest_gpuenergy.search.checks import check_spec
+from pytest_gpuenergy.search.source_files import with_source
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_folder, write_atomically
@@ -18,7 +18,6 @@ SPEC_VERSION = 1
 """``schema_version`` of the specs read here."""
 
 _LARGEST_BYTES = 64 << 20
-_LARGEST_SOURCE_BYTES = 4 << 20
 
 
 def spec_paths(place: Path) -> list[Path]:
@@ -35,11 +34,25 @@ def spec_paths(place: Path) -> list[Path]:
     return found
 
 
-def read_spec(path: Path) -> KernelSpec:
+def read_spec(path: Path, sources: Path | None = None) -> KernelSpec:
     """Read a spec, with the text of its source in ``source``.
+
+    Args:
+        path: of the spec.
+        sources: the checkout that it may need; ``sources`` beside the spec by default.
 
     Raises:
         InputError: it cannot be read or used.
+        UnavailableError: a kernel is to be taken out of a file, and tree-sitter is not installed.
+    """
+    return _complete(raw_spec(path), path, sources)
+
+
+def raw_spec(path: Path) -> KernelSpec:
+    """A spec as its file has it: neither checked, nor with the text of its source.
+
+    Raises:
+        InputError: it cannot be read.
     """
     content = read_bytes(path, "kernel spec", _LARGEST_BYTES)
     try:
@@ -48,7 +61,7 @@ def read_spec(path: Path) -> KernelSpec:
             raise FormError(
                 f"its schema_version is {shown(version)}, but this gpuenergy reads {SPEC_VERSION}"
             )
-        return _complete(decode(content, KernelSpec), path)
+        return decode(content, KernelSpec)
     except FormError as error:
         raise _refusal(path, error) from None
 
@@ -64,14 +77,14 @@ def write_spec(spec: KernelSpec, path: Path) -> None:
     write_atomically(path, dump({"schema_version": spec.schema_version, **_fields(spec)}))
 
 
-def _complete(spec: KernelSpec, path: Path) -> KernelSpec:
+def _complete(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
     """The spec with the text of its source, checked."""
     try:
         if bool(spec.source) == bool(spec.file):
             raise FormError("it needs either source, the text itself, or file, a path")
-        if spec.file:
-            spec = replace(spec, source=_text_of(path, spec.file), file="")
-        check_spec(spec)
+        spec = with_source(spec, path, sources)
+        check_spec(spec.on(emulated=False))
+        check_spec(spec.on(emulated=True))
     except (FormError, InputError) as error:
         raise _refusal(path, error) from None
     return spec
@@ -87,22 +100,3 @@ def _refusal(path: Path, error: Exception) -> InputError:
 def _fields(spec: KernelSpec) -> dict[str, object]:
     fields: dict[str, object] = msgspec.to_builtins(spec)
     return fields
-
-
-def _text_of(spec: Path, name: str) -> str:
-    """The text of a source file, which must be in the folder of the spec or below."""
-    inner = PurePosixPath(name)
-    if inner.is_absolute() or ".." in inner.parts or "\0" in name:
-        raise FormError(f"its file {shown(name)} is not in the folder of the spec: put it there")
-    folder = spec.parent.resolve()
-    path = folder / inner
-    try:
-        linked = path.resolve() != path
-    except (OSError, RuntimeError):  # a loop of links
-        linked = True
-    if linked:
-        raise FormError(f"its file {shown(name)} is a symbolic link: name the file itself")
-    try:
-        return read_bytes(path, "kernel source", _LARGEST_SOURCE_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise FormError(f"its file {shown(name)} is not UTF-8 text") from None

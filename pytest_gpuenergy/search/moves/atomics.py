@@ -23,6 +23,7 @@ from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.layout import block_of, indented
 from pytest_gpuenergy.search.moves.polynomials import Polynomial
 from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
+from pytest_gpuenergy.search.moves.vector_parts import outside_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -108,7 +109,7 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
     by = indentation(first, kernel.text.source)
     declared = f"{root.type} {partial} = 0;\n{by}"
     edits.append(Edit(first.start_byte, first.start_byte, declared))
-    target = f"&{root.name}[{place.text()}]"
+    target = _target(kernel, own[0], place)
     for what, lines in (
         ("block", _block_sum(kernel, root.type, partial, target)),
         ("warp", [*_warp_sum(kernel, partial), *_by_lane(kernel, target, partial)]),
@@ -116,6 +117,14 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
         end = _end_of(kernel, lines, by)
         source = edited(kernel.text.source, [*edits, end])
         yield Change(f"{what} reduction for {root.name}", source, kernel.launch)
+
+
+def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
+    """The place at the end of the kernel; it names sizes of the block, which may change."""
+    text = outside_of(kernel, kernel.text.body, access.place, {})
+    if text is not None and "blockDim" in text:
+        return text
+    return f"&{access.root.name}[{place.text()}]"
 
 
 def _kept(access: Access, partial: str) -> Edit:

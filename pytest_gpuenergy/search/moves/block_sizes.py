@@ -9,6 +9,8 @@ from math import prod
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Region
+from pytest_gpuenergy.search.moves.any_block import fits_any_block
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.sizes import names_in
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
@@ -26,8 +28,9 @@ class ChangeBlockSizes:
     """Other sizes of a CUDA block, and other values of the constants that go with it.
 
     A size of a block is changed if an expression of the launch has its name, so that the grid
-    follows. A constant that the text uses is changed if the grid depends on it, or if it states a
-    size of the block, which then changes with it.
+    follows, or if the text does the same with any number of threads. A constant that the text uses
+    is changed if the grid depends on it, or if it states a size of the block, which then changes
+    with it; never one that tensors and scalars depend on.
     """
 
     name = "change_block_sizes"
@@ -36,15 +39,21 @@ class ChangeBlockSizes:
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
         """All other sizes of one axis or one constant at a time, in ascending order."""
-        tied = _tied(spec.launch)
-        for what, launch in _plans(state, tied):
-            near = all(
-                _is_near(value, spec.launch.constants.get(constant))
-                for constant, value in launch.constants.items()
-                if constant not in tied
-            )
-            if near and prod(launch.block) <= _MOST_THREADS:
-                yield Application(self.name, what, replace(state, launch=launch))
+        for what, launch in [*launches(state, spec), *_free_plans(state, spec)]:
+            yield Application(self.name, what, replace(state, launch=launch))
+
+
+def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
+    """Launches that differ in a size or constant that expressions of the launch name."""
+    tied = _tied(spec.launch)
+    for what, launch in _plans(state, tied, _fixed(spec)):
+        near = all(
+            _is_near(value, spec.launch.constants.get(constant))
+            for constant, value in launch.constants.items()
+            if constant not in tied
+        )
+        if near and prod(launch.block) <= _MOST_THREADS:
+            yield what, launch
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
@@ -57,9 +66,36 @@ def _tied(baseline: LaunchPlan) -> dict[str, int]:
     }
 
 
-def _plans(state: State, tied: Mapping[str, int]) -> Iterator[tuple[str, LaunchPlan]]:
+def _fixed(spec: KernelSpec) -> frozenset[str]:
+    """The names that tensors and scalars depend on."""
+    sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
+    values = [one.value for one in spec.scalars if isinstance(one.value, str)]
+    return frozenset().union(*map(names_in, (*sizes, *values)))
+
+
+def _used(launch: LaunchPlan) -> frozenset[str]:
+    """The names in expressions of a launch."""
+    return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
+
+
+def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
+    """Those of a kernel that fits any number of threads, and whose launch does not name it."""
     launch = state.launch
-    used = frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
+    name = _AXES[0]
+    if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
+        return
+    kernel = CudaKernel.of(state, spec)
+    if kernel is not None and fits_any_block(kernel):
+        for threads in _THREADS:
+            if threads != launch.block[0]:
+                yield f"{name}={threads}", replace(launch, block=_with(launch, 0, threads))
+
+
+def _plans(
+    state: State, tied: Mapping[str, int], fixed: frozenset[str]
+) -> Iterator[tuple[str, LaunchPlan]]:
+    launch = state.launch
+    used = _used(launch)
     words = frozenset(re.findall(r"\w+", _COMMENT.sub(" ", state.source)))
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
@@ -67,7 +103,7 @@ def _plans(state: State, tied: Mapping[str, int]) -> Iterator[tuple[str, LaunchP
                 if threads != launch.block[axis]:
                     yield f"{name}={threads}", replace(launch, block=_with(launch, axis, threads))
     for name, value in launch.constants.items():
-        if type(value) is not int or value < 1 or name not in words:
+        if type(value) is not int or value < 1 or name not in words or name in fixed:
             continue
         if name in tied:
             others = [threads for threads in _THREADS if threads != value]

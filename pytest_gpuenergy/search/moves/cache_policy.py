@@ -9,7 +9,7 @@ from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import field
+from pytest_gpuenergy.search.moves.cuda_tree import ancestors, field, text_of
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
@@ -20,13 +20,20 @@ _VECTORS = frozenset(["float2", "float4", "int2", "int4", "uint2", "uint4", "dou
 
 
 class CachePolicyCg(SourceMove):
-    """All loads of a tensor that is only read bypass the L1 cache, or go through it expressly."""
+    """All loads of a tensor that is only read bypass the L1 cache, or go through it expressly.
+
+    Tensors are buffers of their own, so ``__restrict__`` can say so, too: loads may then be made
+    before stores to others, and through the cache for what is only read.
+    """
 
     name = "cache_policy_cg"
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+        if edits := _restricted(kernel):
+            source = edited(kernel.text.source, edits)
+            yield Change("__restrict__ for all tensors", source, kernel.launch)
         accesses = Accesses(kernel)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
@@ -45,6 +52,23 @@ class CachePolicyCg(SourceMove):
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
                     yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+
+
+def _restricted(kernel: CudaKernel) -> list[Edit]:
+    """Those that state that no tensor overlaps another one."""
+    pointers = [one for one in kernel.text.parameters if one.pointer]
+    if len(pointers) < 2 or any(one.key not in kernel.tensors for one in pointers):
+        return []
+    return [
+        Edit(one.node.start_byte, one.node.start_byte, "__restrict__ ")
+        for one in pointers
+        if not _is_restricted(one)
+    ]
+
+
+def _is_restricted(parameter: Variable) -> bool:
+    around = next(n for n in ancestors(parameter.node) if n.type == "parameter_declaration")
+    return "restrict" in text_of(around)
 
 
 def _has_hint(parameter: Variable, access: Access) -> bool:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Use = Literal["load", "store", "update", "atomic"]
 
-_HINTED_LOADS = frozenset(["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
-_HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
+HINTED_LOADS = frozenset(["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
+HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
+"""CUDA's loads and stores with a cache hint."""
 _ATOMIC = "atomic"
 _COPY = "__pipeline_memcpy_async"
 
@@ -277,9 +278,9 @@ class Accesses:
         if not arguments:
             return None
         use: Use
-        if name in _HINTED_LOADS:
+        if name in HINTED_LOADS:
             use = "load"
-        elif name in _HINTED_STORES:
+        elif name in HINTED_STORES:
             use = "store"
         elif name.startswith(_ATOMIC):
             use = "atomic"

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 _AXES = ("x", "y", "z")
 _DEEPEST = 40
-_CASTS = frozenset(["int", "unsigned", "unsigned int", "size_t", "long", "long long", "int64_t"])
+_CASTS = frozenset(
+    [
+        *("int", "unsigned", "unsigned int", "size_t", "long", "long long", "unsigned long long"),
+        *("int32_t", "uint32_t", "int64_t", "uint64_t"),
+    ]
+)
+_WARP = 32
 _QUOTIENTS = frozenset(["/", "%", "&", ">>"])
 
 
@@ -169,6 +175,8 @@ class CudaKernel:
             return -inner if inner is not None and operator_of(node) == "-" else inner
         if node.type == "cast_expression" and text_of(field(node, "type")) in _CASTS:
             return self._part(node, "value", depth)
+        if node.type == "call_expression" and (tile := self.text.tile_of(node)) is not None:
+            return self._rank(*tile)
         if node.type == "call_expression" and _is_integer_cast(node):
             inside = field(node, "arguments")
             only = inside.named_children if inside is not None else []
@@ -183,17 +191,17 @@ class CudaKernel:
         name = text_of(node)
         variable = self.text.variable(node)
         if variable is None:
-            known = self.constant(name)
+            known = _WARP if name == "warpSize" else self.constant(name)
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
-        if self._is_definition(variable) and variable.value is not None:
+        if self.is_definition(variable) and variable.value is not None:
             value = self.polynomial(variable.value, depth - 1)
             if value is not None:
                 return value
         return Polynomial.atom(Atom(name, frozenset([variable.key])))
 
-    def _is_definition(self, variable: Variable) -> bool:
+    def is_definition(self, variable: Variable) -> bool:
         """Whether a variable always is what it is declared as."""
         if variable.parameter or variable.value is None or self.text.writes(variable):
             return False
@@ -206,6 +214,18 @@ class CudaKernel:
         if base == "blockDim":
             return Polynomial.constant(self.block[_AXES.index(axis)])
         return Polynomial.atom(Atom(text))
+
+    def _rank(self, threads: int, method: str) -> Polynomial | None:
+        """What a tile of ``threads`` threads says of itself and the calling thread."""
+        x, y, z = self.block
+        thread, size = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(threads)
+        if method in ("size", "num_threads"):
+            return size
+        if y * z != 1 or x % threads:
+            return None
+        if method == "meta_group_size":
+            return Polynomial.constant(x // threads)
+        return _quotient(thread, {"thread_rank": "%", "meta_group_rank": "/"}[method], size)
 
     def _binary(self, node: Node, depth: int) -> Polynomial | None:
         left, right = self._part(node, "left", depth), self._part(node, "right", depth)

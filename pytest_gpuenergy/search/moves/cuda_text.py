@@ -34,6 +34,8 @@ _UNCLEAR = frozenset(
 """What a text must not have for its entry to be understood."""
 _DEEPEST = 200
 """Nodes in one another; more are generated code, or an attack on a recursive function."""
+_GIVEN = ("assignment_expression", "init_declarator")
+_RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -263,6 +265,29 @@ class CudaText:
         """All functions but the entry."""
         found = nodes(self.root, "function_definition")
         return tuple(n for n in found if n != self.function)
+
+    @cached_property
+    def _tiles(self) -> dict[str, int]:
+        """Threads of the tiles into which cooperative groups divide a block, by name."""
+        found: dict[str, int] = {}
+        for node in nodes(self.body, "template_function"):
+            if text_of(field(node, "name")) != "tiled_partition":
+                continue
+            # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
+            around = next((n for n in ancestors(node) if n.type in _GIVEN), None)
+            name = text_of(field(around, "left") or field(around, "declarator"))
+            threads = text_of(field(node, "arguments"))[1:-1].strip()
+            found[name] = int(threads) if threads.isdecimal() and name not in found else 0
+        return found
+
+    def tile_of(self, call: Node) -> tuple[int, str] | None:
+        """The threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
+        function = field(call, "function")
+        if function is None or function.type != "field_expression" or arguments_of(call):
+            return None
+        threads = self._tiles.get(text_of(field(function, "argument")), 0)
+        method = text_of(field(function, "field"))
+        return (threads, method) if threads and method in _RANKS else None
 
     @cached_property
     def loops(self) -> tuple[Loop, ...]:

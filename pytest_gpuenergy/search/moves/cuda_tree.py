@@ -85,6 +85,14 @@ def bare(node: Node) -> Node:
     return node
 
 
+def conjuncts(condition: Node) -> list[Node]:
+    """The parts of ``a && b && c``."""
+    left, right = field(condition, "left"), field(condition, "right")
+    if condition.type == "binary_expression" and operator_of(condition) == "&&" and left and right:
+        return [*conjuncts(bare(left)), *conjuncts(bare(right))]
+    return [condition]
+
+
 def operator_of(node: Node) -> str:
     """The operator of an expression; empty if it has none."""
     found = field(node, "operator")

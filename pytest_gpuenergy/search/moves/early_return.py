@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _OPPOSITES = {">=": "<", ">": "<=", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
+_WHOLE = frozenset(
+    [
+        "int",
+        "unsigned",
+        "unsigned int",
+        "size_t",
+        "short",
+        "long",
+        "long long",
+        "unsigned long long",
+    ]
+)
 _NEVER = ("goto_statement", "labeled_statement")
 
 
@@ -56,13 +68,24 @@ def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
     source, end = kernel.text.source, kernel.text.body.end_byte - 1
     rest = source[statement.end_byte : end].decode().strip("\n").rstrip()
     by = indentation(statement, source)
-    head = f"if ({_negated(condition)}) {{"
+    head = f"if ({_negated(kernel, condition)}) {{"
     return Edit(statement.start_byte, end, f"{head}\n{textwrap.indent(rest, '  ')}\n{by}}}\n")
 
 
-def _negated(condition: Node) -> str:
+def _negated(kernel: CudaKernel, condition: Node) -> str:
+    """The opposite; of comparisons only among whole numbers, because of NaN."""
     opposite = _OPPOSITES.get(operator_of(condition))
     left, right = field(condition, "left"), field(condition, "right")
-    if condition.type != "binary_expression" or opposite is None:
-        return f"!({text_of(condition)})"
-    return f"{text_of(left)} {opposite} {text_of(right)}"
+    if condition.type == "binary_expression" and left is not None and right is not None:
+        if operator_of(condition) == "||":
+            return f"{_negated(kernel, bare(left))} && {_negated(kernel, bare(right))}"
+        if opposite is not None and _is_whole(kernel, left) and _is_whole(kernel, right):
+            return f"{text_of(left)} {opposite} {text_of(right)}"
+    return f"!({text_of(condition)})"
+
+
+def _is_whole(kernel: CudaKernel, side: Node) -> bool:
+    """Whether an expression is surely a whole number."""
+    kinds = [kernel.text.variable(node) for node in nodes(side, "identifier")]
+    known = all(one is None or one.type in _WHOLE for one in kinds)
+    return known and kernel.polynomial(side) is not None

@@ -9,6 +9,7 @@ from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    conjuncts,
     field,
     inside,
     nodes,
@@ -21,10 +22,14 @@ from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_CHANGES = ("assignment_expression", "update_expression")
+
 
 @dataclass(frozen=True)
 class ElementKernel:
     """``int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < bound) body``, and nothing after it.
+
+    There may be other axes of the block and the grid, and other conditions beside the comparison.
 
     Attributes:
         variable: the element.
@@ -33,6 +38,7 @@ class ElementKernel:
         guard: the statement with the comparison.
         bound: the number of elements.
         body: what is done for an element.
+        others: the other conditions, all of which must hold.
     """
 
     variable: Variable
@@ -41,6 +47,7 @@ class ElementKernel:
     guard: Node
     bound: Node
     body: Node
+    others: tuple[Node, ...] = ()
 
     @classmethod
     def of(cls, kernel: CudaKernel) -> ElementKernel | None:
@@ -50,28 +57,37 @@ class ElementKernel:
         if guard is None or guard.type != "if_statement" or field(guard, "alternative"):
             return None
         condition, body = field(guard, "condition"), field(guard, "consequence")
-        compared = bare(condition) if condition is not None else guard
+        parts = conjuncts(bare(condition)) if condition is not None else []
+        found = [cls._compared(kernel, guard, part, parts) for part in parts if body is not None]
+        return next((one for one in found if one is not None), None)
+
+    @classmethod
+    def _compared(
+        cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node]
+    ) -> ElementKernel | None:
+        """Taken apart by one of its conditions."""
         left, bound = field(compared, "left"), field(compared, "right")
+        body = field(guard, "consequence")
         if operator_of(compared) != "<" or left is None or bound is None or body is None:
             return None
         variable = kernel.text.variable(left)
         if variable is None or variable.declaration is None or variable.value is None:
             return None
-        found = cls(variable, variable.declaration, variable.value, guard, bound, body)
-        return found if found._is_alone(kernel) else None
+        others = tuple(part for part in parts if part != compared)
+        declaration, index = variable.declaration, variable.value
+        found = cls(variable, declaration, index, guard, bound, body, others)
+        return found if found._is_alone(kernel, compared) else None
 
-    def _is_alone(self, kernel: CudaKernel) -> bool:
-        """Whether threads differ in their element only, and only the body knows it."""
+    def _is_alone(self, kernel: CudaKernel, compared: Node) -> bool:
+        """Whether threads along x differ in their element only, and only the body knows it."""
         if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
             return False
         if kernel.polynomial(self.index) != _one_each(kernel):
             return False
         uses = kernel.text.uses[self.variable.key]
-        compared = field(self.guard, "condition")
-        if not all(
-            inside(use, self.body) or (compared is not None and inside(use, compared))
-            for use in uses
-        ):
+        if not all(inside(use, self.body) or inside(use, compared) for use in uses):
+            return False
+        if any(list(nodes(one, "call_expression", *_CHANGES)) for one in self.others):
             return False
         before = statements(kernel.text.body)[:-1]
         if any(one.type != "declaration" for one in before):
@@ -85,12 +101,10 @@ class ElementKernel:
 def _names_thread(member: Node) -> bool:
     base = text_of(field(member, "argument"))
     axis = text_of(field(member, "field"))
-    return base in ("threadIdx", "gridDim") or (base in ("blockIdx", "blockDim") and axis == "x")
+    return axis == "x" and base in ("threadIdx", "gridDim", "blockIdx", "blockDim")
 
 
 def _one_each(kernel: CudaKernel) -> Polynomial:
-    x, y, z = kernel.block
-    if y * z != 1:
-        return Polynomial()
+    x, _, _ = kernel.block
     block = Polynomial.atom(Atom("blockIdx.x")) * Polynomial.constant(x)
     return block + Polynomial.atom(Atom("threadIdx.x"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
@@ -42,6 +42,8 @@ def math_changes(kernel: CudaKernel) -> Iterator[Change]:
     """Each kind of change, wherever it can be made."""
     kinds = {
         "fast functions": _fast_functions(kernel),
+        "fast powers": _named(kernel, {"powf": "__powf"}),
+        "fast sines with cosines": _named(kernel, {"sincosf": "__sincosf"}),
         "exponentials to base 2": _base_two(kernel),
         "reciprocal square roots": _reciprocal_roots(kernel),
         "reciprocals before loops": _reciprocals(kernel),
@@ -106,6 +108,16 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
         if fast is not None and function is not None:
             edits.append(Edit(function.start_byte, function.end_byte, fast))
     return edits
+
+
+def _named(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
+    """Other functions of the same parameters."""
+    functions = [field(call, "function") for call in kernel.text.calls(kernel.text.body, *names)]
+    return [
+        Edit(one.start_byte, one.end_byte, names[text_of(one)])
+        for one in functions
+        if one is not None
+    ]
 
 
 def _base_two(kernel: CudaKernel) -> list[Edit]:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.block_sizes import launches
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    conjuncts,
     field,
     nodes,
     operator_of,
     text_of,
 )
 from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.moves.polynomials import Polynomial
 from pytest_gpuenergy.search.moves.shared_memory import (
     SHARED_BYTES,
@@ -26,6 +31,7 @@ from pytest_gpuenergy.search.moves.shared_memory import (
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.moves.triton_masks import mask_edits
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
+from pytest_gpuenergy.search.state import State
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -92,11 +98,15 @@ def _is_padded(size: Node) -> bool:
 
 
 def _guard_edits(kernel: CudaKernel) -> list[Edit]:
-    """Those for all conditions, without those in what others remove."""
+    """Those for all conditions, without those in what others remove.
+
+    A condition must hold with any launch that another move can choose later.
+    """
+    kernels = [kernel, *_launched_otherwise(kernel)]
     found = [
         edit
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
-        for edit in _unguarded(kernel, node)
+        for edit in _unguarded(kernels, node)
     ]
     return [one for one in found if not any(_lies_in(one, other) for other in found)]
 
@@ -105,17 +115,25 @@ def _lies_in(one: Edit, other: Edit) -> bool:
     return one != other and other.begin <= one.begin and one.end <= other.end
 
 
-def _unguarded(kernel: CudaKernel, node: Node) -> list[Edit]:
+def _launched_otherwise(kernel: CudaKernel) -> Iterator[CudaKernel]:
+    state = State("cuda", kernel.text.source.decode(), kernel.launch)
+    for _, launch in launches(state, kernel.spec):
+        facts = Facts.of(launch, kernel.spec)
+        if facts is not None:
+            yield CudaKernel(kernel.text, replace(state, launch=launch), kernel.spec, facts)
+
+
+def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     condition, kept = field(node, "condition"), field(node, "consequence")
     other = field(node, "alternative")
     if condition is None or kept is None:
         return []
     inner = bare(condition)
-    if node.type == "if_statement" and other is None and _holds(kernel, inner, _OPPOSITES):
+    if node.type == "if_statement" and other is None and _hold(kernels, inner, _OPPOSITES):
         blank = "" if node.parent is not None and node.parent.type == "compound_statement" else ";"
         return [Edit(node.start_byte, node.end_byte, blank)]
-    parts = _conjuncts(inner)
-    left = [part for part in parts if not _holds(kernel, part, _COMPARISONS)]
+    parts = conjuncts(inner)
+    left = [part for part in parts if not _hold(kernels, part, _COMPARISONS)]
     if len(left) == len(parts):
         return []
     if left:
@@ -125,17 +143,13 @@ def _unguarded(kernel: CudaKernel, node: Node) -> list[Edit]:
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
-def _conjuncts(condition: Node) -> list[Node]:
-    """The parts of ``a && b && c``."""
-    left, right = field(condition, "left"), field(condition, "right")
-    if condition.type == "binary_expression" and operator_of(condition) == "&&" and left and right:
-        return [*_conjuncts(bare(left)), *_conjuncts(bare(right))]
-    return [condition]
-
-
 _COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
 """The sign of right minus left, and what is added to it, so that it is zero or more."""
 _OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
+
+
+def _hold(kernels: list[CudaKernel], part: Node, signs: dict[str, tuple[int, int]]) -> bool:
+    return all(_holds(kernel, part, signs) for kernel in kernels)
 
 
 def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) -> bool:

@@ -132,7 +132,7 @@ def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
     if before or not text.is_fixed(two.maximum, second.node):
         return False
     started = [n for n in text.writes(one.variable) if n.start_byte < first.node.start_byte]
-    return not started and _is_least(one.variable) and _stays(kernel, one, two)
+    return not started and one.variable.value is not None and _stays(kernel, one, two)
 
 
 def _is_least(variable: Variable) -> bool:
@@ -170,6 +170,7 @@ def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
     head = source[first.start_byte : one.loop.body.start_byte].decode().rstrip()
     function = two.function
     grown = [f"{own} *= {function}({most} - {element});", f"{most} = {element};"]
+    largest = most if _is_least(one.variable) else f"fmaxf({one.variable.name}, {most})"
     lines = [
         f"float {most} = {_LEAST};",
         f"float {own} = 0.0f;",
@@ -181,7 +182,7 @@ def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
                 f"{own} += {function}({element} - {most});",
             ],
         ),
-        f"{one.variable.name} = {most};",
+        f"{one.variable.name} = {largest};",
     ]
     scaled = f"{two.variable.name} = {own} * {function}({most} - {text_of(two.maximum)});"
     return [

@@ -33,7 +33,8 @@ def shared_bytes(kernel: CudaKernel) -> int | None:
     """The size of all of a kernel's shared memory; None if unknown, or if some is dynamic."""
     total = 0
     for array in kernel.text.variables:
-        size = bytes_of(kernel, array) if array.shared else 0
+        is_dynamic = array.dims == (None,)  # extern, and as long as the launch says
+        size = bytes_of(kernel, array) if array.shared and not is_dynamic else 0
         if size is None:
             return None
         total += size

@@ -23,17 +23,34 @@ if TYPE_CHECKING:
 _DEEPEST = 20
 _WARP = 32
 _FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
-_MEETINGS = ("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline")
+_MEETINGS = (
+    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
+    "__activemask",
+)
+_COLLECTIVES = (
+    *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
+    *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),
+    *("labeled_partition", "binary_partition", "Sum", "Reduce"),
+)
 _CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
 
 
 def meets_others(kernel: CudaKernel, node: Node) -> bool:
     """Whether threads wait for each other, or exchange values, in a part of the text."""
     own = {_name(function): function for function in kernel.text.functions}
-    names = [called(call) for call in nodes(node, "call_expression")]
-    inner = [own[name] for name in names if name in own]
-    names += [called(call) for part in inner for call in nodes(part, "call_expression")]
-    return any(name.startswith(_MEETINGS) for name in names)
+    calls = list(nodes(node, "call_expression"))
+    inner = [own[name] for call in calls if (name := called(call)) in own]
+    calls += [call for part in inner for call in nodes(part, "call_expression")]
+    return any(called(call).startswith(_MEETINGS) or _is_collective(call) for call in calls)
+
+
+def _is_collective(call: Node) -> bool:
+    """Whether a call is one of cooperative groups, or of barriers, that threads make together."""
+    function = field(call, "function")
+    if function is None or function.type not in ("qualified_identifier", "field_expression"):
+        return False
+    name = text_of(field(function, "name") or field(function, "field"))
+    return name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES)
 
 
 def _name(function: Node) -> str:

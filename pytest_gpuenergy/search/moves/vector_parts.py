@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_access import (
+    HINTED_LOADS,
+    HINTED_STORES,
+    Access,
+    Accesses,
+)
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, operator_of
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    arguments_of,
+    inside,
+    nodes,
+    operator_of,
+)
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others
@@ -35,6 +46,8 @@ _VECTORS = {
     "double": {16: "double2"},
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
+HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
+"""How elements that can be moved by vectors are loaded and stored."""
 _CONDITIONAL = frozenset(
     [
         *("if_statement", "conditional_expression", "switch_statement"),
@@ -70,6 +83,11 @@ class Part:
     def constant(self) -> str:
         """The qualifier of what its pointer points to."""
         return "" if self.stored else "const "
+
+    @property
+    def function(self) -> str:
+        """That loads or stores with a cache hint; empty without one."""
+        return self.accesses[0].function
 
 
 class Span:
@@ -135,6 +153,8 @@ class Span:
                 continue
             if written and not all(self._is_always(access) for access in some):
                 continue
+            if len({access.function for access in some}) > 1:
+                continue
             name = f"{some[0].root.name}_part{number or ''}"
             loaded = any(access.use != "store" for access in some)
             number += 1
@@ -143,7 +163,9 @@ class Span:
 
     def _base(self, access: Access) -> Polynomial | None:
         """The place of element 0 of a row; None if not this, or if it changes in the loop."""
-        if access.address.offset is None or access.address.width or access.function:
+        if access.address.offset is None or access.address.width:
+            return None
+        if access.function not in HINTS:
             return None
         base = access.address.offset - self.element
         if self.element.atoms & base.atoms or self.variable.key in base.variables:
@@ -170,30 +192,16 @@ class Span:
     def place(self, part: Part, first: str) -> str | None:
         """The address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
-        names = list(nodes(access.place, "identifier"))
-        means = [(n, self.kernel.text.variable(n)) for n in names]
-        if not any(v is not None and inside(v.node, self.body) for _, v in means):
-            return f"&{self.rewritten(access.place, first)}"
-        base, root = self._base(access), access.root
-        visible = base is not None and all(
-            inside(self.body, variable.scope) and not inside(variable.node, self.body)
-            for variable in self.kernel.text.variables
-            if variable.key in base.variables
-        )
-        return f"&{root.name}[{base.text()} + {first}]" if visible and base is not None else None
-
-    def rewritten(self, node: Node, name: str) -> str:
-        """A part of the text with another name for the element."""
-        uses = self.kernel.text.uses[self.variable.key]
-        edits = [Edit(n.start_byte, n.end_byte, name) for n in uses if inside(n, node)]
-        return edited(self.kernel.text.source, edits, node.start_byte, node.end_byte)
+        place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
+        return place if place is None or access.function else f"&{place}"
 
     def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
         """The body with the parts' elements, and whether it still names the element."""
         edits = [
-            Edit(access.node.start_byte, access.node.end_byte, f"{part.name}[{lane}]")
+            edit
             for part in parts
             for access in part.accesses
+            for edit in element_edits(access, f"{part.name}[{lane}]")
         ]
         text = edited(self.kernel.text.source, edits, self.body.start_byte, self.body.end_byte)
         left = [
@@ -203,6 +211,64 @@ class Span:
             and not any(e.begin <= node.start_byte and node.end_byte <= e.end for e in edits)
         ]
         return text, bool(left)
+
+
+def outside_of(
+    kernel: CudaKernel, body: Node, node: Node, names: Mapping[int, str], depth: int = 8
+) -> str | None:
+    """An expression of a statement as it can stand before it.
+
+    Variables that the statement defines are replaced by what they are defined as, which keeps the
+    names of the block's sizes: other moves can change them.
+
+    Args:
+        kernel: around it.
+        body: the statement.
+        node: the expression.
+        names: what variables are called outside, by their keys.
+        depth: of definitions that use each other.
+
+    Returns:
+        The text; None if it depends on something else that the statement does.
+    """
+    edits = []
+    for one in nodes(node, "identifier"):
+        variable = kernel.text.variable(one)
+        if variable is None:
+            continue
+        text: str | None = names.get(variable.key)
+        if text is None and inside(variable.node, body):
+            if depth == 0 or variable.value is None or not kernel.is_definition(variable):
+                return None
+            text = outside_of(kernel, body, variable.value, names, depth - 1)
+            if text is None:
+                return None
+            text = f"({text})"
+        if text is not None:
+            edits.append(Edit(one.start_byte, one.end_byte, text))
+    return edited(kernel.text.source, edits, node.start_byte, node.end_byte)
+
+
+def element_edits(access: Access, element: str) -> list[Edit]:
+    """Those by which ``element`` takes the place of an access."""
+    node = access.node
+    if access.use != "store" or not access.function:
+        return [Edit(node.start_byte, node.end_byte, element)]
+    value = arguments_of(node)[1]
+    return [
+        Edit(node.start_byte, value.start_byte, f"{element} = "),
+        Edit(value.end_byte, node.end_byte, ""),
+    ]
+
+
+def loaded(pointer: str, function: str) -> str:
+    """What a pointer points to, loaded with a cache hint if ``function`` gives one."""
+    return f"{function}({pointer})" if function else f"*{pointer}"
+
+
+def stored(pointer: str, value: str, function: str) -> str:
+    """A statement that stores a value."""
+    return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
 
 def _fits(type_name: str, width: int) -> bool:
@@ -224,21 +290,22 @@ def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[st
         size = BYTES[part.type] * width
         lines.append(f"alignas({size}) {part.type} {part.name}[{width}];")
         if part.loaded:
-            lines.append(
-                f"*reinterpret_cast<{vector}*>({part.name}) = "
-                f"*reinterpret_cast<{part.constant}{vector}*>({place});"
-            )
+            pointer = f"reinterpret_cast<{part.constant}{vector}*>({place})"
+            value = loaded(pointer, "" if part.stored else part.function)
+            lines.append(f"*reinterpret_cast<{vector}*>({part.name}) = {value};")
     return lines
 
 
 def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
     """Lines that write the parts that are stored."""
-    return [
-        f"*reinterpret_cast<{vector_of(part.type, width)}*>({span.place(part, first)}) = "
-        f"*reinterpret_cast<{vector_of(part.type, width)}*>({part.name});"
-        for part in parts
-        if part.stored
-    ]
+    lines = []
+    for part in parts:
+        if part.stored:
+            vector = vector_of(part.type, width)
+            pointer = f"reinterpret_cast<{vector}*>({span.place(part, first)})"
+            value = f"*reinterpret_cast<{vector}*>({part.name})"
+            lines.append(stored(pointer, value, part.function))
+    return lines
 
 
 def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:

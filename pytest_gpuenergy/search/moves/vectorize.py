@@ -11,12 +11,13 @@ from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, text_of
+from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.uniformity import Sharing
 from pytest_gpuenergy.search.moves.vector_parts import (
     Part,
@@ -52,8 +53,12 @@ class VectorizeGlobalLoads(SourceMove):
         guarded = without_early_return(kernel)
         accesses = Accesses(guarded)
         for width in _WIDTHS:
-            if (change := _in_threads(guarded, accesses, width)) is not None:
-                yield change
+            for change in (
+                _in_threads(guarded, accesses, width),
+                _side_by_side(guarded, accesses, width),
+            ):
+                if change is not None:
+                    yield change
 
 
 def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
@@ -65,7 +70,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
         if step.value == 1 and kernel.is_multiple(start, width):
             if start.depends_on("threadIdx"):
                 continue  # what a thread has left
-            edit = _widened(kernel, accesses, loop, width)
+            edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
@@ -108,7 +113,7 @@ def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[Loop], width: int
 ) -> Iterator[Change]:
     """All at once: each element must stay with one thread."""
-    edits = [_widened(kernel, accesses, loop, width) for loop in loops]
+    edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
     bodies = [loop.body for loop in done]
@@ -135,31 +140,57 @@ def _within(access: Access, bodies: list[Node]) -> bool:
     return any(inside(access.node, body) for body in bodies)
 
 
-def _widened(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
-    span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
-    parts = span.parts(width) if span.can_be_split() else []
-    if not any(part.loaded for part in parts) or _ends_before(kernel, loop, width):
+_Work = tuple[str, list[str], list[str], list[str]]
+"""The name of the first element; when it can be done by vectors, what is done then, and else."""
+
+
+def _widened_shared(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
+    """A loop whose turns are of several threads, so that nothing depends on their order."""
+    work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
+    return _widened(kernel, loop, width, work)
+
+
+def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> Edit | None:
+    if work is None or _ends_before(kernel, loop, width):
         return None
+    first, checks, lines, tail = work
     bound, kind = text_of(loop.bound), loop.variable.type
-    first = kernel.fresh(f"{loop.variable.name}_first")
-    lines = _vector_lines(span, parts, first, width)
-    if lines is None:
-        return None
     start, step = times(loop.start, width), times(loop.step, width)
     if _start_and_step(kernel, loop)[1] == _constant(1):
         head = f"{kind} {first} = {text_of(loop.start)}; {first} < {bound}; {first} += {width}"
     else:
         head = f"{kind} {first} = {start}; {first} < {bound}; {first} += {step}"
-    checks = alignment_checks(span, parts, first, width)
     if not _is_whole(kernel, loop, width):
         checks.insert(0, f"{first} + {width} <= {bound}")
     if checks:
-        lines = [
-            *block_of(f"if ({' && '.join(checks)})", lines),
-            *block_of("else", _tail(span, parts, first, bound, width)),
-        ]
+        lines = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(block_of(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
     return Edit(loop.node.start_byte, loop.node.end_byte, text)
+
+
+def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+    """Each element's work after another's."""
+    span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
+    parts = span.parts(width) if span.can_be_split() else []
+    if not any(part.loaded for part in parts):
+        return None
+    first = kernel.fresh(f"{loop.variable.name}_first")
+    lines = _vector_lines(span, parts, first, width)
+    if lines is None:
+        return None
+    tail = _tail(span, parts, first, text_of(loop.bound), width)
+    return first, alignment_checks(span, parts, first, width), lines, tail
+
+
+def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+    """Each statement for all elements, where the body has loops of its own."""
+    if not any(nodes(loop.body, "for_statement")):
+        return None
+    work = SideBySide.of(kernel, accesses, loop.variable, loop.body, width)
+    if work is None:
+        return None
+    tail = tail_of(loop.variable, loop.body, text_of(loop.bound), work.first, width)
+    return work.first, work.checks, work.lines, tail
 
 
 def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
@@ -216,12 +247,42 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | 
     lines = _vector_lines(span, parts, first, width)
     if lines is None or not any(part.loaded for part in parts):
         return None
-    kind, bound = found.variable.type, text_of(found.bound)
-    tail = _tail(span, parts, first, bound, width)
-    checks = [f"{first} + {width} <= {bound}", *alignment_checks(span, parts, first, width)]
+    checks = [
+        f"{first} + {width} <= {text_of(found.bound)}",
+        *alignment_checks(span, parts, first, width),
+    ]
+    tail = _tail(span, parts, first, text_of(found.bound), width)
+    return _by_elements(kernel, found, width, first, (checks, lines, tail))
+
+
+def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
+    """The same where a thread's element is used in loops."""
+    found = ElementKernel.of(kernel)
+    if found is None or not any(nodes(found.body, "for_statement")):
+        return None
+    work = SideBySide.of(kernel, accesses, found.variable, found.body, width)
+    if work is None:
+        return None
+    checks = [f"{work.first} + {width} <= {text_of(found.bound)}", *work.checks]
+    bound = text_of(found.bound)
+    tail = tail_of(found.variable, found.body, bound, work.first, width)
+    parts = checks, work.lines, tail
+    change = _by_elements(kernel, found, width, work.first, parts)
+    return Change(f"{change.what} side by side", change.source, change.launch)
+
+
+def _by_elements(
+    kernel: CudaKernel,
+    found: ElementKernel,
+    width: int,
+    first: str,
+    parts: tuple[list[str], list[str], list[str]],
+) -> Change:
+    """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
+    checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
-    text = indented(both, indentation(found.guard, kernel.text.source))
-    declared = f"{kind} {first} = {times(found.index, width)};"
+    text = indented(guarded_by(found, both), indentation(found.guard, kernel.text.source))
+    declared = f"{found.variable.type} {first} = {times(found.index, width)};"
     edits = [
         Edit(found.declaration.start_byte, found.declaration.end_byte, declared),
         Edit(found.guard.start_byte, found.body.end_byte, text),

@@ -1,0 +1,102 @@
+"""CUDA kernels that compute the same with any number of threads in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_access import Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_tree import field, inside, nodes, text_of
+from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.uniformity import Sharing, meets_others
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_WARP_NAMES = ("warpSize", "__activemask")
+
+
+def fits_any_block(kernel: CudaKernel) -> bool:
+    """Whether threads of a block only share loops, and have nothing else to do.
+
+    Each loop goes from ``threadIdx.x`` in steps of ``blockDim.x``, what it writes are elements of
+    its own, and threads neither wait for each other nor exchange values.
+    """
+    text = kernel.text
+    _, y, z = kernel.block
+    loops = [loop for loop in text.loops if _is_shared(kernel, loop)]
+    if y * z != 1 or not loops or meets_others(kernel, text.body):
+        return False
+    if any(variable.shared for variable in text.variables) or any(_threads(text.functions)):
+        return False
+    if any(text_of(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
+        return False
+    return (
+        all(Sharing(kernel, "block").may_be_redistributed(loop) for loop in loops)
+        and all(_is_alone(kernel, loop) for loop in loops)
+        and all(_is_of_loop(kernel, node, loops) for node in _threads([text.body]))
+        and _writes_in(kernel, loops)
+    )
+
+
+def _is_shared(kernel: CudaKernel, loop: Loop) -> bool:
+    step = None if loop.step is None else kernel.polynomial(loop.step)
+    thread, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
+    return kernel.polynomial(loop.start) == thread and step == threads and _is_named(kernel, loop)
+
+
+def _is_named(kernel: CudaKernel, loop: Loop) -> bool:
+    """Whether a step depends on the size of the block by its name, not by a number."""
+    step = loop.step
+    if step is not None and step.type == "identifier":
+        variable = kernel.text.variable(step)
+        step = variable.value if variable is not None else None
+    return step is not None and text_of(step) == "blockDim.x"
+
+
+def _threads(some: Iterator[Node] | tuple[Node, ...] | list[Node]) -> Iterator[Node]:
+    """Mentions of threads and of the size of the block."""
+    for part in some:
+        for node in nodes(part, "field_expression"):
+            if text_of(field(node, "argument")) in ("threadIdx", "blockDim"):
+                yield node
+
+
+def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[Loop]) -> bool:
+    """Whether a mention is only there for loops to start from, or to go on by."""
+    ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
+    if any(inside(node, end) for end in ends):
+        return True
+    for variable in kernel.text.variables:
+        if variable.value == node and not kernel.text.writes(variable):
+            uses = kernel.text.uses[variable.key]
+            return all(any(inside(use, end) for end in ends) for use in uses)
+    return False
+
+
+def _is_alone(kernel: CudaKernel, loop: Loop) -> bool:
+    """Whether a turn leaves nothing in variables of the thread."""
+    text = kernel.text
+    return all(
+        inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
+        for variable in text.variables
+        if variable != loop.variable
+        for written in [text.writes(variable)]
+    ) and not any(
+        access.root.dims and not inside(access.root.node, loop.body) and access.use != "load"
+        for access in Accesses(kernel).within(loop.body)
+    )
+
+
+def _writes_in(kernel: CudaKernel, loops: list[Loop]) -> bool:
+    """Whether tensors are written in these loops only, in ways that are understood."""
+    accesses = Accesses(kernel)
+    if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
+        return False
+    return all(
+        any(inside(access.node, loop.body) for loop in loops)
+        for access in accesses.all
+        if access.use != "load" and not access.root.dims
+    )
