@@ -127,11 +127,12 @@ def run(arguments: Namespace) -> int:
     names = [spec.name for spec in specs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two kernel specs in {place} have the name {twice[0]}: rename one.")
-    _search(arguments, specs)
+    _search(arguments, specs, place)
     return 0
 
 
-def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
+def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
+    from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
 
     found: list[tuple[KernelSpec, SearchState]] = []
@@ -142,7 +143,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         station = _station(stack, arguments.gpus, arguments.powercap)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
-        for spec in specs:
+        for spec in _runnable(specs, station.device, alone=not is_folder(place)):
             try:
                 found.append((spec, _search_one(arguments, spec, station.device, endpoint, stop)))
             except InputError as error:
@@ -155,6 +156,27 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
             f"{len(failed)} of {len(specs)} kernels could not be searched, for the reasons above: "
             f"{', '.join(failed)}."
         )
+
+
+def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[KernelSpec]:
+    """The specs of kernels that the GPU can run at all; one named ``alone`` is not left out.
+
+    Raises:
+        InputError: none is left.
+    """
+    from pytest_gpuenergy.search.kernel import refusal_of
+
+    refusals = {spec.name: None if alone else refusal_of(spec, device) for spec in specs}
+    for name, refusal in refusals.items():
+        if refusal is not None:
+            tell(f"{name}: skipped: {refusal}")
+    left = [spec for spec in specs if refusals[spec.name] is None]
+    if not left:
+        raise InputError(
+            f"{device.name} can run none of the {len(specs)} kernels, for the reasons above: name "
+            "another GPU with --gpus."
+        )
+    return left
 
 
 def _search_one(
