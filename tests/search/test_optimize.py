@@ -330,8 +330,10 @@ class TestUsage:
         [
             ([], "Name a kernel spec, or a folder of them"),
             (["a.json", "--input", "b.json"], "Name the kernel spec once"),
-            (["SPEC", "--gpus", "0,1"], "a search runs on one GPU so far"),
-            (["SPEC", "--gpus", "emulated:h200x2"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:h200,GPU-none"], "--gpu-device GPU-none"),
+            (["SPEC", "--gpus", "emulated,emulated:h200"], "twice: name each GPU once"),
+            (["SPEC", "--gpus", "emulated:h200,emulated:a100"], "cannot be compared: name GPUs"),
+            (["SPEC", "--gpus", "emulated,"], "'' is not understood"),
             (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
             (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
