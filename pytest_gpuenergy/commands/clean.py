@@ -94,9 +94,10 @@ def run(arguments: Namespace) -> int:
     """List, ask, remove; 1 if the answer is no or something could not be removed."""
     found = find_project_files(Path.cwd())
     if arguments.cache:
-        from pytest_gpuenergy.support.paths import cache_dir
+        from pytest_gpuenergy.support.paths import cache_dir, compiled_dir
 
-        found += find_cache_files(cache_dir())
+        for cache in sorted({cache_dir(), compiled_dir()}):
+            found += find_cache_files(cache)
     for path in found.foreign:
         print(f"kept, not made by gpuenergy: {path}")
     if not found.generated:

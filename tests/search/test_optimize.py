@@ -399,6 +399,34 @@ class TestUsage:
         assert state_of(tmp_path / "out")["finished"]
         assert not (tmp_path / "out/kernels/_triton").exists()
 
+    def test_a_compile_cache_that_is_a_file_is_told_in_one_sentence(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv("COMPILE_CACHE_DIR", str(spec))
+        assert optimize(spec, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert error.count("error:") == 1
+        assert "set COMPILE_CACHE_DIR to a folder" in error
+
+    @pytest.mark.slow
+    def test_kernels_are_compiled_into_the_folder_for_that(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        give_toolchain: Callable[[Path], None],
+    ) -> None:
+        place = tmp_path / "compiled/emulated/host"
+        place.mkdir(parents=True)
+        give_toolchain(place)
+        monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "compiled"))
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        assert list(place.glob("*-checked"))
+
     def test_a_folder_of_which_this_gpu_can_run_nothing_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
