@@ -41,6 +41,9 @@ from pytest_gpuenergy.tuning.raw_log import writing
 _CONFIRMED = 3
 """The best variants, at most, that are measured alternately with the baseline until one is kept."""
 
+_AHEAD = 2
+"""States that are compiled while one is evaluated."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -175,7 +178,10 @@ class Search:
             return None
         state = proposal.application.state
         known = self.folder.known(state.id)
-        pending = None if known else self.evaluator.start(self._proposed, state)
+        pending = None
+        if known is None:
+            ahead = self.explorer.foreseen(_AHEAD)
+            pending = self.evaluator.start(self._proposed, state, ahead)
         self._proposed += 1
         return _Trial(proposal, known, pending)
 
