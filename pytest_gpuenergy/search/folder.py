@@ -33,9 +33,9 @@ from pytest_gpuenergy.support.json_output import dump, encode
 from pytest_gpuenergy.tuning.raw_log import writing
 
 BASELINE, VARIANTS = "baseline", "variants"
-SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD = (
+SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD, GRAPH_HTML = (
     *("spec.json", "search_state.json"),
-    *("events.jsonl", "trace.md"),
+    *("events.jsonl", "trace.md", "graph.html"),
 )
 _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
 _T = TypeVar("_T")
@@ -211,6 +211,15 @@ class KernelFolder:
         """
         with writing(self.path / TRACE_MD):
             write_atomically(self.path / TRACE_MD, text)
+
+    def write_graph(self, page: str) -> None:
+        """Replace ``graph.html``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with writing(self.path / GRAPH_HTML):
+            write_atomically(self.path / GRAPH_HTML, page)
 
     def link_best(self, state_id: str) -> None:
         """Let ``best`` lead to the folder of a state.

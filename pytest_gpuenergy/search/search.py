@@ -22,6 +22,7 @@ from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
+from pytest_gpuenergy.search.graph_view.page import graph_page
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.result import Result
@@ -292,6 +293,7 @@ class Search:
         self.folder.write_state(self.state)
         proposals = () if self.llm is None else self.llm.lines()
         self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
+        self.folder.write_graph(graph_page(self.bench.spec, self.state))
 
 
 def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:
