@@ -44,6 +44,10 @@ class Evaluator(Protocol):
         """
         ...
 
+    def rest(self) -> None:
+        """Let no process but this one keep a context on the GPUs, until the next state."""
+        ...
+
     def leave(self, gpu: str, why: str) -> None:
         """Do not use a GPU any more.
 
@@ -83,6 +87,9 @@ class OwnProcess:
         done: Future[Result] = Future()
         done.set_result(self.bench.evaluate(state))
         return done
+
+    def rest(self) -> None:
+        """Nothing: there is no other process."""
 
     def leave(self, gpu: str, why: str) -> None:
         """Raise what ends the search."""

@@ -51,6 +51,10 @@ class GpuProcess:
         bench.prepare([task.state, *task.ahead])
         return bench.evaluate(task.state)
 
+    def rest(self) -> None:
+        """Keep no context on the GPU, which may be in a mode where only one process has one."""
+        self._device.renew()
+
     def close(self) -> None:
         """End the processes of the GPU."""
         self._device.close()

@@ -11,7 +11,8 @@ when one of the others is killed. What goes wrong there has one of two reasons:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -74,6 +75,11 @@ class Member:
                 message=f"It was tried twice. {error}",
             )
 
+    def rest(self) -> None:
+        """See `Evaluator.rest`."""
+        with suppress(DeviceError):  # a process that has died keeps nothing
+            self._worker.call("rest", timeout_s=_STARTS_WITHIN_S)
+
     def close(self) -> None:
         """End the process and the thread. Idempotent."""
         self._worker.retire()
@@ -113,6 +119,10 @@ class Team:
         answer: Future[Result] = Future()
         self._submit(turn, task, answer, DeviceError("No GPU is left."))
         return answer
+
+    def rest(self) -> None:
+        """See `Evaluator.rest`."""
+        wait([one.thread.submit(one.rest) for one in self.members if not one.lost])
 
     def leave(self, member: Member, error: DeviceError) -> None:
         """Use a member no more, unless it is the last one.
@@ -204,6 +214,10 @@ class TeamEvaluator:
         self._prepared.update(one.id for one in (state, *new))
         bench = self.benches[0]
         return self.team.start(turn, Task(bench.spec, bench.objective, bench.seed, state, new))
+
+    def rest(self) -> None:
+        """Let the processes of the team rest."""
+        self.team.rest()
 
     def leave(self, gpu: str, why: str) -> None:
         """Use a GPU no more."""
