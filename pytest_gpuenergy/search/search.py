@@ -42,6 +42,9 @@ from pytest_gpuenergy.tuning.raw_log import writing
 _CONFIRMED = 3
 """The best variants, at most, that are measured alternately with the baseline until one is kept."""
 
+_DRAWN_EVERY = 10
+"""Variants from one drawing of the graph to the next."""
+
 _AHEAD = 2
 """States that are compiled while one is evaluated."""
 
@@ -199,6 +202,7 @@ class Search:
 
     def _check_stopped(self) -> None:
         if self.stop.is_set():
+            self._draw()
             self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
             raise KeyboardInterrupt
 
@@ -294,6 +298,10 @@ class Search:
         self.folder.write_state(self.state)
         proposals = () if self.llm is None else self.llm.lines()
         self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
+        if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
+            self._draw()
+
+    def _draw(self) -> None:
         self.folder.write_graph(graph_page(self.bench.spec, self.state))
 
 

@@ -15,13 +15,17 @@ from threading import Event
 from typing import Any, NamedTuple
 
 import pytest
-from kernel_specs import BUDGET, optimize, state_of, write
+from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
 
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search import folder as folder_module
-from pytest_gpuenergy.search.gpu_process import Task
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.gpu_process import GpuProcess, Task
 from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.worker import Worker
 
@@ -134,6 +138,27 @@ def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed: Path)
         assert costs[one["id"]] == pytest.approx(one["time_ms"] * one["energy_mj"] * scale)
 
 
+def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path, spec_with(name=name))
+    assert optimize(tmp_path, tmp_path / "out", *GPUS, "--budget-builds", "2") == 0
+    for name in ("one", "two"):
+        results = (tmp_path / f"out/kernels/_{name}/variants").glob("*/result.json")
+        assert len({json.loads(path.read_text())["gpu"] for path in results}) == 2
+
+
+def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    process = GpuProcess("emulated:h200x2", 1)
+    assert process.is_ready()
+    found = process.evaluate(Task(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
+    process.rest()
+    process.close()
+    with open_device("emulated:h200x2", index=1) as device:
+        expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
+    assert replace(found, steps_s={}) == replace(expected, steps_s={})
+
+
 def test_the_same_seed_and_number_of_gpus_give_the_same_search(
     spec: Path, tmp_path: Path, whole: Any
 ) -> None:
@@ -209,6 +234,20 @@ def test_a_killed_process_is_replaced(
     assert optimize(spec, tmp_path / "out", *GPUS) == 0
     assert state_of(tmp_path / "out") == whole
     assert "is tried once more, because: The process" in capsys.readouterr().err
+
+
+def test_a_process_that_is_killed_while_it_waits_is_replaced(
+    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+) -> None:
+    def evaluate(call: Call) -> Any:
+        found = call.real()
+        assert call.worker.pid is not None
+        os.kill(call.worker.pid, signal.SIGKILL)
+        return found
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert state_of(tmp_path / "out") == whole
 
 
 def test_a_process_that_hangs_is_replaced(
