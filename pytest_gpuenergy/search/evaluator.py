@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,8 +45,11 @@ class Evaluator(Protocol):
         """
         ...
 
-    def rest(self) -> None:
-        """Let no process but this one keep a context on the GPUs, until the next state."""
+    def alone(self) -> AbstractContextManager[None]:
+        """Have the GPU of `bench` for this process alone: no other one keeps a context there.
+
+        Waits for the evaluations that were started there before.
+        """
         ...
 
     def leave(self, gpu: str, why: str) -> None:
@@ -88,8 +92,9 @@ class OwnProcess:
         done.set_result(self.bench.evaluate(state))
         return done
 
-    def rest(self) -> None:
+    def alone(self) -> AbstractContextManager[None]:
         """Nothing: there is no other process."""
+        return nullcontext()
 
     def leave(self, gpu: str, why: str) -> None:
         """Raise what ends the search."""

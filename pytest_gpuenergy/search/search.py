@@ -287,8 +287,7 @@ class Search:
         if gain is None:
             name = self.bench.spec.name
             self.tell(f"{name}: measuring {node.id} alternately with the baseline")
-            self.evaluator.rest()
-            with writing(self.folder.path):
+            with self.evaluator.alone(), writing(self.folder.path):
                 gain = compare(self.bench, self._states[node.id])
             self.folder.keep_gain(gain)
         self.folder.event("compared", **_fields(gain))

@@ -10,11 +10,11 @@ when one of the others is killed. What goes wrong there has one of two reasons:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Event, Lock
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.search.evaluation import Bench
@@ -75,10 +75,23 @@ class Member:
                 message=f"It was tried twice. {error}",
             )
 
-    def rest(self) -> None:
-        """See `Evaluator.rest`."""
-        with suppress(DeviceError):  # a process that has died keeps nothing
-            self._worker.call("rest", timeout_s=_STARTS_WITHIN_S)
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Let nothing happen on the GPU, once what was begun there has ended."""
+        rests, goes_on = Event(), Event()
+
+        def rest() -> None:
+            with suppress(DeviceError):  # a process that has died keeps no context
+                self._worker.call("rest", timeout_s=_STARTS_WITHIN_S)
+            rests.set()
+            goes_on.wait()
+
+        self.thread.submit(rest)
+        try:
+            rests.wait()
+            yield
+        finally:
+            goes_on.set()
 
     def close(self) -> None:
         """End the process and the thread. Idempotent."""
@@ -119,10 +132,6 @@ class Team:
         answer: Future[Result] = Future()
         self._submit(turn, task, answer, DeviceError("No GPU is left."))
         return answer
-
-    def rest(self) -> None:
-        """See `Evaluator.rest`."""
-        wait([one.thread.submit(one.rest) for one in self.members if not one.lost])
 
     def leave(self, member: Member, error: DeviceError) -> None:
         """Use a member no more, unless it is the last one.
@@ -195,8 +204,7 @@ class TeamEvaluator:
     @property
     def bench(self) -> Bench:
         """Of the first GPU that is used."""
-        pairs = zip(self.team.members, self.benches, strict=True)
-        return next(bench for member, bench in pairs if not member.lost)
+        return self.benches[self.team.members.index(self._first)]
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -215,12 +223,16 @@ class TeamEvaluator:
         bench = self.benches[0]
         return self.team.start(turn, Task(bench.spec, bench.objective, bench.seed, state, new))
 
-    def rest(self) -> None:
-        """Let the processes of the team rest."""
-        self.team.rest()
+    def alone(self) -> AbstractContextManager[None]:
+        """Let the process of the first GPU that is used rest."""
+        return self._first.resting()
 
     def leave(self, gpu: str, why: str) -> None:
         """Use a GPU no more."""
         [member] = [one for one in self.team.members if one.uuid == gpu]
         name = self.benches[0].device.name
         self.team.leave(member, DeviceError(f"{name} ({gpu}) cannot be used, because {why}."))
+
+    @property
+    def _first(self) -> Member:
+        return next(member for member in self.team.members if not member.lost)

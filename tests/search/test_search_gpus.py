@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
 
+from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search import folder as folder_module
@@ -157,6 +159,30 @@ def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: P
     with open_device("emulated:h200x2", index=1) as device:
         expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
     assert replace(found, steps_s={}) == replace(expected, steps_s={})
+
+
+def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = read_spec(write(tmp_path))
+    asked: list[tuple[int, str]] = []
+
+    def call(worker: Worker, method: str, *_: Any, timeout_s: Any = None) -> Any:  # noqa: ARG001
+        asked.append((worker._args[1], method))
+        return Result(id="", outcome="correct", emulated=True, objective=Metric.EDP)
+
+    monkeypatch.setattr(Worker, "call", call)
+    with ExitStack() as stack:
+        gpus = claim_gpus(stack, "emulated:h200x2", "current")
+        evaluator = gpus.evaluator(spec, Metric.EDP, 0)
+        evaluator.start(0, spec.baseline)
+        with evaluator.alone():
+            waiting = evaluator.start(0, spec.baseline)
+            for _ in range(9):
+                evaluator.start(1, spec.baseline).result()
+            of_first = [method for gpu, method in asked if gpu == 0]
+            assert of_first == ["is_ready", "evaluate", "rest"]
+        waiting.result()
 
 
 def test_the_same_seed_and_number_of_gpus_give_the_same_search(
