@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pytest_gpuenergy.search.move import Application, Move, Region
+from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.policy import GraphStrategy, SearchRecord
 from pytest_gpuenergy.search.space import Action, Proposal
 from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, State
+from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.json_input import decode
 from pytest_gpuenergy.support.json_output import encode
 
@@ -36,36 +36,27 @@ def foreseen(
     return found
 
 
-@dataclass(frozen=True)
 class Remembered:
     """A move that makes its applications to a state once, although they are asked for twice.
 
-    Attributes:
+    Args:
         move: whose applications depend on the state and the spec alone.
+
+    Attributes:
+        name, languages, relieves: those of the move.
     """
 
-    move: Move
-    _made: dict[str, tuple[Application, ...]] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """That of the move."""
-        return self.move.name
-
-    @property
-    def languages(self) -> frozenset[Language]:
-        """Those of the move."""
-        return self.move.languages
-
-    @property
-    def relieves(self) -> frozenset[Region]:
-        """What the move relieves."""
-        return self.move.relieves
+    def __init__(self, move: Move) -> None:
+        self.name = move.name
+        self.languages = move.languages
+        self.relieves = move.relieves
+        self._move = move
+        self._made: dict[str, tuple[Application, ...]] = {}
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
         """Those of the move."""
         if state.id not in self._made:
-            self._made[state.id] = tuple(self.move.applications(state, spec))
+            self._made[state.id] = tuple(self._move.applications(state, spec))
         return self._made[state.id]
 
 
