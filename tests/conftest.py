@@ -67,6 +67,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_PROCESS_START", raising=False)
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
+        patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
             patch.delenv(variable, raising=False)
         # Its plugin imports Hypothesis at the end of each run: half of what an empty run takes.

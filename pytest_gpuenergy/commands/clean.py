@@ -66,9 +66,10 @@ def run(arguments: Namespace) -> int:
         with suppress(GpuEnergyError, OSError):
             others += _sums(find_exports(here))
     if arguments.cache:
-        from pytest_gpuenergy.support.paths import cache_dir
+        from pytest_gpuenergy.support.paths import cache_dir, compiled_dir
 
-        found += find_cache_files(cache_dir())
+        for cache in sorted({cache_dir(), compiled_dir()}):
+            found += find_cache_files(cache)
     for path in found.foreign:
         print(f"kept, not made by gpuenergy: {path}")
     for line in others:

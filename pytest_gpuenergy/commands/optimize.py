@@ -19,16 +19,14 @@ from pytest_gpuenergy.commands.optimize_llm import (
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
+    from pytest_gpuenergy.commands.optimize_gpus import ClaimedGpus
     from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.search.llm.endpoint import Endpoint
     from pytest_gpuenergy.search.search_state import Gain, SearchState
     from pytest_gpuenergy.search.spec import KernelSpec
 
 _BUILDS = 50
 _MIN_GAIN = 0.02
-_LOCK_WAIT_S = 2.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -83,7 +81,8 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         "--gpus",
         metavar="LIST",
         default="auto",
-        help="auto, an index, a UUID, or emulated[:PROFILE]; one GPU so far (default: auto)",
+        help="GPUs of one model, each auto, an index, a UUID, or emulated[:PROFILE][xN]; as many "
+        "variants are evaluated at the same time (default: auto)",
     )
     parser.add_argument(
         "--powercap",
@@ -134,11 +133,13 @@ def run(arguments: Namespace) -> int:
     names = [spec.name for spec in specs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two kernel specs in {place} have the name {twice[0]}: rename one.")
-    _search(arguments, specs)
+    _search(arguments, specs, place)
     return 0
 
 
-def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
+def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
+    from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
+    from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
 
     found: list[tuple[KernelSpec, SearchState]] = []
@@ -146,13 +147,13 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
     with ExitStack() as stack:
         stack.callback(_report, found, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
-        station = _station(stack, arguments.gpus, arguments.powercap)
+        gpus = claim_gpus(stack, arguments.gpus, arguments.powercap)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
-        specs = [one.on(emulated=station.device.emulated) for one in specs]
-        for spec in specs:
+        specs = [one.on(emulated=gpus.devices[0].emulated) for one in specs]
+        for spec in _runnable(specs, gpus.devices[0], alone=not is_folder(place)):
             try:
-                found.append((spec, _search_one(arguments, spec, station.device, endpoint, stop)))
+                found.append((spec, _search_one(arguments, spec, gpus, endpoint, stop)))
             except InputError as error:
                 if len(specs) == 1:
                     raise
@@ -165,22 +166,44 @@ def _search(arguments: Namespace, specs: list[KernelSpec]) -> None:
         )
 
 
+def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[KernelSpec]:
+    """The specs of kernels that the GPU can run at all; one named ``alone`` is not left out.
+
+    Raises:
+        InputError: none is left.
+    """
+    from pytest_gpuenergy.search.kernel import refusal_of
+
+    refusals = {spec.name: None if alone else refusal_of(spec, device) for spec in specs}
+    for name, refusal in refusals.items():
+        if refusal is not None:
+            tell(f"{name}: skipped: {refusal}")
+    left = [spec for spec in specs if refusals[spec.name] is None]
+    if not left:
+        raise InputError(
+            f"{device.name} can run none of the {len(specs)} kernels, for the reasons above: name "
+            "another GPU with --gpus."
+        )
+    return left
+
+
 def _search_one(
-    arguments: Namespace, spec: KernelSpec, device: Device, endpoint: Endpoint, stop: Event
+    arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
-    from pytest_gpuenergy.search.evaluation import Bench
     from pytest_gpuenergy.search.explorer import GraphExplorer
     from pytest_gpuenergy.search.folder import KernelFolder
     from pytest_gpuenergy.search.moves import MOVES
     from pytest_gpuenergy.search.search import Options, Search, identity_of
     from pytest_gpuenergy.support.run_ids import new_run_id
 
-    bench = Bench(spec, device, Metric(arguments.objective), arguments.seed)
     options = Options(arguments.budget_builds, arguments.gpus, arguments.powercap)
     words = {name: str(value) for name, value in vars(options).items()}
-    identity = identity_of(bench)
+    device = gpus.devices[0]
+    info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
+    evaluator = gpus.evaluator(spec, Metric(arguments.objective), arguments.seed)
+    identity = identity_of(evaluator.bench)
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
         explorer = GraphExplorer(
@@ -190,11 +213,11 @@ def _search_one(
             seed=arguments.seed,
             expected=lambda one: (llm.prior or None) if llm and llm.has_made(one) else None,
         )
-        info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
-        return Search(bench, folder, explorer, options, info, tell, stop, llm).run()
+        return Search(evaluator, folder, explorer, options, info, tell, stop, llm).run()
 
 
 def _run_worker(arguments: Namespace) -> int:
+    from pytest_gpuenergy.commands.optimize_gpus import claim_one
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.evaluation import Bench
     from pytest_gpuenergy.search.spec_file import read_spec
@@ -205,10 +228,8 @@ def _run_worker(arguments: Namespace) -> int:
     control = read_control(arguments.worker)
     spec = read_spec(arguments.worker.parent / control.spec)
     with ExitStack() as stack:
-        station = _station(stack, control.gpus, control.powercap)
-        result = Bench(spec, station.device, control.objective, control.seed).evaluate(
-            control.state
-        )
+        device = claim_one(stack, control.gpus, control.place, control.powercap)
+        result = Bench(spec, device, control.objective, control.seed).evaluate(control.state)
     path = arguments.worker.parent / "runner_result.json"
     with writing(path):
         write_atomically(path, dump(result))
@@ -220,33 +241,6 @@ def _run_worker(arguments: Namespace) -> int:
             [f"{result.id}: {result.message or result.outcome}{cost}", f"written to {path}"]
         )
     return 0 if result.cost is not None else 1
-
-
-def _station(stack: ExitStack, gpus: str, powercap: str) -> Station:
-    """The claimed GPU, under the power limit until the stack is closed."""
-    from pytest_gpuenergy.devices.select import check_spec, open_device
-    from pytest_gpuenergy.engine.station import Station
-
-    emulated = None if "," in gpus else check_spec(gpus)
-    if "," in gpus or (emulated is not None and emulated.count > 1):
-        raise InputError(f"--gpus {gpus}: a search runs on one GPU so far; name one.")
-    device = stack.enter_context(open_device(gpus))
-    station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
-    for sentence in station.restored:
-        tell(sentence)
-    stack.enter_context(station.under(_one_setpoint(device, powercap)))
-    return station
-
-
-def _one_setpoint(device: Device, text: str) -> Setpoint:
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-
-    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
-    if len(found) != 1:
-        raise InputError(
-            f"--powercap {text}: a search runs under a single power limit; give one, or current."
-        )
-    return found[0]
 
 
 def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:

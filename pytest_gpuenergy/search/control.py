@@ -25,7 +25,8 @@ class Control(Struct, frozen=True, kw_only=True):
         state: what to evaluate.
         objective: what the search minimizes.
         seed: of the search.
-        gpus: the GPU, as ``--gpus`` takes it.
+        gpus: as ``--gpus`` takes it.
+        place: of the GPU among them, from 0.
         powercap: the power limit, as ``--powercap`` takes it.
         parent: the id of the state that the move was made to; None of the baseline.
         move: its name.
@@ -38,6 +39,7 @@ class Control(Struct, frozen=True, kw_only=True):
     objective: Metric
     seed: int
     gpus: str
+    place: int = 0
     powercap: str
     parent: str | None = None
     move: str = ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -55,6 +55,13 @@ class Bench:
     device: Device
     objective: Metric
     seed: int = 0
+
+    def prepare(self, states: Iterable[State]) -> None:
+        """Start compiling states in the background; what is wrong with them is told later."""
+        for state in states:
+            for sizes in self.spec.sizes:
+                with suppress(KernelFault):
+                    self.device.prepare([kernel_of(self.spec, state, sizes)])
 
     def evaluate(self, state: State) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
@@ -141,6 +148,7 @@ class _Evaluation:
             outcome="correct" if fault is None else fault.outcome,
             emulated=self.device.emulated,
             objective=self.bench.objective,
+            gpu=self.device.uuid,
             time_ms=time_ms,
             power_w=power_w,
             energy_mj=None if time_ms is None or power_w is None else time_ms * power_w,

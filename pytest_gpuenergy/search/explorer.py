@@ -8,6 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from pytest_gpuenergy.search import space as strategy
+from pytest_gpuenergy.search.ahead import Remembered, foreseen
+from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.policy import GraphStrategy
@@ -39,6 +41,10 @@ class Explorer(Protocol):
         """Take note of what became of a state; that of the baseline comes first."""
         ...
 
+    def foreseen(self, count: int) -> list[State]:
+        """States that are likely to be proposed next, at most so many; nothing is changed."""
+        ...
+
 
 class StateSpace:
     """The states that moves reach from a spec's baseline, as a strategy sees them.
@@ -57,7 +63,11 @@ class StateSpace:
         expected: Callable[[Application], float | None],
     ) -> None:
         self._spec = spec
-        self._moves = [move for move in moves if spec.language in move.languages]
+        self._moves = [
+            move if isinstance(move, LlmMoves) else Remembered(move)
+            for move in moves
+            if spec.language in move.languages
+        ]
         self._min_gain = min_gain
         self._expected = expected
         self._states = {spec.baseline.id: spec.baseline}
@@ -117,6 +127,7 @@ class GraphExplorer:
         expected: Callable[[Application], float | None] = lambda _: None,
         parameters: SearchParameters | None = None,
     ) -> None:
+        self._has_rules_only = not any(isinstance(move, LlmMoves) for move in moves)
         self._space = StateSpace(spec, moves, min_gain, expected)
         self._strategy = GraphStrategy(self._space, parameters, seed=seed)
         self._proposed: dict[str, strategy.Proposal] = {}
@@ -131,6 +142,12 @@ class GraphExplorer:
         """Tell the strategy what became of a state."""
         self._space.know(result)
         self._strategy.learn(self._proposed.pop(state.id), result.cost)
+
+    def foreseen(self, count: int) -> list[State]:
+        """What the strategy would choose if no result came, see `foreseen`."""
+        actions = self._space.actions if self._has_rules_only else lambda _: ()
+        found = foreseen(self._strategy, actions, count)
+        return [self._space.proposal(one).application.state for one in found]
 
     def _note(self, chosen: strategy.Proposal | None) -> strategy.Proposal | None:
         if chosen is not None:

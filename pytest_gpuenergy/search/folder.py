@@ -33,11 +33,11 @@ from pytest_gpuenergy.support.json_output import dump, encode
 from pytest_gpuenergy.tuning.raw_log import writing
 
 BASELINE, VARIANTS = "baseline", "variants"
-SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD = (
+SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD, GRAPH_HTML = (
     *("spec.json", "search_state.json"),
-    *("events.jsonl", "trace.md"),
+    *("events.jsonl", "trace.md", "graph.html"),
 )
-_RESULT, _COMPARISON, _BEST = "result.json", "comparison.json", "best"
+_RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
 _T = TypeVar("_T")
 _LARGEST_BYTES = 1 << 20
 _LARGEST_LIST_BYTES = 1 << 30
@@ -99,6 +99,27 @@ class KernelFolder:
                 f"but this gpuenergy reads {RESULT_VERSION}: name another --outdir."
             )
         return found
+
+    def known_baselines(self) -> dict[str, Result]:
+        """The results of the baseline on other GPUs than the first one, by UUID.
+
+        Raises:
+            InputError: one is damaged.
+        """
+        paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
+        found = [_read(path, "result", Result) for path in paths]
+        return {one.gpu: one for one in found if one is not None}
+
+    def keep_baseline(self, result: Result) -> None:
+        """Write the result of the baseline on another GPU than the first one.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        path = self.place(BASELINE) / _GPUS / f"{result.gpu}.json"
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, dump(result), durable=True)
 
     def known_gain(self, state_id: str) -> Gain | None:
         """The comparison of a state with the baseline, if it was made before.
@@ -190,6 +211,15 @@ class KernelFolder:
         """
         with writing(self.path / TRACE_MD):
             write_atomically(self.path / TRACE_MD, text)
+
+    def write_graph(self, page: str) -> None:
+        """Replace ``graph.html``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with writing(self.path / GRAPH_HTML):
+            write_atomically(self.path / GRAPH_HTML, page)
 
     def link_best(self, state_id: str) -> None:
         """Let ``best`` lead to the folder of a state.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Launch, Origin
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.search.layout import layout_of
@@ -37,6 +38,14 @@ def kernel_of(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKe
         return _kernel(spec, state, sizes)
     except InputError as error:
         raise KernelFault("constraints", str(error)) from None
+
+
+def refusal_of(spec: KernelSpec, device: Device) -> str | None:
+    """Why a device cannot run the kernels of a spec, as a sentence; None if it can."""
+    try:
+        return device.refusal(_kernel(spec, spec.baseline, spec.sizes[0]))
+    except InputError:
+        return None  # what is wrong with this launch is told when it is evaluated
 
 
 def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKernel:

@@ -21,6 +21,9 @@ class Result(Struct, frozen=True, kw_only=True):
         outcome: ``correct``, or why it has no figures.
         emulated: whether they are those of an emulated GPU.
         objective: what the search minimizes.
+        gpu: the UUID of the card.
+        scale: the baseline's objective on the card where the search began, divided by that on this
+            card: cards of one model differ.
         time_ms: of one launch.
         power_w: mean while it ran, if the objective needs it.
         energy_mj: of one launch, likewise.
@@ -37,6 +40,8 @@ class Result(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     emulated: bool
     objective: Metric
+    gpu: str = ""
+    scale: AboveZero = 1.0
     time_ms: AboveZero | None = None
     power_w: NotNegative | None = None
     energy_mj: NotNegative | None = None
@@ -56,9 +61,10 @@ class Result(Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float | None:
-        """The objective, in its own unit; None if the variant is refused."""
-        return {
+        """The objective by the card where the search began; None if the variant is refused."""
+        found = {
             Metric.TIME: self.time_ms,
             Metric.ENERGY: self.energy_mj,
             Metric.EDP: self.edp_mj_ms,
         }[self.objective]
+        return None if found is None else found * self.scale

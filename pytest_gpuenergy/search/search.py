@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
@@ -18,11 +20,14 @@ from pytest_gpuenergy.search.claim import CONFIRMED
 from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
+from pytest_gpuenergy.search.graph_view.page import graph_page
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.scales import Scales
 from pytest_gpuenergy.search.search_state import (
     Gain,
     Identity,
@@ -35,6 +40,12 @@ from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tuning.raw_log import writing
 
+_DRAWN_EVERY = 10
+"""Variants from one drawing of the graph to the next."""
+
+_AHEAD = 2
+"""States that are compiled while one is evaluated."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -42,7 +53,7 @@ class Options:
 
     Attributes:
         budget: variants to evaluate, those of earlier runs included.
-        gpus: the GPU, as ``--gpus`` takes it.
+        gpus: as ``--gpus`` takes them.
         powercap: the power limit, as ``--powercap`` takes it.
     """
 
@@ -65,11 +76,34 @@ def identity_of(bench: Bench) -> Identity:
 
 
 @dataclass
+class _Trial:
+    """A proposal on its way.
+
+    Attributes:
+        proposal: of the explorer.
+        result: None before it is on disk.
+        pending: the evaluation; None of a state that is on disk since an earlier run.
+    """
+
+    proposal: Proposal
+    result: Result | None
+    pending: Future[Result] | None = None
+
+    @property
+    def state(self) -> State:
+        return self.proposal.application.state
+
+
+@dataclass
 class Search:
     """A search in one folder. What is on disk there is not evaluated again.
 
+    As many variants as GPUs are evaluated at the same time. Each result is written when it comes,
+    but the explorer learns them in the order of its proposals, whatever takes how long. So what it
+    proposes depends on the results alone.
+
     Attributes:
-        bench: where states are evaluated.
+        evaluator: evaluates states.
         folder: of the kernel.
         explorer: chooses the states.
         options: what was asked for.
@@ -80,7 +114,7 @@ class Search:
         llm: proposals of a language model, which are among the explorer's moves; None without.
     """
 
-    bench: Bench
+    evaluator: Evaluator
     folder: KernelFolder
     explorer: Explorer
     options: Options
@@ -91,8 +125,17 @@ class Search:
     llm: LlmMoves | None = None
 
     def __post_init__(self) -> None:
-        self.state = SearchState(identity=identity_of(self.bench))
+        earlier = self.folder.earlier
+        width = earlier.width if earlier and earlier.nodes else len(self.evaluator.gpus)
+        self.state = SearchState(identity=identity_of(self.bench), width=width)
         self._states: dict[str, State] = {}
+        self._scales = Scales(self.evaluator, self.folder)
+        self._proposed = 0
+
+    @property
+    def bench(self) -> Bench:
+        """Of this process."""
+        return self.evaluator.bench
 
     def run(self) -> SearchState:
         """Search until the budget is spent or nothing is left to try, and confirm the best.
@@ -105,44 +148,75 @@ class Search:
         """
         self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
         self._baseline()
-        while self.state.builds < self.options.budget:
-            self._check_stopped()
-            if (proposal := self.explorer.propose()) is None:
-                break
-            self._variant(proposal)
+        self._explore()
         self._check_stopped()
         self._confirm()
         return self.state
 
+    def _explore(self) -> None:
+        """Evaluate variants, as many at the same time as the search is wide."""
+        trials: deque[_Trial] = deque()
+        while True:
+            while len(trials) < self.state.width and not self.stop.is_set():
+                trial = self._next(len(trials))
+                if trial is None:
+                    break
+                trials.append(trial)
+            if not trials:
+                return
+            result = self._first_result(trials)
+            trial = trials.popleft()
+            if trial.pending is not None:
+                number = f"{self.state.builds + 1}/{self.options.budget}"
+                self.tell(f"{self.bench.spec.name} {number}: {_told(trial.proposal, result)}")
+            self._add(trial.state, result, trial.proposal)
+
+    def _next(self, running: int) -> _Trial | None:
+        """Begin the next variant; None if there is none, for now or for good."""
+        if self.state.builds + running >= self.options.budget:
+            return None
+        proposal = self.explorer.propose()
+        if proposal is None:
+            return None
+        state = proposal.application.state
+        known = self.folder.known(state.id)
+        pending = None
+        if known is None:
+            ahead = self.explorer.foreseen(_AHEAD)
+            pending = self.evaluator.start(self._proposed, state, ahead)
+        self._proposed += 1
+        return _Trial(proposal, known, pending)
+
+    def _first_result(self, trials: Sequence[_Trial]) -> Result:
+        """Wait for the first trial, and write the results of all that come meanwhile."""
+        while True:
+            for trial in trials:
+                if trial.pending is not None and trial.result is None and trial.pending.done():
+                    trial.result = self._scales.scaled(trial.pending.result())
+                    self._keep(trial.state.id, trial.state, trial.result, trial.proposal)
+            if (found := trials[0].result) is not None:
+                return found
+            wait(_pending(trials), return_when=FIRST_COMPLETED)
+
     def _check_stopped(self) -> None:
         if self.stop.is_set():
+            self._draw()
             self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
             raise KeyboardInterrupt
 
     def _baseline(self) -> None:
         spec = self.bench.spec
-        result = self.folder.known(BASELINE)
-        if result is None:
+        known = self.folder.known(BASELINE)
+        if known is None:
             self.tell(f"{spec.name}: evaluating the baseline")
-            result = self.bench.evaluate(spec.baseline)
-            if result.cost is None:
-                raise InputError(
-                    f"The baseline of {spec.name} cannot be used ({result.outcome}): "
-                    f"{result.message}"
-                )
+        result = self._scales.measure(known)
+        if result.cost is None:
+            raise InputError(
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {result.message}"
+            )
+        if known is None:
             self._keep(BASELINE, spec.baseline, result, None)
         self._add(spec.baseline, result, None)
-
-    def _variant(self, proposal: Proposal) -> None:
-        application = proposal.application
-        state = application.state
-        result = self.folder.known(state.id)
-        if result is None:
-            result = self.bench.evaluate(state)
-            self._keep(state.id, state, result, proposal)
-            number = f"{self.state.builds + 1}/{self.options.budget}"
-            self.tell(f"{self.bench.spec.name} {number}: {_told(proposal, result)}")
-        self._add(state, result, proposal)
 
     def _keep(self, place: str, state: State, result: Result, proposal: Proposal | None) -> None:
         up = ".." if place == BASELINE else "../.."
@@ -152,6 +226,7 @@ class Search:
             objective=self.bench.objective,
             seed=self.bench.seed,
             gpus=self.options.gpus,
+            place=self.evaluator.gpus.index(result.gpu),
             powercap=self.options.powercap,
             **_origin(proposal),
         )
@@ -161,7 +236,8 @@ class Search:
             kernel = kernel_of(self.bench.spec, state, self.bench.spec.sizes[0])
             listings = self.bench.device.listings(kernel)
         diff = "" if proposal is None else candidate_diff(proposal.parent, state)
-        self.folder.keep(place, control, self.run_info, kernel, listings, result, diff)
+        run = replace(self.run_info, gpu_uuid=result.gpu)
+        self.folder.keep(place, control, run, kernel, listings, result, diff)
 
     def _add(self, state: State, result: Result, proposal: Proposal | None) -> None:
         """Add a result to the graph, on disk and for the explorer."""
@@ -209,7 +285,7 @@ class Search:
         if gain is None or gain.candidates < candidates:
             name = self.bench.spec.name
             self.tell(f"{name}: measuring {node.id} alternately with the baseline")
-            with writing(self.folder.path):
+            with self.evaluator.alone(), writing(self.folder.path):
                 gain = compare(self.bench, self._states[node.id], candidates=candidates)
             self.folder.keep_gain(gain)
         self.folder.event("compared", **_fields(gain))
@@ -219,6 +295,15 @@ class Search:
         self.folder.write_state(self.state)
         proposals = () if self.llm is None else self.llm.lines()
         self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
+        if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
+            self._draw()
+
+    def _draw(self) -> None:
+        self.folder.write_graph(graph_page(self.bench.spec, self.state))
+
+
+def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:
+    return [one.pending for one in trials if one.pending is not None and one.result is None]
 
 
 def _by_cost(nodes: Sequence[Node]) -> list[Node]:

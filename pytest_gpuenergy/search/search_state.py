@@ -96,6 +96,9 @@ class SearchState(Struct, frozen=True, kw_only=True):
 
     Attributes:
         identity: of the search.
+        width: how many variants are evaluated at the same time: the number of GPUs with which the
+            search began. It goes on with that number on any other, because it chooses the same
+            variants only then.
         builds: variants evaluated, the baseline excepted.
         nodes: in the order of their evaluation, the baseline first.
         incumbent: the id of the best state: by its cost so far, at the end by `gains`.
@@ -105,6 +108,7 @@ class SearchState(Struct, frozen=True, kw_only=True):
     """
 
     identity: Identity
+    width: int = 1
     builds: int = 0
     nodes: tuple[Node, ...] = ()
     incumbent: str | None = None

@@ -10,6 +10,8 @@ from pathlib import Path
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.folders import own_folder
 
+_COMPILED = "COMPILE_CACHE_DIR"
+
 
 def cache_dir(*parts: str) -> Path:
     """A folder for what can be regenerated: compiled kernels, references, lowered records.
@@ -23,16 +25,38 @@ def cache_dir(*parts: str) -> Path:
     return _made("GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache", *parts)
 
 
+def compiled_dir(*parts: str) -> Path:
+    """As `cache_dir`, for compiled kernels: under ``$COMPILE_CACHE_DIR`` if that is set.
+
+    Raises:
+        InputError: it cannot be created or written, or other users can change its contents.
+    """
+    if not os.environ.get(_COMPILED):
+        return cache_dir(*parts)
+    folder = _made(_COMPILED, "", "", *parts)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(
+            f"The folder {folder} cannot be written: set {_COMPILED} to one in which you, and only "
+            "you, can write."
+        )
+    return folder
+
+
+def compiled_variable() -> str:
+    """The variable to set for another folder of compiled kernels."""
+    return _COMPILED if os.environ.get(_COMPILED) else "GPUENERGY_CACHE"
+
+
 def settle_places() -> None:
     """Make the variables above absolute, before this process changes its working directory."""
-    for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):
+    for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE", _COMPILED):
         if own := os.environ.get(variable):
             os.environ[variable] = str(Path(own).absolute())
 
 
 @contextmanager
 def written_to_cache(folder: Path) -> Iterator[None]:
-    """For writes to a cache folder that are required, not optional: reports a failed one.
+    """For writes of compiled kernels, which are required, not optional: reports a failed one.
 
     Raises:
         DeviceError: a file cannot be written.
@@ -42,7 +66,7 @@ def written_to_cache(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DeviceError(
             f"{folder} cannot be written ({error.strerror}): free some space, or set "
-            "GPUENERGY_CACHE to another folder."
+            f"{compiled_variable()} to another folder."
         ) from None
 
 

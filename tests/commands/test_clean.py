@@ -23,7 +23,7 @@ from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.report import RunFolder, RunInfo
 from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.paths import cache_dir, state_dir
+from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 HASH = "0123456789abcdef" * 4
@@ -307,6 +307,17 @@ def test_the_cache_is_emptied() -> None:
     assert [path for path in cache_dir().rglob("*") if path.is_file()] == []
 
 
+def test_a_folder_of_compiled_kernels_is_emptied_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "compiled"))
+    entries = [compiled_dir("cubin") / f"{HASH}.cubin", cache_dir("references") / f"{HASH}.npz"]
+    for entry in entries:
+        entry.write_text("data")
+    assert main(["clean", "--cache", "--yes"]) == 0
+    assert not any(entry.exists() for entry in entries)
+
+
 def test_a_cache_that_is_shared_with_others_keeps_their_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,8 +355,8 @@ def test_every_folder_that_the_package_caches_in_is_known() -> None:
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Name)
-        and call.func.id == "cache_dir"
-        and call.args
+        and call.func.id in ("cache_dir", "compiled_dir")
+        and any(isinstance(part, ast.Constant) for part in call.args)
     ]
     names = {
         "/".join(part.value for part in call.args if isinstance(part, ast.Constant))

@@ -32,6 +32,13 @@ from pytest_gpuenergy.support.errors import KernelFault
 KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
 SCHEMA = Path(__file__).parents[2] / "docs/reference/kernel-spec.schema.json"
 
+TRITON = {
+    "name": "triton",
+    "language": "triton",
+    "launch": {"grid": ["ceil_div(N, ITEMS)"], "constants": {"ITEMS": 256}},
+    "source": "import triton\n\n@triton.jit\ndef scale(x, y, by, n, ITEMS):\n    pass\n",
+}
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
@@ -327,8 +334,10 @@ class TestUsage:
         [
             ([], "Name a kernel spec, or a folder of them"),
             (["a.json", "--input", "b.json"], "Name the kernel spec once"),
-            (["SPEC", "--gpus", "0,1"], "a search runs on one GPU so far"),
-            (["SPEC", "--gpus", "emulated:h200x2"], "a search runs on one GPU so far"),
+            (["SPEC", "--gpus", "emulated:h200,GPU-none"], "--gpu-device GPU-none"),
+            (["SPEC", "--gpus", "emulated,emulated:h200"], "twice: name each GPU once"),
+            (["SPEC", "--gpus", "emulated:h200,emulated:a100"], "cannot be compared: name GPUs"),
+            (["SPEC", "--gpus", "emulated,"], "'' is not understood"),
             (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
             (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
@@ -378,11 +387,56 @@ class TestUsage:
     def test_triton_needs_a_real_gpu(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        launch = {"grid": ["ceil_div(N, ITEMS)"], "constants": {"ITEMS": 256}}
-        source = "import triton\n\n@triton.jit\ndef scale(x, y, by, n, ITEMS):\n    pass\n"
-        path = write(tmp_path, spec_with(language="triton", source=source, launch=launch))
+        path = write(tmp_path, spec_with(**TRITON))
         assert optimize(path, tmp_path / "out") == 2
         assert "the emulated one runs CUDA text only" in capsys.readouterr().err
+
+    @pytest.mark.slow
+    def test_in_a_folder_what_this_gpu_cannot_run_is_skipped(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(tmp_path)
+        write(tmp_path, spec_with(**TRITON))
+        assert optimize(tmp_path, tmp_path / "out", "--budget-builds", "0") == 0
+        error = capsys.readouterr().err
+        assert "triton: skipped: scale needs a real GPU: the emulated one runs CUDA" in error
+        assert state_of(tmp_path / "out")["finished"]
+        assert not (tmp_path / "out/kernels/_triton").exists()
+
+    def test_a_compile_cache_that_is_a_file_is_told_in_one_sentence(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv("COMPILE_CACHE_DIR", str(spec))
+        assert optimize(spec, tmp_path / "out") == 2
+        error = capsys.readouterr().err
+        assert error.count("error:") == 1
+        assert "set COMPILE_CACHE_DIR to a folder" in error
+
+    @pytest.mark.slow
+    def test_kernels_are_compiled_into_the_folder_for_that(
+        self,
+        spec: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        give_toolchain: Callable[[Path], None],
+    ) -> None:
+        place = tmp_path / "compiled/emulated/host"
+        place.mkdir(parents=True)
+        give_toolchain(place)
+        monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "compiled"))
+        assert optimize(spec, tmp_path / "out", "--budget-builds", "0") == 0
+        assert list(place.glob("*-checked"))
+
+    def test_a_folder_of_which_this_gpu_can_run_nothing_is_refused(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        write(tmp_path, spec_with(**TRITON))
+        assert optimize(tmp_path, tmp_path / "out") == 2
+        assert "NVIDIA H200 can run none of the 1 kernels" in capsys.readouterr().err
 
     @pytest.mark.slow
     def test_two_searches_of_a_kernel_do_not_mix(

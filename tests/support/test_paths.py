@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.paths import cache_dir, state_dir
+from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, settle_places, state_dir
 
 PLACES = [
     (cache_dir, "GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache"),
@@ -23,6 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for _, own, xdg, _ in PLACES:
         monkeypatch.delenv(own, raising=False)
         monkeypatch.delenv(xdg, raising=False)
+    monkeypatch.delenv("COMPILE_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -145,3 +146,38 @@ def test_a_relative_folder_of_the_desktops_is_ignored(
     assert own
     monkeypatch.setenv(xdg, "mine")
     assert folder() == home / below / "pytest-gpuenergy"
+
+
+def test_compiled_kernels_are_in_the_cache_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILE_CACHE_DIR", "")
+    assert compiled_dir("cubin") == cache_dir("cubin")
+
+
+def test_compiled_kernels_have_a_folder_of_their_own_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COMPILE_CACHE_DIR", "mine")
+    settle_places()
+    monkeypatch.chdir("/")
+    assert compiled_dir("emulated", "host") == tmp_path / "mine/emulated/host"
+    assert cache_dir("references") == tmp_path / "cache/references"
+
+
+def test_a_file_is_no_folder_of_compiled_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"cannot be used \(Not a .*\): set COMPILE_CACHE_DIR to"):
+        compiled_dir("cubin")
+
+
+def test_a_folder_of_compiled_kernels_must_be_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPILE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root can write everywhere
+    with pytest.raises(InputError, match="cannot be written: set COMPILE_CACHE_DIR to"):
+        compiled_dir("cubin")

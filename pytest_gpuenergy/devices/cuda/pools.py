@@ -9,7 +9,7 @@ from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, vers
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.paths import compiled_dir
 
 
 class CompilerPools:
@@ -26,7 +26,7 @@ class CompilerPools:
             return self._of_text().submit(kernel)
         if isinstance(kernel, CudaProgram):
             if self._nvcc is None:
-                self._nvcc = ProgramCompilers(self._architecture, cache_dir("programs"))
+                self._nvcc = ProgramCompilers(self._architecture, compiled_dir("programs"))
             return self._nvcc.submit(kernel)
         return None
 
@@ -54,5 +54,5 @@ class CompilerPools:
 
     def _of_text(self) -> CompilerPool:
         if self._nvrtc is None:
-            self._nvrtc = CompilerPool(self._architecture, cache_dir("cubin"))
+            self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
         return self._nvrtc

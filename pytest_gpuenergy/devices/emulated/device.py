@@ -31,7 +31,7 @@ from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.elf import sections
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support.paths import compiled_dir
 from pytest_gpuenergy.support.scratch import scratch_folder
 from pytest_gpuenergy.workloads.workload import Scalar
 
@@ -278,7 +278,7 @@ def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, .
 def _host_runner(profile: GpuProfile) -> Runner:
     from pytest_gpuenergy.devices.emulated.host import HostRunner
 
-    runner: Runner = HostRunner(cache_dir("emulated", "host"), profile=profile)
+    runner: Runner = HostRunner(compiled_dir("emulated", "host"), profile=profile)
     return runner
 
 

@@ -17,6 +17,7 @@ from typing import IO
 from pytest_gpuenergy.devices.emulated.answers import Answers, shown
 from pytest_gpuenergy.devices.emulated.timing.plan import write_runs
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support.paths import compiled_variable
 from pytest_gpuenergy.support.signals import signal_name
 
 _PRINTED_BYTES = 2 << 20
@@ -67,7 +68,8 @@ class Program:
         except OSError as error:
             raise DeviceError(
                 f"{sandbox} cannot be started ({error.strerror}): was the cache cleared, or is it "
-                "on a file system whose programs may not run? Start again, or set GPUENERGY_CACHE."
+                "on a file system whose programs may not run? Start again, or set "
+                f"{compiled_variable()}."
             ) from None
         self._answers = Answers(entry)
         self._unsent, self._printed = bytearray(), bytearray()

@@ -32,7 +32,7 @@ from pytest_gpuenergy.devices.emulated.uninitialized import needs_zeros
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_folder, is_there, lock
-from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.support.paths import compiled_variable, written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -192,7 +192,7 @@ class Toolchain:
             if full := next((words for words in _NO_ROOM if words in done.stderr), None):
                 raise DeviceError(
                     f"{scratch.parent} cannot be written ({full}): free some space, or set "
-                    "GPUENERGY_CACHE to another folder."
+                    f"{compiled_variable()} to another folder."
                 )
             raise KernelFault("compile", first_error(done.stderr))
         return done.stderr

@@ -1,0 +1,112 @@
+"""Compiling ahead: what is foreseen, and that it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_specs import optimize, spec_with, state_of, write
+from spaces import DrawnSpace, drawn_spaces, run
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.search import search
+from pytest_gpuenergy.search.ahead import foreseen
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.explorer import GraphExplorer
+from pytest_gpuenergy.search.policy import GraphStrategy
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.state import State
+
+
+@given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 3))
+def test_looking_ahead_changes_nothing(space: DrawnSpace, seed: int, count: int) -> None:
+    expected = run(GraphStrategy(space, seed=seed), space)
+    strategy = GraphStrategy(space, seed=seed)
+    found = []
+    while proposal := strategy.propose():
+        foreseen(strategy, lambda _: (), count)
+        strategy.learn(proposal, space.cost(proposal))
+        foreseen(strategy, space.actions, count)
+        found.append(proposal.state)
+    assert found == expected
+
+
+@given(space=drawn_spaces(), seed=st.integers(0, 9))
+def test_when_no_result_is_outstanding_the_next_state_is_foreseen(
+    space: DrawnSpace, seed: int
+) -> None:
+    strategy = GraphStrategy(space, seed=seed)
+    while True:
+        ahead = foreseen(strategy, space.actions, 1)
+        proposal = strategy.propose()
+        assert [one.state for one in ahead] == ([] if proposal is None else [proposal.state])
+        if proposal is None:
+            return
+        strategy.learn(proposal, space.cost(proposal))
+
+
+@given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 4))
+def test_only_states_that_were_never_proposed_are_foreseen(
+    space: DrawnSpace, seed: int, count: int
+) -> None:
+    strategy = GraphStrategy(space, seed=seed)
+    while proposal := strategy.propose():
+        ahead = [one.state for one in foreseen(strategy, space.actions, count)]
+        assert len(ahead) == len(set(ahead)) <= count
+        assert not set(ahead) & set(strategy.graph.nodes)
+        strategy.learn(proposal, space.cost(proposal))
+
+
+@given(space=drawn_spaces(), seed=st.integers(0, 9))
+def test_unknown_actions_need_not_be_asked_for(space: DrawnSpace, seed: int) -> None:
+    strategy = GraphStrategy(space, seed=seed)
+    while proposal := strategy.propose():
+        asked = len(space.asked)
+        foreseen(strategy, lambda _: (), 3)
+        assert len(space.asked) == asked
+        strategy.learn(proposal, space.cost(proposal))
+
+
+@pytest.mark.slow
+def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write(tmp_path)
+    monkeypatch.setattr(search, "_AHEAD", 0)
+    assert optimize(spec, tmp_path / "one", "--budget-builds", "6") == 0
+    monkeypatch.undo()
+
+    prepared: list[str] = []
+    early: list[bool] = []
+    prepare, evaluate = EmulatedDevice.prepare, Bench.evaluate
+
+    def noted(device: EmulatedDevice, kernels: Sequence[Any]) -> None:
+        prepared.extend(kernel.origin.details["state"] for kernel in kernels)
+        prepare(device, kernels)
+
+    def timed(bench: Bench, state: State) -> Result:
+        early.append(prepared.count(state.id) > len(bench.spec.sizes))
+        return evaluate(bench, state)
+
+    monkeypatch.setattr(EmulatedDevice, "prepare", noted)
+    monkeypatch.setattr(Bench, "evaluate", timed)
+    assert optimize(spec, tmp_path / "other", "--budget-builds", "6") == 0
+    assert sum(early) >= 2
+    assert state_of(tmp_path / "one") == state_of(tmp_path / "other")
+
+
+@pytest.mark.slow
+def test_what_does_not_compile_ahead_is_told_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "#if ITEMS == 8\n#error no\n#endif\n" + spec_with()["source"]
+    spec = write(tmp_path, spec_with(source=source))
+    every = GraphExplorer.foreseen
+    monkeypatch.setattr(GraphExplorer, "foreseen", lambda one, _: every(one, 20))
+    assert optimize(spec, tmp_path / "out", "--budget-builds", "12") == 0
+    outcomes = {node["what"]: node["outcome"] for node in state_of(tmp_path / "out")["nodes"]}
+    assert outcomes["ITEMS=8"] == "compile"

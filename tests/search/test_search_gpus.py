@@ -1,0 +1,449 @@
+"""Searches on several GPUs: what they find, and what becomes of them when a part fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import pytest
+from kernel_specs import BUDGET, optimize, spec_with, state_of, write
+from msgspec.structs import replace
+from processes import has_ended
+
+from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search import folder as folder_module
+from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.gpu_process import GpuProcess, Task
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.worker import Worker
+
+pytestmark = pytest.mark.slow
+
+GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
+KILLED = """
+import os, signal, sys
+from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.cli import main
+
+left = int(sys.argv[1])
+real_write, real_call = folder.write_atomically, Worker.call
+
+def write(*arguments, **named):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    real_write(*arguments, **named)
+
+def call(worker, *arguments, **named):
+    worker.start()
+    os.write(1, f"{worker.pid}\\n".encode())  # in one piece: there are two threads
+    return real_call(worker, *arguments, **named)
+
+folder.write_atomically, Worker.call = write, call
+sys.exit(main(sys.argv[2:]))
+"""
+"""A search that is killed before it writes one of its files; it prints its GPUs' processes."""
+
+
+class Call(NamedTuple):
+    """An evaluation in the process of a GPU."""
+
+    worker: Worker
+    task: Task
+    gpu: int
+    real: Callable[..., Any]
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.task.state.id == self.task.spec.baseline.id
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a search that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert optimize(write(folder), folder / "out", *GPUS) == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def whole(undisturbed: Path) -> Any:
+    """The state of that search."""
+    return state_of(undisturbed)
+
+
+@pytest.fixture
+def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]], None]:
+    """Lets a function be called instead of each evaluation."""
+    real = Worker.call
+
+    def install(evaluate: Callable[[Call], Any]) -> None:
+        def call(worker: Worker, method: str, *arguments: Any, timeout_s: Any = None) -> Any:
+            def run(timeout_s: Any = timeout_s) -> Any:
+                return real(worker, method, *arguments, timeout_s=timeout_s)
+
+            if method != "evaluate":
+                return run()
+            return evaluate(Call(worker, arguments[0], worker._args[1], run))
+
+        monkeypatch.setattr(Worker, "call", call)
+
+    return install
+
+
+def results(out: Path) -> list[Any]:
+    """The results of all variants of a search."""
+    folder = out / "kernels/_scale/variants"
+    return [json.loads(path.read_text()) for path in folder.glob("*/result.json")]
+
+
+def test_both_gpus_evaluate_and_the_best_is_kept(undisturbed: Path) -> None:
+    state = state_of(undisturbed)
+    assert state["finished"]
+    assert (state["width"], state["builds"]) == (2, BUDGET)
+    assert state["gains"][-1]["accepted"]
+    assert len({one["gpu"] for one in results(undisturbed)}) == 2
+
+
+def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed: Path) -> None:
+    baseline = undisturbed / "kernels/_scale/baseline"
+    first = json.loads((baseline / "result.json").read_text())
+    [path] = (baseline / "gpus").iterdir()
+    other = json.loads(path.read_text())
+    assert path.stem == other["gpu"] != first["gpu"]
+    edp = {one["gpu"]: one["time_ms"] * one["energy_mj"] for one in (first, other)}
+    costs = {node["id"]: node["cost"] for node in state_of(undisturbed)["nodes"]}
+    for one in results(undisturbed):
+        scale = edp[first["gpu"]] / edp[one["gpu"]]
+        assert one["scale"] == pytest.approx(scale)
+        assert costs[one["id"]] == pytest.approx(one["time_ms"] * one["energy_mj"] * scale)
+
+
+def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path, spec_with(name=name))
+    assert optimize(tmp_path, tmp_path / "out", *GPUS, "--budget-builds", "2") == 0
+    for name in ("one", "two"):
+        results = (tmp_path / f"out/kernels/_{name}/variants").glob("*/result.json")
+        assert len({json.loads(path.read_text())["gpu"] for path in results}) == 2
+
+
+def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    process = GpuProcess("emulated:h200x2", 1)
+    assert process.is_ready()
+    found = process.evaluate(Task(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
+    process.rest()
+    process.close()
+    with open_device("emulated:h200x2", index=1) as device:
+        expected = Bench(spec, device, Metric.EDP, 7).evaluate(spec.baseline)
+    assert replace(found, steps_s={}) == replace(expected, steps_s={})
+
+
+def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = read_spec(write(tmp_path))
+    asked: list[tuple[int, str]] = []
+
+    def call(worker: Worker, method: str, *_: Any, timeout_s: Any = None) -> Any:  # noqa: ARG001
+        asked.append((worker._args[1], method))
+        return Result(id="", outcome="correct", emulated=True, objective=Metric.EDP)
+
+    monkeypatch.setattr(Worker, "call", call)
+    with ExitStack() as stack:
+        gpus = claim_gpus(stack, "emulated:h200x2", "current")
+        evaluator = gpus.evaluator(spec, Metric.EDP, 0)
+        evaluator.start(0, spec.baseline)
+        with evaluator.alone():
+            waiting = evaluator.start(0, spec.baseline)
+            for _ in range(9):
+                evaluator.start(1, spec.baseline).result()
+            of_first = [method for gpu, method in asked if gpu == 0]
+            assert of_first == ["is_ready", "evaluate", "rest"]
+        waiting.result()
+
+
+def test_the_same_seed_and_number_of_gpus_give_the_same_search(
+    spec: Path, tmp_path: Path, whole: Any
+) -> None:
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize(("earlier", "later"), [(1, 2), (2, 1)])
+def test_it_does_not_matter_which_result_comes_first(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    instead: Callable[[Callable[[Call], Any]], None],
+    earlier: int,
+    later: int,
+) -> None:
+    is_there = Event()
+
+    def evaluate(call: Call) -> Any:
+        if call.task.state.id == whole["nodes"][later]["id"]:
+            assert is_there.wait(timeout=60)
+        found = call.real()
+        if call.task.state.id == whole["nodes"][earlier]["id"]:
+            is_there.set()
+        return found
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+def test_each_variant_says_where_it_ran_and_can_be_run_there_alone(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(undisturbed, tmp_path / "copy", symlinks=True)
+    for place in (out / "kernels/_scale/variants").iterdir():
+        before = json.loads((place / "result.json").read_text())
+        assert json.loads((place / "run.json").read_text())["gpu_uuid"] == before["gpu"]
+        worker = ["--worker", str(place / "control.json")]
+        assert optimize(Path("unused"), tmp_path / "out", *worker) == (
+            0 if before["time_ms"] else 1
+        )
+        after = json.loads((place / "runner_result.json").read_text())
+        ignored = {"steps_s": {}, "scale": 1.0}
+        assert after | ignored == before | ignored
+
+
+def test_a_search_goes_on_with_fewer_gpus(spec: Path, tmp_path: Path, whole: Any) -> None:
+    out = tmp_path / "out"
+    assert optimize(spec, out, *GPUS, "--budget-builds", "2") == 0
+    assert optimize(spec, out, *GPUS, "--gpus", "emulated:h200", "--resume") == 0
+    ids = [node["id"] for node in whole["nodes"]]
+    assert [node["id"] for node in state_of(out)["nodes"]] == ids
+
+
+def test_a_killed_process_is_replaced(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    instead: Callable[[Callable[[Call], Any]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    killed: list[str] = []
+
+    def evaluate(call: Call) -> Any:
+        if call.task.state.id not in killed:
+            killed.append(call.task.state.id)
+            assert call.worker.pid is not None
+            os.kill(call.worker.pid, signal.SIGKILL)
+        return call.real()
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert state_of(tmp_path / "out") == whole
+    assert "is tried once more, because: The process" in capsys.readouterr().err
+
+
+def test_a_process_that_is_killed_while_it_waits_is_replaced(
+    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+) -> None:
+    def evaluate(call: Call) -> Any:
+        found = call.real()
+        assert call.worker.pid is not None
+        os.kill(call.worker.pid, signal.SIGKILL)
+        return found
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+def test_a_process_that_hangs_is_replaced(
+    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+) -> None:
+    hung: list[str] = []
+
+    def evaluate(call: Call) -> Any:
+        if call.is_baseline or call.task.state.id in hung:
+            return call.real()
+        hung.append(call.task.state.id)
+        return call.real(timeout_s=0)
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert len(hung) == BUDGET
+    assert state_of(tmp_path / "out") == whole
+
+
+def test_a_variant_that_ends_its_process_twice_has_failed(
+    spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
+) -> None:
+    bad = whole["nodes"][2]["id"]
+
+    def evaluate(call: Call) -> Any:
+        if call.task.state.id == bad:
+            call.worker.kill()
+            return call.real(timeout_s=0)
+        return call.real()
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    state = state_of(tmp_path / "out")
+    assert state["finished"]
+    outcomes = {node["id"]: node["outcome"] for node in state["nodes"]}
+    assert outcomes.pop(bad) == "timeout"
+    assert set(outcomes.values()) == {"correct"}
+
+
+def test_without_a_lost_gpu_the_search_goes_on(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    instead: Callable[[Callable[[Call], Any]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def evaluate(call: Call) -> Any:
+        if call.gpu == 1 and not call.is_baseline:
+            raise DeviceError("It has fallen off the bus.")
+        return call.real()
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    ids = [node["id"] for node in whole["nodes"]]
+    assert [node["id"] for node in state_of(tmp_path / "out")["nodes"]] == ids
+    assert len({one["gpu"] for one in results(tmp_path / "out")}) == 1
+    error = capsys.readouterr().err
+    assert error.count("It has fallen off the bus.") == 1
+    assert "the search goes on without GPU-" in error
+
+
+def test_without_any_gpu_it_ends_and_can_be_resumed(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    instead: Callable[[Callable[[Call], Any]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def evaluate(call: Call) -> Any:
+        if call.task.state.id in (whole["nodes"][0]["id"], whole["nodes"][1]["id"]):
+            return call.real()
+        raise DeviceError("It has fallen off the bus.")
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 1
+    assert "error: It has fallen off the bus." in capsys.readouterr().err
+    monkeypatch.undo()
+    assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+def test_a_gpu_on_which_the_baseline_fails_is_not_used(
+    spec: Path,
+    tmp_path: Path,
+    instead: Callable[[Callable[[Call], Any]], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def evaluate(call: Call) -> Any:
+        found: Result = call.real()
+        if call.gpu == 1 and call.is_baseline:
+            return replace(found, time_ms=None, outcome="correctness", message="It is wrong.")
+        return found
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 0
+    assert len({one["gpu"] for one in results(tmp_path / "out")}) == 1
+    assert "because the baseline fails there (correctness): It is wrong." in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_after_what_is_running(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    instead: Callable[[Callable[[Call], Any]], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pids: set[int | None] = set()
+
+    def evaluate(call: Call) -> Any:
+        pids.add(call.worker.pid)
+        if call.task.state.id == whole["nodes"][1]["id"]:
+            os.kill(os.getpid(), signal.SIGINT)
+        return call.real()
+
+    instead(evaluate)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 130
+    monkeypatch.undo()
+    assert "everything evaluated is kept in" in capsys.readouterr().err
+    stopped = state_of(tmp_path / "out")["nodes"]
+    assert stopped == whole["nodes"][: len(stopped)]
+    assert 2 <= len(stopped) <= 3
+    assert len(pids) == 2
+    assert all(has_ended(pid) for pid in pids if pid is not None)
+    assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("files", [3, 12, 27])
+def test_a_full_disk_loses_nothing(
+    spec: Path,
+    tmp_path: Path,
+    whole: Any,
+    files: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = folder_module.write_atomically
+    left = [files]
+
+    def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*arguments, **named)
+
+    monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
+    assert optimize(spec, tmp_path / "out", *GPUS) == 1
+    monkeypatch.undo()
+    error = capsys.readouterr().err
+    assert "(No space left on device): make room, then continue with --resume." in error
+    assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0
+    assert state_of(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("files", [5, 14, 23])
+def test_a_killed_search_leaves_no_process_and_ends_with_the_same_result(
+    spec: Path, tmp_path: Path, whole: Any, files: int
+) -> None:
+    words = ["optimize", str(spec), "--outdir", str(tmp_path / "out"), *GPUS]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(files), *words, "--budget-builds", str(BUDGET)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL
+    pids = set(map(int, done.stdout.split()))
+    assert len(pids) == 2
+    assert all(map(has_ended, pids))
+    assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0
+    assert state_of(tmp_path / "out") == whole
