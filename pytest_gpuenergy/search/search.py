@@ -53,7 +53,7 @@ class Options:
     powercap: str
 
 
-def identity_of(bench: Bench) -> Identity:
+def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
     """What a search on this bench must have in common with one that it continues."""
     device: Device = bench.device
     return Identity(
@@ -63,6 +63,7 @@ def identity_of(bench: Bench) -> Identity:
         power_limit_w=enforced_setpoint(device).power_limit_w,
         objective=bench.objective,
         seed=bench.seed,
+        strategy=dict(strategy),
     )
 
 
@@ -93,7 +94,7 @@ class Search:
     llm: LlmMoves | None = None
 
     def __post_init__(self) -> None:
-        self.state = SearchState(identity=identity_of(self.bench))
+        self.state = SearchState(identity=identity_of(self.bench, self.explorer.settings))
         self._states: dict[str, State] = {}
 
     def run(self) -> SearchState:
@@ -183,12 +184,12 @@ class Search:
             incumbent=_by_cost(nodes)[0].id,
         )
         self.folder.event("variant" if proposal else BASELINE, **_fields(node))
-        earlier = self.folder.earlier
-        if earlier is None or len(nodes) > len(earlier.nodes):
-            self._write()
         if self.llm is not None:
             self.llm.learn(node, result)
         self.explorer.learn(state, result)
+        earlier = self.folder.earlier
+        if earlier is None or len(nodes) > len(earlier.nodes):
+            self._write()
 
     def _confirm(self) -> None:
         """Measure the best variants alternately with the baseline, until one is better."""
@@ -218,6 +219,7 @@ class Search:
         return gain
 
     def _write(self) -> None:
+        self.state = replace(self.state, graph=self.explorer.graph())
         self.folder.write_state(self.state)
         proposals = () if self.llm is None else self.llm.lines()
         self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
