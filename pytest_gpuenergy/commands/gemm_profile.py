@@ -16,9 +16,9 @@ from pytest_gpuenergy.commands.product_kernels import (
     check_contender,
     product_kernels,
 )
-from pytest_gpuenergy.devices.cuda.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel

@@ -117,7 +117,11 @@ def test_a_larger_budget_goes_on_where_the_search_ended(
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [(("--seed", "9"), "seed"), (("--objective", "time"), "objective")],
+    [
+        (("--seed", "9"), "seed"),
+        (("--objective", "time"), "objective"),
+        (("--search-param", "PUCT_C=3"), "strategy"),
+    ],
 )
 def test_another_search_is_not_continued(
     spec: Path,

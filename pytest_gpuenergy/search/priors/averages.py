@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _AXES = ("x", "y", "z")
 _DEEPEST = 12
+_MOST_UNROLLED = 32
 UNKNOWN_ROUNDS = 4.0
 """Of a loop whose ends are not known, such as those that data decides: a guess."""
 
@@ -133,6 +134,17 @@ class Averages:
         ends = (self._distance(part, start, step) for part in conjuncts(condition))
         known = [distance for distance in ends if distance is not None]
         return min(known, default=None)
+
+    def is_constant(self, loop: Node) -> bool:
+        """Whether the rounds of a loop are a small number that the text states."""
+        variable, condition = self._variable(loop), field(loop, "condition")
+        first = None if variable is None or variable.value is None else variable.value
+        bound = None if condition is None else field(bare(condition), "right")
+        if first is None or bound is None:
+            return False
+        ends = self._kernel.polynomial(first), self._kernel.polynomial(bound)
+        known = all(one is not None and one.value is not None for one in ends)
+        return known and self.rounds(loop) <= _MOST_UNROLLED
 
     def _step(self, update: Node) -> float | None:
         if update.type == "update_expression":

@@ -42,12 +42,14 @@ class Costs:
         wait_s: time for which a warp waits and nothing else could be done, with the launch.
         activity_s: of each region: time at the unit's peak, times the share of the dynamic power
             that it draws there.
+        blocks: of the launch.
         guessed: see `Work`.
     """
 
     busy_s: Shares
     wait_s: float
     activity_s: Shares
+    blocks: int
     guessed: bool = False
 
     @property
@@ -87,7 +89,7 @@ def costs_of(work: Work, card: Card, dram_bytes: float) -> Costs | None:
         + work.barriers * COEFFICIENTS.barrier_cycles
     )
     wait_s = waves * wait_cycles / rate + _LAUNCH_S
-    return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.guessed)
+    return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)
 
 
 def _resident(work: Work, card: Card) -> int:

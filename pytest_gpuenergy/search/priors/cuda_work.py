@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
@@ -44,7 +45,7 @@ _LANES = {**BYTES, "uint": 4, "short": 2, "ushort": 2, "char": 1, "uchar": 1, "l
 _MMA_FLOPS = 2 * 16 * 16 * 16
 """Of a ``wmma::mma_sync`` of a warp, whatever its shape: M N K is the same for all."""
 _UNROLLED = 0.25
-"""Of a loop's own comparison and step, because nvcc repeats its body; a guess."""
+"""What is left of a loop's own comparison and step, because nvcc repeats its body; a guess."""
 _IN_FLIGHT = 8
 """Loads of a thread at a time, as in the timing model of the emulated GPU; a guess."""
 
@@ -118,10 +119,18 @@ class _Counting:
                 continue
             special, plain = self._cost(node)
             if special or plain:
-                times = self._averages.times(node) * (_UNROLLED if _is_overhead(node) else 1.0)
+                times = self._averages.times(node) * self._left_of(node)
                 functions += special * times
                 instructions += plain * times
         return functions, instructions
+
+    def _left_of(self, node: Node) -> float:
+        """The share of an operation that is left when loops are unrolled and indices folded."""
+        loop = _loop_counted_by(node)
+        if loop is not None:
+            return 0.0 if self._averages.is_constant(loop) else _UNROLLED
+        folded = node.type == "binary_expression" and operator_of(node) in _SUMS
+        return 0.0 if folded and not self._is_floating(node) else 1.0
 
     def _cost(self, node: Node) -> tuple[float, float]:
         if node.type == "call_expression":
@@ -149,17 +158,15 @@ class _Counting:
         return outer is not None and operator_of(outer) in _SUMS
 
     def _is_address(self, node: Node) -> bool:
+        """Whether it is part of where an access is made, which is counted with the access."""
         return any(
-            inside(node, access.place) and node != access.place and node != access.node
-            for access in self._by_start(node)
+            outer.type == "subscript_argument_list" or outer.id in self._addresses
+            for outer in ancestors(node)
         )
 
-    def _by_start(self, node: Node) -> list[Access]:
-        return [
-            access
-            for access in self._accesses
-            if access.place.start_byte <= node.start_byte < access.place.end_byte
-        ]
+    @cached_property
+    def _addresses(self) -> frozenset[int]:
+        return frozenset(one.place.id for one in self._accesses)
 
     def _size(self, access: Access) -> tuple[int, int]:
         """Bytes of an element, and how many are accessed at once."""
@@ -189,13 +196,23 @@ class _Counting:
         return total
 
     def _sectors(self, access: Access) -> float:
-        """That a warp touches; as many as it has threads if the address is decided by data."""
+        """That a warp touches.
+
+        If its addresses are not known, they are scattered if data decides them, else consecutive.
+        """
         offset, (size, wide) = self._offset(access), self._size(access)
         found = None if offset is None else self._places.of_warp(offset, size, wide)
         if found is not None:
             return len(found.sectors)
+        threads = min(WARP, self._kernel.threads)
+        in_turn = threads * size * wide / SECTOR_BYTES
         most = self._elements(access.root) * size / SECTOR_BYTES
-        return max(1.0, min(WARP, self._kernel.threads, most))
+        return max(1.0, min(threads if self._is_decided(access) else in_turn, most))
+
+    def _is_decided(self, access: Access) -> bool:
+        """Whether what the kernel reads decides where an access is made."""
+        others = (one for one in self._accesses if one.place != access.place)
+        return any(inside(one.place, access.place) for one in others)
 
     def _wavefronts(self, access: Access) -> float:
         offset, (size, wide) = self._offset(access), self._size(access)
@@ -271,9 +288,10 @@ _OPERATING = (
 )
 
 
-def _is_overhead(node: Node) -> bool:
-    """Whether it is the condition or the step of a loop."""
+def _loop_counted_by(node: Node) -> Node | None:
+    """The loop of whose condition or step a node is part."""
     at, outer = node, node.parent
     while outer is not None and outer.type in ("binary_expression", "parenthesized_expression"):
         at, outer = outer, outer.parent
-    return outer is not None and outer.type == "for_statement" and at != field(outer, "body")
+    counts = outer is not None and outer.type == "for_statement" and at != field(outer, "body")
+    return outer if counts else None

@@ -89,7 +89,7 @@ def situation_of(
         energy_shares=shares_of_energy(costs),
         still=min(1.0, idle_w / max(min(drawn_w, limit_w), 1.0)),
         limited=drawn_w >= _AT_LIMIT * limit_w,
-        slack=max(_SLACK, math.log(max(wanted_w - idle_w, 1.0) / max(limit_w - idle_w, 1.0))),
+        slack=max(_SLACK, _log(wanted_w - idle_w) - _log(limit_w - idle_w)),
     )
 
 
@@ -154,6 +154,10 @@ def changed(counted: Costs, after: Costs) -> frozenset[Region]:
     if abs(after.wait_s - counted.wait_s) > least_s:
         found.add("overlap")
     return frozenset(found)
+
+
+def _log(dynamic_w: float) -> float:
+    return math.log(max(dynamic_w, 1.0))
 
 
 def _of_objective(objective: Metric, faster: float, cheaper: float) -> float:

@@ -102,10 +102,8 @@ class BottleneckPrior:
         if before is None or counted is None:
             return None
         after = self.costs(application.state)
-        if after is None or counted.guessed or after.guessed:
-            mean = 0.0
-        else:
-            mean = saved(before, counted, after, self._objective)
+        comparable = after is not None and _are_comparable(counted, after)
+        mean = saved(before, counted, after, self._objective) if after and comparable else 0.0
         attacked = move.relieves | (set() if after is None else changed(counted, after))
         involved = involvement(before, attacked, self._reducible(counted), self._objective)
         spread = self._parameters.pred_gain_spread * involved
@@ -136,6 +134,11 @@ class BottleneckPrior:
             region: max(0.0, 1 - least.get(region, 0.0) / busy[region]) if busy.get(region) else 1.0
             for region in REGIONS
         }
+
+
+def _are_comparable(one: Costs, other: Costs) -> bool:
+    """Whether guesses of how often loops are passed are the same on both sides."""
+    return not (one.guessed or other.guessed) or one.blocks == other.blocks
 
 
 def improvement(mean: float, spread: float) -> float:

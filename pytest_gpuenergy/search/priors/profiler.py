@@ -11,7 +11,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices.cuda.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
 from pytest_gpuenergy.search.move import Region
 from pytest_gpuenergy.search.priors.counters import metrics, read_counters
 from pytest_gpuenergy.search.priors.profiled import LAUNCHES
@@ -19,6 +18,7 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_there, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
 from pytest_gpuenergy.tuning.raw_log import writing
 
 PROFILE, _LOG = "profile.json", "profile.log"

@@ -38,6 +38,7 @@ class _Counting:
         self._text = kernel.text
         self._shapes = Shapes(kernel)
         self._threads = kernel.launch.num_warps * WARP
+        self._guessed = False
 
     def work(self) -> Work:
         loads, stores = self._moved(*_LOADS), self._moved(*_STORES)
@@ -63,6 +64,7 @@ class _Counting:
             places=self._places(),
             barriers=barriers,
             rounds=rounds,
+            guessed=self._guessed,
         )
 
     @cached_property
@@ -79,14 +81,17 @@ class _Counting:
         return math.prod(map(self._rounds, self._around.get(node, [])))
 
     def _rounds(self, loop: ast.For) -> float:
-        ranges = [one for one in self._text.loops if one.node == loop]
-        if not ranges:
-            return UNKNOWN_ROUNDS
-        ends = [self._value(node) for node in (ranges[0].start, ranges[0].stop, ranges[0].step)]
-        if any(end is None for end in ends):
-            return UNKNOWN_ROUNDS
-        start, stop, step = (end or 0.0 for end in ends)
-        return max(0.0, math.ceil((stop - start) / step)) if step else UNKNOWN_ROUNDS
+        found = self._counted(loop)
+        self._guessed |= found is None
+        return UNKNOWN_ROUNDS if found is None else found
+
+    def _counted(self, loop: ast.For) -> float | None:
+        for one in self._text.loops:
+            if one.node == loop:
+                start, stop, step = map(self._value, (one.start, one.stop, one.step))
+                if start is not None and stop is not None and step:
+                    return max(0.0, math.ceil((stop - start) / step))
+        return None
 
     def _value(self, node: ast.expr) -> float | None:
         polynomial = self._kernel.polynomial(node)
