@@ -99,16 +99,28 @@ class BottleneckPrior:
         Journal of Global Optimization 13, 1998).
         """
         before, counted = self.situation(state, result), self.costs(state)
-        if before is None or counted is None:
+        mean = self.counted_gain(state, result, application.state)
+        if before is None or counted is None or mean is None:
             return None
         after = self.costs(application.state)
-        comparable = after is not None and _are_comparable(counted, after)
-        mean = saved(before, counted, after, self._objective) if after and comparable else 0.0
-        attacked = move.relieves | (set() if after is None else changed(counted, after))
+        attacked = move.relieves | (frozenset() if after is None else changed(counted, after))
         involved = involvement(before, attacked, self._reducible(counted), self._objective)
         spread = self._parameters.pred_gain_spread * involved
         tactic = self._tactics.get((application.move, before.bottleneck))
         return self._with_tactic(mean, spread, tactic)
+
+    def counted_gain(self, state: State, result: Result, changed_to: State) -> float | None:
+        """What another state saves by the model, as a natural logarithm; 0 if it does not say.
+
+        None if nothing is known of the state itself.
+        """
+        before, counted = self.situation(state, result), self.costs(state)
+        if before is None or counted is None:
+            return None
+        after = self.costs(changed_to)
+        if after is None or not _are_comparable(counted, after):
+            return 0.0
+        return saved(before, counted, after, self._objective)
 
     def _with_tactic(self, mean: float, spread: float, tactic: Tactic | None) -> float:
         if tactic is None:
