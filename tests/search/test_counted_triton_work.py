@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from counted import N, counted, triton_spec
 
+from pytest_gpuenergy.search.priors.work import work_of
+
 COPY = """
 i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
 tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
@@ -89,3 +91,21 @@ def test_shapes_follow_from_the_text(value: str, elements: int) -> None:
 def test_loops_that_data_ends_are_a_guess() -> None:
     body = "end = tl.load(x)\nfor first in range(0, end):\n    tl.store(y + first, 1.0)"
     assert counted(triton_spec(body)).guessed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "tl.store(y, tl.dot())",
+        f"tl.store(y + {10**400}, 1.0)",
+        f"for k in range(0, {10**400}):\n    tl.store(y + k, 1.0)",
+        f"tl.store(y, {'-' * 3000}1)",
+        "for k in range(0, n, 0):\n    tl.store(y + k, 1.0)",
+        "tl.store()",
+        "at = at + 1\ntl.store(y + at, 1.0)",
+    ],
+)
+def test_what_no_kernel_has_does_no_harm(body: str) -> None:
+    spec = triton_spec(body)
+    found = work_of(spec.baseline, spec)
+    assert found is None or found.instructions >= 0

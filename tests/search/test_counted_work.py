@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from counted import N, counted, cuda_spec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuenergy.search.priors.work import work_of
 from pytest_gpuenergy.search.spec import TensorSpec
@@ -125,6 +129,48 @@ def test_tensor_cores_are_counted_by_their_calls() -> None:
 def test_a_text_that_is_not_understood_has_no_work() -> None:
     spec = cuda_spec("goto end; end: y[i] = x[i];")
     assert work_of(spec.baseline, spec) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"y[i] = x[i * {10**400}];",
+        f"float s = 0; for (int k = 0; k < n; k += {10**400}) s += x[k]; y[i] = s;",
+        "y[i] = x[i % 0];",
+        "y[i / 0] = x[0];",
+        "float own[1 << 30]; y[i] = own[0];",
+        "y = y + 1; *y = *x;",
+        "for (int k = 1 / 0; k < n; ++k) y[i] = x[k];",
+    ],
+)
+def test_numbers_that_no_kernel_has_do_no_harm(body: str) -> None:
+    spec = cuda_spec(body)
+    found = work_of(spec.baseline, spec)
+    assert found is None or found.instructions >= 0
+
+
+def test_a_block_that_no_card_has_is_not_counted() -> None:
+    spec = cuda_spec(COPY, block=1 << 30)
+    assert work_of(spec.baseline, spec) is None
+
+
+EXPRESSIONS = st.recursive(
+    st.sampled_from(["i", "n", "threadIdx.x", "blockIdx.x", "3", "0", "x[i]", "k"]),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*/%&<>"), inner).map(
+        lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, st.sampled_from([1, 32, 100, 1024]))
+def test_any_expression_can_be_counted(start: str, bound: str, index: str, block: int) -> None:
+    body = f"for (int k = {start}; k < {bound}; k += 2) y[(int)({index})] = x[(int)({index})];"
+    spec = cuda_spec(body, block=block)
+    found = work_of(spec.baseline, spec)
+    assert found is None or all(
+        isinstance(value, bool) or (0 <= value < math.inf) for value in vars(found).values()
+    )
 
 
 def test_indices_through_a_quotient_are_followed() -> None:

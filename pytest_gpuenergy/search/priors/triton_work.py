@@ -148,8 +148,11 @@ class _Counting:
         return 0.0, 1.0
 
     def _dot(self, call: ast.Call) -> tuple[int, int, int]:
-        left, right = (self._shapes.of(one) for one in call.args[:2])
-        return (*left, right[1]) if len(left) == len(right) == 2 else (1, 1, 1)
+        shapes = [self._shapes.of(one) for one in call.args[:2]]
+        if [len(shape) for shape in shapes] != [2, 2]:
+            return 1, 1, 1
+        (rows, inner), (_, columns) = shapes
+        return rows, inner, columns
 
     def _shared_bytes(self, dots: list[tuple[int, int, int]]) -> int:
         most = max((m * k + k * n for m, k, n in dots), default=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.support.errors import InputError
 
 WARP = 32
 
@@ -56,19 +57,35 @@ class Work:
         return -(-self.threads // WARP)
 
 
+_MOST_THREADS = 1024
+_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
+"""What counting a text raises whose numbers no kernel can have."""
+
+
 def work_of(state: State, spec: KernelSpec) -> Work | None:
     """The work of a state; None if its text is not understood.
 
     Raises:
         UnavailableError: tree-sitter is needed and not installed.
     """
+    try:
+        return _cuda(state, spec) if state.language == "cuda" else _triton(state, spec)
+    except _NO_NUMBERS:
+        return None
+
+
+def _cuda(state: State, spec: KernelSpec) -> Work | None:
     from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-    from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
     from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
+
+    kernel = CudaKernel.of(state, spec)
+    known = kernel is not None and 0 < kernel.threads <= _MOST_THREADS
+    return work_of_cuda(kernel) if kernel is not None and known else None
+
+
+def _triton(state: State, spec: KernelSpec) -> Work | None:
+    from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
     from pytest_gpuenergy.search.priors.triton_work import work_of_triton
 
-    if state.language == "cuda":
-        cuda = CudaKernel.of(state, spec)
-        return None if cuda is None else work_of_cuda(cuda)
-    triton = TritonKernel.of(state, spec)
-    return None if triton is None else work_of_triton(triton)
+    kernel = TritonKernel.of(state, spec)
+    return None if kernel is None else work_of_triton(kernel)
