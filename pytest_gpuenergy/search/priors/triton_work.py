@@ -161,8 +161,17 @@ class _Counting:
     def _waits(self, call: ast.Call) -> float:
         """How often a warp waits for a load; in a loop it is made so many rounds ahead."""
         around = self._around.get(call, [])
-        ahead = max(1, self._kernel.launch.num_stages - 1) if around else 1
+        ahead = max(1, self._stages(around[-1]) - 1) if around else 1
         return self._times(call) / ahead
+
+    def _stages(self, loop: ast.For) -> int:
+        """Of a loop: its own, or those of the launch."""
+        for one in self._text.loops:
+            for keyword in one.call.keywords if one.node == loop else []:
+                match keyword.arg, keyword.value:
+                    case "num_stages", ast.Constant(value=int(stages)):
+                        return int(stages)
+        return self._kernel.launch.num_stages
 
     def _places(self) -> float:
         outputs = [
