@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from counted import cuda_spec
 from kernel_specs import optimize, write
 from msgspec.structs import replace
 
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search.parameters import SearchParameters
+from pytest_gpuenergy.search.priors import profiled
 from pytest_gpuenergy.search.priors.card import Card
 from pytest_gpuenergy.search.priors.guide import Guide
 from pytest_gpuenergy.search.priors.prior import BottleneckPrior
@@ -188,3 +195,23 @@ def test_the_process_that_is_profiled_launches_the_kernel(
     monkeypatch.setenv("PATH", str(ncu.path.parent), prepend=":")
     baseline = tmp_path / "out/kernels/_scale/baseline"
     assert profiler(told).visit(baseline) == {"gmem": 0.64}, told
+
+
+@pytest.mark.slow
+def test_it_launches_as_often_as_is_skipped_and_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
+    launched: list[str] = []
+    real = EmulatedDevice.load
+
+    @contextmanager
+    def load(device: EmulatedDevice, job: Job, arenas: Any) -> Iterator[Any]:
+        with real(device, job, arenas) as loaded:
+            yield SimpleNamespace(run=lambda: (loaded.run(), launched.append(job.kernel.source)))
+
+    monkeypatch.setattr(EmulatedDevice, "load", load)
+    control = tmp_path / "out/kernels/_scale/baseline/control.json"
+    assert profiled.main([str(control), "emulated"]) == 0
+    assert len(launched) == profiled.LAUNCHES
+    assert all("void scale(" in source for source in launched)
