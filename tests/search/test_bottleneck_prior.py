@@ -80,6 +80,8 @@ def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves() -> None:
     prior = prior_of(spec)
     wider = replace(spec.baseline, launch=replace(spec.launch, block=(1024,)))
     assert gain(prior, spec, ChangeBlockSizes(), wider) > 0
+    other = replace(spec.baseline, source=spec.source.replace("x[i] > s", "x[i] > 2 * s"))
+    assert prior.counted_gain(spec.baseline, result_of(prior, spec.baseline), other) == 0
     unclear = replace(spec.baseline, source="nonsense")
     assert gain(prior, spec, CachePolicyCg(), unclear) >= 0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, bare, field, operator_of
+from pytest_gpuenergy.search.moves.cuda_tree import ancestors, bare, field, operator_of, text_of
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Averages:
     def __init__(self, kernel: CudaKernel) -> None:
         self._kernel = kernel
         self._rounds: dict[int, float] = {}
-        self._guessed = False
+        self._guessed: set[str] = set()
         self._loops: dict[int, Node] = {}
         for variable in kernel.text.variables:
             if variable.scope.type == "for_statement":
@@ -104,16 +104,17 @@ class Averages:
         return math.prod(self.rounds(loop) for loop in around if loop.type in _LOOPS)
 
     @property
-    def guessed(self) -> bool:
-        """Whether the rounds of a loop that was counted are a guess."""
-        return self._guessed
+    def guessed(self) -> frozenset[str]:
+        """The heads of those loops that were counted whose rounds are a guess."""
+        return frozenset(self._guessed)
 
     def rounds(self, loop: Node) -> float:
         """How often a thread passes a loop, each time it comes there."""
         if loop.id not in self._rounds:
             self._rounds[loop.id] = UNKNOWN_ROUNDS  # while a loop is counted that depends on it
             found = self._counted(loop) if loop.type == "for_statement" else None
-            self._guessed |= found is None
+            if found is None:
+                self._guessed.add(_head(loop))
             self._rounds[loop.id] = UNKNOWN_ROUNDS if found is None else max(found, 0.0)
         return self._rounds[loop.id]
 
@@ -170,6 +171,13 @@ class Averages:
 
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
+
+
+def _head(loop: Node) -> str:
+    """A loop's text without its body."""
+    body = field(loop, "body")
+    text = text_of(loop)
+    return text if body is None else text.replace(text_of(body), "")
 
 
 def conjuncts(condition: Node) -> list[Node]:

@@ -50,7 +50,7 @@ class Costs:
     wait_s: float
     activity_s: Shares
     blocks: int
-    guessed: bool = False
+    guessed: frozenset[str] = frozenset()
 
     @property
     def time_s(self) -> float:

@@ -68,7 +68,7 @@ class _Counting:
         kernel, warps = self._kernel, self._warps
         tensors = [one for one in self._accesses if one.root.key in kernel.tensors]
         shared = [one for one in self._accesses if one.root.shared]
-        moved = [one for one in tensors if one.use != "atomic"]
+        moved = [one for one in tensors if one.use != "atomic" and self._times(one)]
         loads = warps * sum(self._times(one) for one in moved if one.use in ("load", "update"))
         atomics, places = self._atomics(tensors)
         functions, instructions = self._operations()

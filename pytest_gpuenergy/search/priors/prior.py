@@ -150,7 +150,7 @@ class BottleneckPrior:
 
 def _are_comparable(one: Costs, other: Costs) -> bool:
     """Whether guesses of how often loops are passed are the same on both sides."""
-    return not (one.guessed or other.guessed) or one.blocks == other.blocks
+    return one.guessed == other.guessed and (not one.guessed or one.blocks == other.blocks)
 
 
 def improvement(mean: float, spread: float) -> float:

@@ -38,7 +38,7 @@ class _Counting:
         self._text = kernel.text
         self._shapes = Shapes(kernel)
         self._threads = kernel.launch.num_warps * WARP
-        self._guessed = False
+        self._guessed: set[str] = set()
 
     def work(self) -> Work:
         loads, stores = self._moved(*_LOADS), self._moved(*_STORES)
@@ -64,7 +64,7 @@ class _Counting:
             places=self._places(),
             barriers=barriers,
             rounds=rounds,
-            guessed=self._guessed,
+            guessed=frozenset(self._guessed),
         )
 
     @cached_property
@@ -82,7 +82,8 @@ class _Counting:
 
     def _rounds(self, loop: ast.For) -> float:
         found = self._counted(loop)
-        self._guessed |= found is None
+        if found is None:
+            self._guessed.add(f"{ast.unparse(loop.target)} in {ast.unparse(loop.iter)}")
         return UNKNOWN_ROUNDS if found is None else found
 
     def _counted(self, loop: ast.For) -> float | None:

@@ -31,7 +31,7 @@ class Work:
         places: different elements that all blocks update.
         barriers: that it passes.
         rounds: how often a warp waits for loads.
-        guessed: whether data decides how often a loop is passed.
+        guessed: loops that data ends, as they begin in the text.
     """
 
     blocks: int
@@ -49,7 +49,7 @@ class Work:
     places: float = 1.0
     barriers: float = 0.0
     rounds: float = 0.0
-    guessed: bool = False
+    guessed: frozenset[str] = frozenset()
 
     @property
     def warps(self) -> int:
