@@ -132,6 +132,12 @@ def test_gains_are_finite(one: Work, two: Work, metric: Metric) -> None:
     assert abs(saved(situation_of(before, 1e-3, CARD), before, costs(two), metric)) <= 3
 
 
+def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
+    before = busy(instructions=1e5)
+    found = costs(before)
+    assert saved(situation(before, 1e-5), found, costs(busy()), Metric.EDP) == 3
+
+
 def gain(before: Work, after: Work, metric: Metric, *, limit_w: float = 700.0) -> float:
     card = Card(DEFAULT_PROFILE, limit_w)
     return saved(situation(before, card=card), costs(before), costs(after), metric)

@@ -110,7 +110,7 @@ def saved(before: Situation, counted: Costs, after: Costs, objective: Metric) ->
         for region, some in before.costs.busy_s.items()
     )
     waited = before.time_s - max(before.costs.busy_s.values())
-    time_s = busy + waited * after.wait_s / counted.wait_s
+    time_s = max(_LEAST_S, busy + waited * after.wait_s / counted.wait_s)
     faster = math.log(before.time_s / time_s)
     leaner = math.log(_total(counted.activity_s) / _total(after.activity_s))
     if before.limited:
