@@ -154,6 +154,17 @@ def test_an_improvement_is_never_less_than_the_mean_or_nothing(mean: float, spre
     assert math.isfinite(found)
 
 
+def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
+    least = -math.log1p(-0.02)
+    source = FUNCTIONS.source.replace("k < 500", "k < 600")
+    worse = replace(FUNCTIONS.baseline, source=source)
+    found = gain(prior_of(FUNCTIONS), FUNCTIONS, SoftmaxMathFusion(), worse)
+    assert found == pytest.approx(least)
+    assert 1 - math.exp(-found) >= 0.02
+    certain = prior_of(FUNCTIONS, pred_gain_spread=0)
+    assert gain(certain, FUNCTIONS, SoftmaxMathFusion(), worse) == 0
+
+
 def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
     prior = prior_of(FUNCTIONS)
     tried = []
@@ -170,7 +181,7 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
     assert tried == [True, False]
 
 
-@pytest.mark.parametrize(("gain", "tried"), [(0.0199, False), (0.0203, True)])
+@pytest.mark.parametrize(("gain", "tried"), [(0.0201, False), (0.0203, True)])
 def test_the_least_gain_is_a_fraction_of_the_cost(gain: float, tried: bool) -> None:
     explorer = GraphExplorer(MEMORY, [CachePolicyCg()], seed=0, expected=lambda *_: gain)
     explorer.learn(MEMORY.baseline, result_of(prior_of(MEMORY), MEMORY.baseline))

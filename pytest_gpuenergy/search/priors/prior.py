@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
@@ -26,6 +27,9 @@ from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.workload import workload_of
 
 _NORMAL = NormalDist()
+_UNLIKELY = 2.0
+"""Standard deviations above the mean up to which a gain is not ruled out."""
+_LARGEST_FRACTION, _ROUNDING = 0.99, 1e-9
 
 
 class BottleneckPrior:
@@ -96,7 +100,8 @@ class BottleneckPrior:
 
         The gain is taken to be normally distributed, and the search to keep the better of the two
         states (D. Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions",
-        Journal of Global Optimization 13, 1998).
+        Journal of Global Optimization 13, 1998). It is at least ``min_pred_gain`` where so much is
+        not unlikely: a poor prediction rules nothing out.
         """
         before, counted = self.situation(state, result), self.costs(state)
         mean = self.counted_gain(state, result, application.state)
@@ -123,14 +128,17 @@ class BottleneckPrior:
         return saved(before, counted, after, self._objective)
 
     def _with_tactic(self, mean: float, spread: float, tactic: Tactic | None) -> float:
-        if tactic is None:
-            return improvement(mean, spread)
-        weight = self._parameters.tactic_count
-        seen = tactic.count / (tactic.count + weight)
-        mean = (1 - seen) * mean + seen * tactic.mean
-        spread = ((1 - seen) * spread**2 + seen * tactic.spread**2) ** 0.5
-        succeeds = (tactic.count + weight) / (tactic.count + tactic.failures + weight)
-        return succeeds * improvement(mean, spread)
+        succeeds = 1.0
+        if tactic is not None:
+            weight = self._parameters.tactic_count
+            seen = tactic.count / (tactic.count + weight)
+            mean = (1 - seen) * mean + seen * tactic.mean
+            spread = math.sqrt((1 - seen) * spread**2 + seen * tactic.spread**2)
+            succeeds = (tactic.count + weight) / (tactic.count + tactic.failures + weight)
+        expected = succeeds * improvement(mean, spread)
+        fraction = min(self._parameters.min_pred_gain, _LARGEST_FRACTION)
+        least = -math.log1p(-fraction) * (1 + _ROUNDING)
+        return max(expected, least) if mean + _UNLIKELY * spread >= least else expected
 
     def _reducible(self, counted: Costs) -> Mapping[Region, float]:
         """The share of each region's time that the contract does not ask for."""
