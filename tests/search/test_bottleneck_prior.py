@@ -156,7 +156,7 @@ def test_an_improvement_is_never_less_than_the_mean_or_nothing(mean: float, spre
 
 def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
     least = -math.log1p(-0.02)
-    source = FUNCTIONS.source.replace("k < 500", "k < 600")
+    source = FUNCTIONS.source.replace("k < 500", "k < 700")
     worse = replace(FUNCTIONS.baseline, source=source)
     found = gain(prior_of(FUNCTIONS), FUNCTIONS, SoftmaxMathFusion(), worse)
     assert found == pytest.approx(least)
