@@ -13,11 +13,16 @@ along different paths. ``tree`` pays for each evaluation, also of a configuratio
 evaluated before; ``tree, free repeats`` does not, so that what remains is what sharing values and
 visits is worth. The last table has the differences between the graph search and these, paired by
 seed.
+
+With ``--predicted``, the graph search also gets predictions of gains: the improvement to expect of
+the true logarithm of a gain with an error of this standard deviation, drawn once for each action;
+or, for ``of others``, of another action of the same state, which says nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +35,7 @@ import numpy.typing as npt
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.policy import GraphStrategy
+from pytest_gpuenergy.search.priors.prior import improvement
 from pytest_gpuenergy.search.space import Action, Strategy
 from pytest_gpuenergy.search.strategies import (
     Exhaustive,
@@ -72,6 +78,49 @@ class Unmerged:
                 self._ways[child] = (*way, action.child)
                 found.append(action._replace(child=child))
         return found
+
+
+class Predicted:
+    """A space of which gains are predicted.
+
+    Args:
+        space: with the true gains.
+        error: standard deviation of the mean of a prediction around them.
+        seed: of the errors.
+        of_others: whether the gains are those of other actions of the same state.
+    """
+
+    def __init__(
+        self, space: RecordedSpace, error: float, seed: int, *, of_others: bool = False
+    ) -> None:
+        self.root = space.root
+        self._space = space
+        self._error = error
+        self._seed = seed
+        self._of_others = of_others
+
+    def actions(self, state: str) -> list[Action]:
+        """Those of the configuration, with predictions."""
+        drawn = random.Random(f"{self._seed} {state}")
+        actions = list(self._space.actions(state))
+        gains = [self._gain(state, action.child) for action in actions]
+        if self._of_others:
+            drawn.shuffle(gains)
+        return [
+            action._replace(predicted_gain=improvement(drawn.gauss(gain, self._error), self._error))
+            for action, gain in zip(actions, gains, strict=True)
+        ]
+
+    def _gain(self, state: str, child: str) -> float:
+        before, after = self._space.costs[state], self._space.costs[child]
+        failure = SearchParameters().failure_value
+        assert before is not None  # only states that did not fail are asked for
+        return failure if after is None else max(failure, math.log(before / after))
+
+
+def prediction(error: float, *, of_others: bool = False) -> str:
+    """The name of graph search with such predictions."""
+    return f"predicted to {error:g}{' of others' if of_others else ''}"
 
 
 def block_sizes(space: RecordedSpace) -> list[str]:
@@ -117,9 +166,12 @@ def compare(
     seeds: Sequence[int],
     parameters: SearchParameters,
     strategies: Sequence[str] = (GRAPH, TREE, FREE_TREE, *STRATEGIES),
+    errors: Sequence[float] = (),
 ) -> Comparison:
     """Run each strategy from a random start for each seed."""
-    rows: dict[str, list[list[float]]] = {strategy: [] for strategy in strategies}
+    kinds = [(error, of_others) for of_others in (False, True) for error in errors]
+    predicted = {prediction(error, of_others=other): (error, other) for error, other in kinds}
+    rows: dict[str, list[list[float]]] = {name: [] for name in (*strategies, *predicted)}
     for seed in seeds:
         begun = space.begun_at(random.Random(seed).choice(space.good))
         for strategy, found in rows.items():
@@ -127,6 +179,10 @@ def compare(
                 found.append(
                     _run_tree(begun, budgets, seed, parameters, free=strategy == FREE_TREE)
                 )
+            elif strategy in predicted:
+                error, of_others = predicted[strategy]
+                told = Predicted(begun, error, seed, of_others=of_others)
+                found.append(_run(begun, GraphStrategy(told, parameters, seed=seed), budgets))
             elif strategy == GRAPH:
                 found.append(_run(begun, GraphStrategy(begun, parameters, seed=seed), budgets))
             else:
@@ -245,9 +301,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=NUMBER", help="A search parameter"
     )
+    parser.add_argument(
+        "--predicted",
+        default="",
+        metavar="LIST",
+        help="Also with predicted gains of these errors, such as 0.1,0.3",
+    )
     arguments = parser.parse_args(words)
     try:
         budgets = _budgets(arguments.budgets)
+        errors = _errors(arguments.predicted)
         if arguments.seeds < 2:
             raise InputError(f"--seeds {arguments.seeds} gives no interval: give at least 2.")
         parameters = SearchParameters.of(dict(_setting(text) for text in arguments.set))
@@ -258,6 +321,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 budgets=budgets,
                 seeds=range(arguments.seeds),
                 parameters=parameters,
+                errors=errors,
             )
             for path in arguments.files
         ]
@@ -278,6 +342,16 @@ def _budgets(text: str) -> list[int]:
     if not budgets or budgets[0] < 1:
         raise InputError(f"--budgets {text!r:.40} are no numbers of evaluations: give 50,200.")
     return budgets
+
+
+def _errors(text: str) -> list[float]:
+    try:
+        errors = [float(word) for word in text.split(",") if text]
+    except ValueError:
+        errors = [-1.0]
+    if not all(0 < error < math.inf for error in errors):
+        raise InputError(f"--predicted {text!r:.40} are no errors above 0: give 0.1,0.3.")
+    return errors
 
 
 def _setting(text: str) -> tuple[str, str]:

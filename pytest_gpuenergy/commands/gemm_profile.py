@@ -18,6 +18,7 @@ from pytest_gpuenergy.commands.product_kernels import (
 )
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.support.files import is_file, is_there
+from pytest_gpuenergy.support.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
 _TOOLS = {
     "nvcc": "install the CUDA toolkit, and put its folder bin on the PATH",
     "cmake": "install CMake 3.24 or later, such as with pip install cmake",
-    "ncu": "install Nsight Compute, which is part of the CUDA toolkit, and put ncu on the PATH",
+    "ncu": INSTALL,
 }
 _LAUNCHES = 100
 """Of each kernel; the last is profiled, when clocks and caches are as in a measurement."""
-_FORBIDDEN = "ERR_NVGPUCTRPERM"
 _PROGRAMS = "programs"
 
 
@@ -149,8 +149,7 @@ def _profile(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Pa
     name, each = item.workload.name, len(item.kernel.launches)
     program = out / _PROGRAMS / "build" / f"{name}_{item.stem}"
     options = {
-        "--clock-control": "none",
-        "--cache-control": "none",
+        **AS_MEASURED,
         "--set": "full",
         "-o": out / name,
         "--launch-skip": (_LAUNCHES - 1) * each,
@@ -162,12 +161,8 @@ def _profile(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Pa
     done = run_child(command, out, environment={**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
     log, profile = out / f"{name}.log", out / f"{name}.ncu-rep"
     log.write_text(done.stdout, encoding="utf-8")
-    if _FORBIDDEN in done.stdout:
-        raise DeviceError(
-            f"This user may not read the performance counters of {gpu} ({_FORBIDDEN}): run as "
-            "root or in a container with SYS_ADMIN, or have an administrator load the module "
-            "nvidia with NVreg_RestrictProfilingToAdminUsers=0 (in /etc/modprobe.d)."
-        )
+    if FORBIDDEN in done.stdout:
+        raise DeviceError(forbidden(gpu))
     if ": WRONG" in done.stdout:
         raise KernelFault("correctness", f"The kernel of {name} is wrong: {log} says by how much.")
     if done.returncode or not is_file(profile):

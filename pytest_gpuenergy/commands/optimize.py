@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -16,6 +17,11 @@ from pytest_gpuenergy.commands.optimize_llm import (
     number,
     proposals_for,
 )
+from pytest_gpuenergy.commands.optimize_strategy import (
+    add_strategy_arguments,
+    parameters_of,
+    strategy_for,
+)
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.search.spec import KernelSpec
 
 _BUILDS = 50
-_MIN_GAIN = 0.02
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -68,13 +73,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         default=_BUILDS,
         help=f"Variants to evaluate for each kernel (default: {_BUILDS})",
     )
-    parser.add_argument(
-        "--min-pred-gain",
-        metavar="FRACTION",
-        type=number(float, 0.0, 1.0),
-        default=_MIN_GAIN,
-        help=f"Do not improve what could gain less than this (default: {_MIN_GAIN})",
-    )
+    add_strategy_arguments(parser)
     add_llm_arguments(parser)
     parser.add_argument("--resume", action="store_true", help="Continue the searches in --outdir")
     parser.add_argument(
@@ -192,9 +191,7 @@ def _search_one(
 ) -> SearchState:
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
-    from pytest_gpuenergy.search.explorer import GraphExplorer
     from pytest_gpuenergy.search.folder import KernelFolder
-    from pytest_gpuenergy.search.moves import MOVES
     from pytest_gpuenergy.search.search import Options, Search, identity_of
     from pytest_gpuenergy.support.run_ids import new_run_id
 
@@ -203,17 +200,14 @@ def _search_one(
     device = gpus.devices[0]
     info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
     evaluator = gpus.evaluator(spec, Metric(arguments.objective), arguments.seed)
-    identity = identity_of(evaluator.bench)
+    identity = identity_of(evaluator.bench, asdict(parameters_of(arguments)))
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
-        explorer = GraphExplorer(
-            spec,
-            MOVES if llm is None else (*MOVES, llm),
-            min_gain=arguments.min_pred_gain,
-            seed=arguments.seed,
-            expected=lambda one: (llm.prior or None) if llm and llm.has_made(one) else None,
-        )
-        return Search(evaluator, folder, explorer, options, info, tell, stop, llm).run()
+        strategy = strategy_for(arguments, spec, device, identity, folder, llm)
+        search = Search(evaluator, folder, strategy.explorer, options, info, tell, stop, llm)
+        found = search.run()
+        strategy.finish()
+        return found
 
 
 def _run_worker(arguments: Namespace) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from pytest_gpuenergy.search import space as strategy
 from pytest_gpuenergy.search.ahead import Remembered, foreseen
+from pytest_gpuenergy.search.graph_record import GraphRecord
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.parameters import SearchParameters
@@ -26,12 +28,35 @@ class Proposal(Struct, frozen=True):
     application: Application
 
 
+class Step(NamedTuple):
+    """A move whose result is known.
+
+    Attributes:
+        state, result: to which it was made.
+        application: of the move.
+        gain: the natural logarithm of what it improved; None if its result failed.
+    """
+
+    state: State
+    result: Result
+    application: Application
+    gain: float | None
+
+
+Expected = Callable[[State, Result, Move, Application], float | None]
+
+
 class Explorer(Protocol):
     """Chooses the states of a search.
 
     It must choose the same ones when it is told the same results in the same order, because a
     search is resumed by having it choose again.
     """
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What its choices depend on, besides the results."""
+        ...
 
     def propose(self) -> Proposal | None:
         """The next state to try, never the same twice; None if there is none left."""
@@ -43,6 +68,10 @@ class Explorer(Protocol):
 
     def foreseen(self, count: int) -> list[State]:
         """States that are likely to be proposed next, at most so many; nothing is changed."""
+        ...
+
+    def graph(self) -> GraphRecord:
+        """What it knows of the states so far."""
         ...
 
 
@@ -60,7 +89,7 @@ class StateSpace:
         spec: KernelSpec,
         moves: Sequence[Move],
         min_gain: float,
-        expected: Callable[[Application], float | None],
+        expected: Expected,
     ) -> None:
         self._spec = spec
         self._moves = [
@@ -79,22 +108,30 @@ class StateSpace:
         """The baseline."""
         return self._spec.baseline.id
 
+    def evaluated(self, state: str) -> tuple[State, Result]:
+        """A state that was evaluated, with what became of it."""
+        return self._states[state], self._results[state]
+
+    def application(self, state: str, label: str) -> Application:
+        """What an action of a state stands for."""
+        return self._applications[state, label]
+
     def know(self, result: Result) -> None:
         """Take note of what became of a state."""
         self._results[result.id] = result
 
     def actions(self, state: str) -> list[Action]:
         """All applications of all moves; none to a state that leaves too little to gain."""
-        result = self._results[state]
+        source, result = self.evaluated(state)
         if _possible_gain(result) < self._min_gain:
             return []
         found = []
         for move in self._moves:
-            for one in move.applications(self._states[state], self._spec):
+            for one in move.applications(source, self._spec):
                 label = f"{one.move} {one.what}"
                 self._applications[state, label] = one
                 self._states.setdefault(one.state.id, one.state)
-                found.append(Action(label, one.state.id, self._expected(one)))
+                found.append(Action(label, one.state.id, self._expected(source, result, move, one)))
         return found
 
     def proposal(self, chosen: strategy.Proposal) -> Proposal:
@@ -109,12 +146,12 @@ class GraphExplorer:
     Args:
         spec: what is searched.
         moves: that can be made.
-        min_gain: states that could be improved by less than this fraction, because of the least
-            time by the card's peaks, are not expanded.
         seed: of the random choices.
-        expected: the gain that is expected of an application, as the natural logarithm of a
-            speedup; None if nothing is known.
-        parameters: of the strategy.
+        expected: the gain that is expected of applying a move to a state with a result, as a
+            natural logarithm; None if nothing is known.
+        parameters: of the strategy; states that could be improved by less than its
+            ``min_pred_gain``, because of the least time by the card's peaks, are not expanded.
+        learned: called with each state and what became of it, before anything depends on it.
     """
 
     def __init__(
@@ -122,14 +159,16 @@ class GraphExplorer:
         spec: KernelSpec,
         moves: Sequence[Move],
         *,
-        min_gain: float,
         seed: int,
-        expected: Callable[[Application], float | None] = lambda _: None,
+        expected: Expected = lambda *_: None,
         parameters: SearchParameters | None = None,
+        learned: Callable[[State, Result], None] = lambda *_: None,
     ) -> None:
         self._has_rules_only = not any(isinstance(move, LlmMoves) for move in moves)
-        self._space = StateSpace(spec, moves, min_gain, expected)
-        self._strategy = GraphStrategy(self._space, parameters, seed=seed)
+        self._parameters = parameters or SearchParameters()
+        self._space = StateSpace(spec, moves, self._parameters.min_pred_gain, expected)
+        self._strategy = GraphStrategy(self._space, self._parameters, seed=seed)
+        self._learned = learned
         self._proposed: dict[str, strategy.Proposal] = {}
         self._note(self._strategy.propose())  # the baseline
 
@@ -140,6 +179,7 @@ class GraphExplorer:
 
     def learn(self, state: State, result: Result) -> None:
         """Tell the strategy what became of a state."""
+        self._learned(state, result)
         self._space.know(result)
         self._strategy.learn(self._proposed.pop(state.id), result.cost)
 
@@ -148,6 +188,26 @@ class GraphExplorer:
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
         return [self._space.proposal(one).application.state for one in found]
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The parameters of the strategy."""
+        return asdict(self._parameters)
+
+    def graph(self) -> GraphRecord:
+        """What the strategy knows of the states, as it is stored."""
+        return self._strategy.record().graph
+
+    def steps(self) -> Iterator[Step]:
+        """The moves between states that were evaluated, whether or not the search made them."""
+        nodes = self._strategy.graph.nodes
+        for state, node in nodes.items():
+            for edge in node.edges or ():
+                child = nodes.get(edge.child)
+                if child is not None and child.standing != "running":
+                    gain = None if child.cost is None else child.own - node.own
+                    application = self._space.application(state, edge.label)
+                    yield Step(*self._space.evaluated(state), application, gain)
 
     def _note(self, chosen: strategy.Proposal | None) -> strategy.Proposal | None:
         if chosen is not None:

@@ -21,6 +21,9 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "prior_temperature": (0.001, 1000.0),
     "prediction_count": (0.01, 1000.0),
     "failure_value": (-20.0, 0.0),
+    "pred_gain_spread": (0.0, 10.0),
+    "tactic_count": (0.01, 1000.0),
+    "ncu_every": (0.0, 1e6),
 }
 
 
@@ -44,7 +47,8 @@ class SearchParameters:
             get most of it.
         virtual_loss: how many lost visits an evaluation counts as while it runs (G. Chaslot et
             al., "Parallel Monte-Carlo Tree Search", CG 2008).
-        min_pred_gain: actions whose predicted gain is known and smaller are never tried.
+        min_pred_gain: actions of which a smaller improvement is predicted are never tried; a
+            fraction of the cost of the state they are made to.
         best_share: how far the value of a state is that of the best one found below it; the rest is
             the mean over its visits (M. Schadd et al., "Single-Player Monte-Carlo Tree Search",
             CG 2008, who argue that a single player wants the best).
@@ -53,6 +57,13 @@ class SearchParameters:
         prediction_count: how many observations of a kind of action a prediction, or its absence,
             weighs as much as.
         failure_value: value of a state that failed, and the least that any state can have.
+        pred_gain_spread: standard deviation of a gain around the one that the model of bottlenecks
+            predicts, if the action attacks everything that the cost consists of; in proportion
+            less if it attacks less.
+        tactic_count: how many observations of a move in other kernels that prediction weighs as
+            much as.
+        ncu_every: how many visits there are from one profile by Nsight Compute to the next, where
+            it works; 0 for none.
 
     Raises:
         InputError: one is not a number within its bounds.
@@ -69,6 +80,9 @@ class SearchParameters:
     prior_temperature: float = 0.2
     prediction_count: float = 10.0
     failure_value: float = -1.0
+    pred_gain_spread: float = 0.25
+    tactic_count: float = 10.0
+    ncu_every: float = 5.0
 
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():

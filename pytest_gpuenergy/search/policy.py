@@ -161,7 +161,7 @@ class GraphStrategy:
         return max(least, math.log(baseline / cost))
 
     def _prunes(self, edge: Edge) -> bool:
-        return edge.gain is not None and edge.gain < self.parameters.min_pred_gain
+        return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain
 
     def _descend(self) -> Proposal | None:
         """A path to a new state; None if a state on the way turned out to lead nowhere."""

@@ -62,7 +62,7 @@ class Options:
     powercap: str
 
 
-def identity_of(bench: Bench) -> Identity:
+def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
     """What a search on this bench must have in common with one that it continues."""
     device: Device = bench.device
     return Identity(
@@ -72,6 +72,7 @@ def identity_of(bench: Bench) -> Identity:
         power_limit_w=enforced_setpoint(device).power_limit_w,
         objective=bench.objective,
         seed=bench.seed,
+        strategy=dict(strategy),
     )
 
 
@@ -127,7 +128,8 @@ class Search:
     def __post_init__(self) -> None:
         earlier = self.folder.earlier
         width = earlier.width if earlier and earlier.nodes else len(self.evaluator.gpus)
-        self.state = SearchState(identity=identity_of(self.bench), width=width)
+        identity = identity_of(self.bench, self.explorer.settings)
+        self.state = SearchState(identity=identity, width=width)
         self._states: dict[str, State] = {}
         self._scales = Scales(self.evaluator, self.folder)
         self._proposed = 0
@@ -257,12 +259,12 @@ class Search:
             incumbent=_by_cost(nodes)[0].id,
         )
         self.folder.event("variant" if proposal else BASELINE, **_fields(node))
-        earlier = self.folder.earlier
-        if earlier is None or len(nodes) > len(earlier.nodes):
-            self._write()
         if self.llm is not None:
             self.llm.learn(node, result)
         self.explorer.learn(state, result)
+        earlier = self.folder.earlier
+        if earlier is None or len(nodes) > len(earlier.nodes):
+            self._write()
 
     def _confirm(self) -> None:
         """Measure the best variants alternately with the baseline, until one is better."""
@@ -292,6 +294,7 @@ class Search:
         return gain
 
     def _write(self) -> None:
+        self.state = replace(self.state, graph=self.explorer.graph())
         self.folder.write_state(self.state)
         proposals = () if self.llm is None else self.llm.lines()
         self.folder.write_trace(trace(self.bench.spec, self.state, proposals))

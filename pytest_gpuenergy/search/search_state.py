@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search.graph_record import GraphRecord
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.support.errors import InputError, Outcome
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
@@ -30,6 +31,7 @@ class Identity(Struct, frozen=True, kw_only=True):
         power_limit_w: that the card enforces; None if it does not say.
         objective: what is minimized.
         seed: of the search.
+        strategy: parameters of what chooses the states, see `SearchParameters`.
     """
 
     spec: str
@@ -38,6 +40,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     power_limit_w: float | None
     objective: Metric
     seed: int
+    strategy: dict[str, float] = {}
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -104,6 +107,8 @@ class SearchState(Struct, frozen=True, kw_only=True):
         incumbent: the id of the best state: by its cost so far, at the end by `gains`.
         finished: whether the search has ended by itself or by its budget.
         gains: of the best variants, the best by its cost first, until one is accepted.
+        graph: of the states, with the actions, values and visits of the strategy. A search that is
+            continued builds it again from the results.
         schema_version: of this file.
     """
 
@@ -114,6 +119,7 @@ class SearchState(Struct, frozen=True, kw_only=True):
     incumbent: str | None = None
     finished: bool = False
     gains: tuple[Gain, ...] = ()
+    graph: GraphRecord | None = None
     schema_version: int = STATE_VERSION
 
 

@@ -27,6 +27,7 @@ def run_child(
     *,
     shown: bool = False,
     environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``command`` in ``folder`` and return its exit code and its combined output.
 
@@ -39,10 +40,11 @@ def run_child(
 
     Raises:
         OSError: the command cannot be started.
+        subprocess.TimeoutExpired: it did not end in time, and was ended likewise.
     """
     process = _start(command, folder, shown=shown, environment=environment)
     try:
-        output, _ = process.communicate()
+        output, _ = process.communicate(timeout=timeout_s)
     except BaseException:
         with uninterrupted():
             _end(process)

@@ -152,3 +152,25 @@ def test_the_best_of_the_committed_space_is_a_kernel_of_the_template(space: Reco
     one = record_space.parameters(configuration, record_space.PRODUCT)
     assert one.resident(record_space.PRODUCT, card) > 0
     assert one.kernel(record_space.PRODUCT).launches[0].entry == "gemm"
+
+
+@pytest.mark.slow
+def test_predictions_help_the_more_the_better_they_are(space: RecordedSpace) -> None:
+    found = bench.compare(
+        "simt",
+        space,
+        budgets=(15,),
+        seeds=range(12),
+        parameters=SearchParameters(),
+        strategies=(bench.GRAPH,),
+        errors=(0.05,),
+    ).found
+    told, misled = (bench.prediction(0.05, of_others=others) for others in (False, True))
+    assert found[told].mean() > found[bench.GRAPH].mean()
+    assert found[told].mean() > found[misled].mean()
+
+
+@pytest.mark.parametrize("text", ["much", "0", "-1", "inf", "0.1,,0.2"])
+def test_errors_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([str(COMMITTED), "--predicted", text]) == 2
+    assert "are no errors above 0" in capsys.readouterr().err

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.spec_file import read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -29,3 +31,11 @@ def test_the_python_code_writes_a_spec(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     exec(block("python"), {})
     assert read_spec(tmp_path / "double.json").name == "double"
+
+
+def test_the_table_has_all_parameters_with_their_defaults() -> None:
+    shown: dict[str, float] = {}
+    for names, values in re.findall(r"^\| (`[A-Z_`, ]+`) \| ([-0-9., ]+) \|", PAGE, re.MULTILINE):
+        parts = zip(names.split(","), values.split(","), strict=True)
+        shown |= {name.strip(" `").lower(): float(value) for name, value in parts}
+    assert shown == asdict(SearchParameters())

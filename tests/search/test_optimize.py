@@ -128,10 +128,34 @@ class TestOutcome:
 
     def test_another_seed_gives_another_order(self, spec: Path, tmp_path: Path) -> None:
         orders = []
+        noise = ("--search-param", "ROOT_NOISE_EPS=1", "--search-param", "PUCT_C=10")
         for seed in ("1", "2"):
-            assert optimize(spec, tmp_path / seed, "--seed", seed) == 0
+            assert optimize(spec, tmp_path / seed, "--seed", seed, *noise) == 0
             orders.append([node["id"] for node in state_of(tmp_path / seed)["nodes"]])
         assert orders[0] != orders[1]
+
+    def test_parameters_of_the_search_are_recorded(self, spec: Path, tmp_path: Path) -> None:
+        words = ("--search-param", "PUCT_C=1.5", "--search-param", "virtual_loss=2")
+        options = (*words, "--min-pred-gain", "0.1", "--ncu-every", "0", "--budget-builds", "0")
+        assert optimize(spec, tmp_path / "out", *options) == 0
+        found = state_of(tmp_path / "out")["identity"]["strategy"]
+        assert (found["puct_c"], found["virtual_loss"]) == (1.5, 2)
+        assert (found["min_pred_gain"], found["ncu_every"]) == (0.1, 0)
+        assert found["best_share"] == 0.9
+
+    def test_the_graph_is_part_of_the_state(self, spec: Path, tmp_path: Path) -> None:
+        assert optimize(spec, tmp_path / "out", "--objective", "edp") == 0
+        state = state_of(tmp_path / "out")
+        nodes = state["graph"]["nodes"]
+        assert list(nodes) == [node["id"] for node in state["nodes"]]
+        assert [node["cost"] for node in nodes.values()] == [
+            node["cost"] for node in state["nodes"]
+        ]
+        root = next(iter(nodes.values()))
+        assert root["visits"] == 1 + BUDGET
+        assert root["best"] == max(node["own"] for node in nodes.values())
+        assert sum(edge["visits"] for edge in root["edges"]) == BUDGET
+        assert all(edge["gain"] >= 0 for edge in root["edges"])
 
     def test_a_power_limit_holds_during_the_search(self, spec: Path, tmp_path: Path) -> None:
         options = ("--powercap", "200W", "--objective", "edp")
@@ -342,6 +366,14 @@ class TestUsage:
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
             (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
             (["SPEC", "--min-pred-gain", "2"], "'2' is not a number from 0"),
+            (["SPEC", "--ncu-every", "-1"], "'-1' is not a number from 0"),
+            (["SPEC", "--search-param", "PUCT_C"], "'PUCT_C' is not NAME=NUMBER"),
+            (["SPEC", "--search-param", "PUCT=1"], "There is no search parameter 'puct'"),
+            (["SPEC", "--search-param", "PUCT_C=x"], "PUCT_C needs a number from 0 to 100"),
+            (
+                ["SPEC", "--ncu-every", "3", "--search-param", "ncu_every=1"],
+                "NCU_EVERY is given twice",
+            ),
             (["nowhere.json"], "cannot be read: No such file"),
             (["EMPTY"], "has no kernel specs"),
         ],

@@ -125,7 +125,11 @@ def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [(("--seed", "9"), "seed"), (("--objective", "time"), "objective")],
+    [
+        (("--seed", "9"), "seed"),
+        (("--objective", "time"), "objective"),
+        (("--search-param", "PUCT_C=3"), "strategy"),
+    ],
 )
 def test_another_search_is_not_continued(
     spec: Path,

@@ -1,0 +1,1 @@
+"""What to expect of a move before it is tried."""

@@ -1,0 +1,150 @@
+"""What a launch's time and energy are spent on, estimated from its work and a card's peaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices.emulated.timing.block import (
+    L2_BYTES_PER_CYCLE,
+    SCHEDULERS,
+    resident_blocks,
+)
+from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS
+from pytest_gpuenergy.kernels.kernel import Launch
+from pytest_gpuenergy.search.move import REGIONS, Region
+from pytest_gpuenergy.search.priors.card import Card
+from pytest_gpuenergy.search.priors.work import Work
+from pytest_gpuenergy.support.errors import KernelFault
+
+SECTORS_PER_CYCLE = 4.0
+"""Of an L1: 128 bytes (CUDA C++ Programming Guide)."""
+FUNCTIONS_PER_CYCLE = 16.0
+"""Results of special functions of a multiprocessor (CUDA C++ Programming Guide)."""
+# Guesses.
+_TENSOR_CORES = 8.0  # their peak over that of float32
+_UPDATES_PER_CYCLE = 1.0  # atomic ones of a multiprocessor to different places, or of a card to one
+_DRAM_SHARE, _DRAM_POWER = 0.9, 0.3  # as in the timing model of the emulated GPU
+_SLOPE = 4.0  # likewise
+_LAUNCH_S = 1e-6  # likewise
+_SECTOR_BYTES = 32
+
+Shares = Mapping[Region, float]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a launch takes by the model.
+
+    Attributes:
+        busy_s: time for which each unit is busy, of the multiprocessor that has most to do.
+        wait_s: time for which a warp waits and nothing else could be done, with the launch.
+        activity_s: of each region: time at the unit's peak, times the share of the dynamic power
+            that it draws there.
+        blocks: of the launch.
+        guessed: see `Work`.
+    """
+
+    busy_s: Shares
+    wait_s: float
+    activity_s: Shares
+    blocks: int
+    guessed: frozenset[str] = frozenset()
+
+    @property
+    def time_s(self) -> float:
+        """Of one launch."""
+        return max(self.busy_s.values()) + self.wait_s
+
+
+def costs_of(work: Work, card: Card, dram_bytes: float) -> Costs | None:
+    """The costs of a launch that moves so many bytes to or from the device memory.
+
+    None if no block of it fits on a multiprocessor.
+    """
+    profile, rate = card.profile, card.cycles_per_s
+    try:
+        resident = _resident(work, card)
+    except KernelFault:
+        return None
+    blocks = -(-work.blocks // profile.sm_count)
+    waves = -(-blocks // min(resident, blocks))
+    tensor_rate = _TENSOR_CORES * profile.fp32_tflops * 1e12 / (profile.sm_count * rate)
+    cycles: dict[Region, float] = {
+        "compute": max(work.instructions / SCHEDULERS, work.tensor_flops / tensor_rate),
+        "gmem": max(work.sectors / SECTORS_PER_CYCLE, work.l2_bytes / L2_BYTES_PER_CYCLE),
+        "sfu": work.functions / FUNCTIONS_PER_CYCLE,
+        "atomics": work.atomics / _UPDATES_PER_CYCLE,
+        "smem": work.wavefronts,
+    }
+    busy_s = {region: blocks * some / rate for region, some in cycles.items()}
+    dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
+    in_turn = work.blocks * work.atomics / work.places / _UPDATES_PER_CYCLE / rate
+    busy_s["gmem"] = max(busy_s["gmem"], dram_s / _DRAM_SHARE)
+    busy_s["atomics"] = max(busy_s["atomics"], in_turn)
+    wait_cycles = (
+        work.instructions / work.warps
+        + work.rounds * COEFFICIENTS.latency_cycles
+        + work.barriers * COEFFICIENTS.barrier_cycles
+    )
+    wait_s = waves * wait_cycles / rate + _LAUNCH_S
+    return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)
+
+
+def _resident(work: Work, card: Card) -> int:
+    launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
+    registers = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
+    share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
+    return resident_blocks(launch, work.shared_bytes, card.profile, min(registers, share, 255))
+
+
+_REGISTERS, _REGISTERS_PER_WORD, _REGISTER_FILE = 40, 1.5, 65536
+
+
+def _activity(work: Work, card: Card, dram_s: float) -> dict[Region, float]:
+    cycles = card.profile.sm_count * card.cycles_per_s
+    l2_s = work.blocks * work.l2_bytes / L2_BYTES_PER_CYCLE / cycles
+    updated_s = work.blocks * work.atomics * _SECTOR_BYTES / L2_BYTES_PER_CYCLE / cycles
+    issued_s = work.blocks * work.instructions / SCHEDULERS / cycles
+    return {
+        "compute": COEFFICIENTS.power_issue * issued_s,
+        "gmem": COEFFICIENTS.power_l2 * l2_s + _DRAM_POWER * dram_s,
+        "atomics": COEFFICIENTS.power_l2 * updated_s,
+    }
+
+
+def power_w(activity: float, card: Card) -> float:
+    """What a card draws without a limit, by its activity."""
+    profile = card.profile
+    dynamic_w = profile.default_limit_w - profile.idle_w
+    return profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))
+
+
+def shares_of_time(busy_s: Shares, time_s: float) -> dict[Region, float]:
+    """What a measured time is spent on; the shares add up to 1.
+
+    The busiest unit explains as much as it is busy; units that are busy meanwhile have parts of
+    that by the squares of their times. The rest is waiting, which other work could overlap.
+    """
+    used = {region: min(1.0, busy_s.get(region, 0.0) / time_s) for region in REGIONS}
+    used["overlap"] = 0.0
+    explained = max(used.values())
+    squares = math.fsum(share**2 for share in used.values())
+    shares = {
+        region: explained * share**2 / squares if squares else 0.0 for region, share in used.items()
+    }
+    shares["overlap"] = 1.0 - explained
+    return shares
+
+
+def shares_of_energy(costs: Costs) -> dict[Region, float]:
+    """What the dynamic energy is spent on; waiting takes none."""
+    total = math.fsum(costs.activity_s.values())
+    found = {region: costs.activity_s.get(region, 0.0) for region in REGIONS}
+    return {region: part / total if total else 0.0 for region, part in found.items()}
+
+
+def dominant(shares: Shares) -> Region:
+    """The region with the largest share; of equal ones the first."""
+    return max(REGIONS, key=lambda region: shares.get(region, 0.0))

@@ -1,0 +1,297 @@
+"""Counts the work of a CUDA kernel: what its text does, times how often a thread comes there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    bare,
+    called,
+    field,
+    inside,
+    nodes,
+    operator_of,
+    text_of,
+)
+from pytest_gpuenergy.search.moves.polynomials import Polynomial
+from pytest_gpuenergy.search.moves.shared_memory import dims_of
+from pytest_gpuenergy.search.moves.vector_parts import BYTES
+from pytest_gpuenergy.search.priors.averages import Averages
+from pytest_gpuenergy.search.priors.functions import CONVERSIONS, DIVISION, FUNCTIONS
+from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
+from pytest_gpuenergy.search.priors.work import WARP, Work
+from pytest_gpuenergy.search.sizes import evaluate
+from pytest_gpuenergy.search.workload import block_names
+from pytest_gpuenergy.workloads.number_types import stored_as
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_PER_TENSOR_ACCESS, _PER_SHARED_ACCESS = 2.0, 1.0
+"""Instructions of an access with its address, as in the timing model of the emulated GPU."""
+_OPERATIONS = frozenset(["+", "-", "*", "%", "<<", ">>", "&", "|", "^", "<", "<=", ">", ">="])
+_FLOATING = frozenset(BYTES) - {"int", "unsigned", "unsigned int"}
+_SUMS = frozenset(["+", "-", "+=", "-="])
+_VECTOR = re.compile(r"(?P<type>\w*?)(?P<lanes>[248])|(?P<bytes>\d+) bytes")
+_LANES = {**BYTES, "uint": 4, "short": 2, "ushort": 2, "char": 1, "uchar": 1, "longlong": 8}
+_MMA_FLOPS = 2 * 16 * 16 * 16
+"""Of a ``wmma::mma_sync`` of a warp, whatever its shape: M N K is the same for all."""
+_UNROLLED = 0.25
+"""What is left of a loop's own comparison and step, because nvcc repeats its body; a guess."""
+_IN_FLIGHT = 8
+"""Loads of a thread at a time, as in the timing model of the emulated GPU; a guess."""
+
+
+def work_of_cuda(kernel: CudaKernel) -> Work:
+    """The work of a kernel that is understood."""
+    return _Counting(kernel).work()
+
+
+class _Counting:
+    def __init__(self, kernel: CudaKernel) -> None:
+        self._kernel = kernel
+        self._body = kernel.text.body
+        self._averages = Averages(kernel)
+        self._places = Places(kernel, self._averages)
+        self._accesses = Accesses(kernel).all
+        self._warps = -(-kernel.threads // WARP)
+
+    def work(self) -> Work:
+        kernel, warps = self._kernel, self._warps
+        tensors = [one for one in self._accesses if one.root.key in kernel.tensors]
+        shared = [one for one in self._accesses if one.root.shared]
+        moved = [one for one in tensors if one.use != "atomic" and self._times(one)]
+        loads = warps * sum(self._times(one) for one in moved if one.use in ("load", "update"))
+        atomics, places = self._atomics(tensors)
+        functions, instructions = self._operations()
+        instructions += _PER_TENSOR_ACCESS * sum(map(self._times, tensors))
+        instructions += _PER_SHARED_ACCESS * sum(map(self._times, shared))
+        barriers = self._barriers()
+        return Work(
+            blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
+            threads=kernel.threads,
+            shared_bytes=self._shared_bytes(),
+            private_words=self._private_words(),
+            instructions=instructions * warps,
+            tensor_flops=self._mma() * warps,
+            functions=functions * kernel.threads,
+            loads=loads,
+            sectors=sum(self._sectors(one) * self._times(one) for one in moved) * warps,
+            l2_bytes=self._l2_bytes(moved),
+            wavefronts=sum(self._wavefronts(one) * self._times(one) for one in shared) * warps,
+            atomics=atomics,
+            places=places,
+            barriers=barriers,
+            guessed=self._averages.guessed,
+            rounds=max(min(barriers + 1, loads / warps), loads / warps / _IN_FLIGHT),
+        )
+
+    def _times(self, access: Access) -> float:
+        return self._averages.times(access.node) * (2 if access.use == "update" else 1)
+
+    def _barriers(self) -> float:
+        return sum(
+            self._averages.times(call) for call in self._kernel.text.calls(self._body, *_BARRIERS)
+        )
+
+    def _mma(self) -> float:
+        calls = nodes(self._body, "call_expression")
+        names = ((call, text_of(field(call, "function"))) for call in calls)
+        return sum(
+            _MMA_FLOPS * self._averages.times(call)
+            for call, name in names
+            if name.endswith("mma_sync")
+        )
+
+    def _operations(self) -> tuple[float, float]:
+        """Results of special functions, and instructions, of a thread; accesses excepted."""
+        functions = instructions = 0.0
+        for node in nodes(self._body, *_OPERATING):
+            if self._is_address(node):
+                continue
+            special, plain = self._cost(node)
+            if special or plain:
+                times = self._averages.times(node) * self._left_of(node)
+                functions += special * times
+                instructions += plain * times
+        return functions, instructions
+
+    def _left_of(self, node: Node) -> float:
+        """The share of an operation that is left when loops are unrolled and indices folded."""
+        loop = _loop_counted_by(node)
+        if loop is not None:
+            return 0.0 if self._averages.is_constant(loop) else _UNROLLED
+        folded = node.type == "binary_expression" and operator_of(node) in _SUMS
+        return 0.0 if folded and not self._is_floating(node) else 1.0
+
+    def _cost(self, node: Node) -> tuple[float, float]:
+        if node.type == "call_expression":
+            name = called(node)
+            return FUNCTIONS.get(name, (0.0, CONVERSIONS.get(name, 1.0 if name else 0.0)))
+        sign = operator_of(node)
+        if sign in ("/", "/="):
+            return DIVISION if self._is_floating(node) else (0.0, 1.0)
+        if sign == "*" and self._is_fused(node):
+            return 0.0, 0.0
+        counts = sign in _OPERATIONS or sign[:-1] in _OPERATIONS or node.type == "update_expression"
+        return 0.0, float(counts)
+
+    def _is_floating(self, node: Node) -> bool:
+        variables = map(self._kernel.text.variable, nodes(node, "identifier"))
+        literals = map(text_of, nodes(node, "number_literal"))
+        return any(one is not None and one.type in _FLOATING for one in variables) or any(
+            "." in text for text in literals
+        )
+
+    @staticmethod
+    def _is_fused(product: Node) -> bool:
+        """Whether a product is added to something, by a multiply-add."""
+        outer = next((n for n in ancestors(product) if bare(n) == n), None)
+        return outer is not None and operator_of(outer) in _SUMS
+
+    def _is_address(self, node: Node) -> bool:
+        """Whether it is part of where an access is made, which is counted with the access."""
+        return any(
+            outer.type == "subscript_argument_list" or outer.id in self._addresses
+            for outer in ancestors(node)
+        )
+
+    @cached_property
+    def _addresses(self) -> frozenset[int]:
+        return frozenset(one.place.id for one in self._accesses)
+
+    def _size(self, access: Access) -> tuple[int, int]:
+        """Bytes of an element, and how many are accessed at once."""
+        tensor = self._kernel.tensors.get(access.root.key)
+        size = BYTES.get(access.root.type, 4)
+        if tensor is not None:
+            size = stored_as(tensor.dtype).itemsize
+        found = _VECTOR.fullmatch(access.address.width)
+        if found is None:
+            return size, 1
+        whole = int(found["bytes"] or _LANES.get(found["type"], size) * int(found["lanes"] or 1))
+        return size, max(1, whole // size)
+
+    def _offset(self, access: Access) -> Polynomial | None:
+        """In elements, also where it is the place of a vector in a tensor or of several indices."""
+        if access.address.offset is not None:
+            return access.address.offset
+        dims = dims_of(self._kernel, access.root) if access.root.dims else None
+        if dims is None or len(dims) != len(access.address.subscripts):
+            return None
+        total = Polynomial()
+        for size, index in zip(dims, access.address.subscripts, strict=True):
+            found = self._kernel.polynomial(index)
+            if found is None:
+                return None
+            total = total * Polynomial.constant(size) + found
+        return total
+
+    def _sectors(self, access: Access) -> float:
+        """That a warp touches.
+
+        If its addresses are not known, they are scattered if data decides them, else consecutive.
+        """
+        offset, (size, wide) = self._offset(access), self._size(access)
+        found = None if offset is None else self._places.of_warp(offset, size, wide)
+        if found is not None:
+            return len(found.sectors)
+        threads = min(WARP, self._kernel.threads)
+        in_turn = threads * size * wide / SECTOR_BYTES
+        most = self._elements(access.root) * size / SECTOR_BYTES
+        return max(1.0, min(threads if self._is_decided(access) else in_turn, most))
+
+    def _is_decided(self, access: Access) -> bool:
+        """Whether what the kernel reads decides where an access is made."""
+        others = (one for one in self._accesses if one.place != access.place)
+        return any(inside(one.place, access.place) for one in others)
+
+    def _wavefronts(self, access: Access) -> float:
+        offset, (size, wide) = self._offset(access), self._size(access)
+        found = None if offset is None else self._places.wavefronts(offset, size, wide)
+        return 1.0 if found is None else found
+
+    def _elements(self, parameter: Variable) -> float:
+        shape = self._kernel.facts.shapes[self._kernel.tensors[parameter.key].name]
+        return float(math.prod(shape[0]))
+
+    def _l2_bytes(self, accesses: list[Access]) -> float:
+        """What a block moves to and from the L2: its L1 has what it reads again."""
+        groups: defaultdict[tuple[int, int], list[Access]] = defaultdict(list)
+        for access in accesses:
+            loop = next((n for n in ancestors(access.node) if n.type == "for_statement"), None)
+            groups[access.root.key, 0 if loop is None else loop.id].append(access)
+        most: defaultdict[int, float] = defaultdict(float)
+        for (key, _), members in groups.items():
+            most[key] = max(most[key], self._distinct_bytes(members))
+        return sum(most.values())
+
+    def _distinct_bytes(self, accesses: list[Access]) -> float:
+        """What a block moves by the accesses to one tensor in one loop."""
+        known, loose, rounds = Touched(frozenset(), frozenset(), 0), 0.0, 1.0
+        for access in accesses:
+            offset, (size, wide) = self._offset(access), self._size(access)
+            found = None if offset is None else self._places.of_block(offset, size, wide)
+            if offset is None or found is None:
+                loose = max(loose, self._sectors(access) * self._warps * self._times(access))
+            else:
+                known = found | known
+                rounds = max(rounds, self._rounds_of(access, offset))
+        size, _ = self._size(accesses[0])
+        whole = self._elements(accesses[0].root) * size + SECTOR_BYTES
+        return min(max(known.bytes_after(rounds), loose * SECTOR_BYTES), whole)
+
+    def _rounds_of(self, access: Access, offset: Polynomial) -> float:
+        """How often a thread comes there with another address."""
+        keys = offset.variables
+        loops = (n for n in ancestors(access.node) if n.type == "for_statement")
+        return math.prod(
+            self._averages.rounds(loop)
+            for loop in loops
+            if any(v.key in keys for v in self._kernel.text.variables if v.scope == loop)
+        )
+
+    def _atomics(self, accesses: list[Access]) -> tuple[float, float]:
+        """Updates of tensors by a block, and the different elements that all blocks update."""
+        updates = [one for one in accesses if one.use == "atomic"]
+        count = self._kernel.threads * sum(map(self._times, updates))
+        places = sum({one.root.key: self._elements(one.root) for one in updates}.values())
+        return count, max(1.0, places)
+
+    def _shared_bytes(self) -> int:
+        names = {**self._kernel.spec.sizes[0], **self._kernel.launch.constants}
+        dynamic = evaluate(
+            self._kernel.launch.shared_bytes, {**names, **block_names(self._kernel.launch.block)}
+        )
+        return dynamic + sum(self._bytes(one) for one in self._kernel.text.variables if one.shared)
+
+    def _private_words(self) -> int:
+        arrays = (one for one in self._kernel.text.variables if one.dims and not one.shared)
+        return sum(-(-self._bytes(one) // 4) for one in arrays)
+
+    def _bytes(self, array: Variable) -> int:
+        dims = dims_of(self._kernel, array)
+        return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
+
+
+_BARRIERS = ("__syncthreads", "__syncwarp")
+_OPERATING = (
+    *("binary_expression", "assignment_expression", "update_expression", "call_expression"),
+)
+
+
+def _loop_counted_by(node: Node) -> Node | None:
+    """The loop of whose condition or step a node is part."""
+    at, outer = node, node.parent
+    while outer is not None and outer.type in ("binary_expression", "parenthesized_expression"):
+        at, outer = outer, outer.parent
+    counts = outer is not None and outer.type == "for_statement" and at != field(outer, "body")
+    return outer if counts else None

@@ -1,0 +1,57 @@
+"""Predicted gains, compared with those that searches found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import predicted_gains as bench
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.cli import main
+
+KERNELS = Path(bench.__file__).parent / "search/kernels"
+PAIRS = st.builds(bench.Pair, st.floats(-3, 3), st.floats(-3, 3), st.floats(0, 3))
+
+
+@given(st.lists(PAIRS, min_size=1, max_size=20))
+def test_a_rank_correlation_is_one(pairs: list[bench.Pair]) -> None:
+    assert -1 - 1e-9 <= bench.spearman(pairs) <= 1 + 1e-9
+
+
+def test_only_the_order_counts() -> None:
+    pairs = [bench.Pair(found, found**3, 0) for found in (-2, -1, 0, 1, 2)]
+    assert bench.spearman(pairs) == pytest.approx(1)
+    assert bench.interval(pairs)[1] == pytest.approx(1)
+    assert bench.spearman([bench.Pair(1, 1, 0)] * 3) == 0
+    assert list(bench.ranks([3, 1, 3])) == [1.5, 0, 1.5]
+
+
+def test_good_ones_that_would_be_left_out_are_counted() -> None:
+    pairs = [bench.Pair(0.5, 0, 0.001), bench.Pair(0.5, 0, 0.4), bench.Pair(-0.5, 0, 0.001)]
+    assert bench.row("k", pairs, 0.02)[-1] == "1 of 2"
+
+
+@pytest.mark.slow
+def test_a_search_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--no-llm", "--gpus", "emulated:h200", "--budget-builds", "4"]
+    out = ["--outdir", str(tmp_path / "out")]
+    assert main(["optimize", str(KERNELS / "histogram.json"), *words, *out]) == 0
+    capsys.readouterr()
+    assert bench.main([str(tmp_path / "out")]) == 0
+    assert "| histogram | 4 |" in capsys.readouterr().out
+
+
+def test_a_folder_without_searches_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main([str(tmp_path)]) == 2
+    assert "has no search" in capsys.readouterr().err
+
+
+def test_a_damaged_search_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernels/_one").mkdir(parents=True)
+    (tmp_path / "kernels/_one/search_state.json").write_text("{}")
+    assert bench.main([str(tmp_path)]) == 2
+    assert "cannot be used" in capsys.readouterr().err

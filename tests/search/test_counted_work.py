@@ -1,0 +1,183 @@
+"""What is counted in the text of a CUDA kernel."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from counted import N, counted, cuda_spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuenergy.search.priors.work import work_of
+from pytest_gpuenergy.search.spec import TensorSpec
+
+COPY = "if (i < n) y[i] = x[i];"
+
+
+def test_a_copy_moves_each_element_once() -> None:
+    work = counted(cuda_spec(COPY))
+    assert (work.blocks, work.threads) == (N // 128, 128)
+    assert work.loads == 4
+    assert work.sectors == 2 * 4 * 4
+    assert work.l2_bytes == 2 * 128 * 4
+    assert work.functions == work.atomics == work.barriers == work.wavefronts == 0
+
+
+def test_strides_touch_more_sectors() -> None:
+    strided = counted(cuda_spec("y[i] = x[i * 8 % n];"))
+    assert strided.sectors == (32 + 4) * 4
+    assert counted(cuda_spec("y[i] = x[0];")).sectors == (1 + 4) * 4
+
+
+def test_what_data_decides_is_scattered() -> None:
+    assert counted(cuda_spec("y[i] = x[(int)x[i]];")).sectors == (32 + 4 + 4) * 4
+
+
+def test_wide_loads_are_fewer() -> None:
+    wide = "float4 v = reinterpret_cast<const float4*>(x)[i]; y[i] = v.x;"
+    assert counted(cuda_spec(wide)).sectors == (16 + 4) * 4
+
+
+@pytest.mark.parametrize(
+    ("loop", "rounds"),
+    [
+        ("for (int k = 0; k < 10; ++k)", 10),
+        ("for (int k = 0; k < n; k += 64)", N // 64),
+        ("for (int k = 0; k <= 9 && k < n; ++k)", 10),
+        ("for (int k = i * 4; k < i * 4 + 4 && k < 8 * n; ++k)", 4),
+        ("for (int k = threadIdx.x; k < n; k += blockDim.x)", N / 128),
+        ("for (int k = 64; k > 0; k /= 2)", 7),
+    ],
+)
+def test_loops_are_passed_as_often_as_their_ends_say(loop: str, rounds: float) -> None:
+    work = counted(cuda_spec(f"float s = 0; {loop} s += expf(x[k]); y[i] = s;"))
+    assert work.functions == pytest.approx(rounds * 128, rel=0.01)
+    assert not work.guessed
+
+
+@pytest.mark.parametrize(
+    "loop", ["while (x[i] < s)", "for (int k = 0; k < (int)x[i]; ++k)", "for (;;)"]
+)
+def test_loops_that_data_ends_are_a_guess(loop: str) -> None:
+    assert counted(cuda_spec(f"float s = 0; {loop} s += 1; y[i] = s;")).guessed == {f"{loop} "}
+
+
+def test_loops_in_one_another_multiply() -> None:
+    body = "float s = 0; for (int k = 0; k < 8; ++k) for (int j = 0; j < 4; ++j) s += expf(x[j]);"
+    assert counted(cuda_spec(f"{body} y[i] = s;")).functions == 32 * 128
+
+
+def test_the_branch_that_is_rarely_taken_does_not_count() -> None:
+    rare = "for (int k = 0; k < 99; ++k) y[i] += expf(x[k * 99 + i]);"
+    work = counted(cuda_spec(f"if (i < n) {{ y[i] = x[i]; }} else {{ {rare} }}"))
+    assert work.functions == 0
+    assert work.l2_bytes == 2 * 128 * 4
+
+
+def test_fast_functions_take_fewer_instructions() -> None:
+    slow, fast = (counted(cuda_spec(f"y[i] = {name}(x[i]);")) for name in ("expf", "__expf"))
+    assert slow.functions == fast.functions == 128
+    assert slow.instructions > fast.instructions
+
+
+def test_divisions_of_integers_take_no_special_function() -> None:
+    assert counted(cuda_spec("y[i] = x[i / 3];")).functions == 0
+    assert counted(cuda_spec("y[i] = x[i] / 3;")).functions == 128
+
+
+def test_a_multiply_add_is_one_instruction() -> None:
+    fused = counted(cuda_spec("y[i] = x[i] * 3.0f + 1.0f;"))
+    alone = counted(cuda_spec("y[i] = x[i] * 3.0f;"))
+    assert fused.instructions == alone.instructions
+
+
+def test_bank_conflicts_take_wavefronts() -> None:
+    before = "#define W 32\n"
+    body = "__shared__ float s[W][33]; s[threadIdx.x % 32][threadIdx.x / 32] = x[i]; y[i] = x[i];"
+    free = counted(cuda_spec(body, before=before))
+    clash = counted(cuda_spec(body.replace("33", "32"), before=before))
+    assert (free.wavefronts, clash.wavefronts) == (4, 4 * 32)
+    assert free.shared_bytes == 32 * 33 * 4
+
+
+def test_updates_meet_at_the_elements_of_their_tensor() -> None:
+    tensors = (TensorSpec("x", ("N",)), TensorSpec("y", (64,), role="output", init="zeros"))
+    work = counted(cuda_spec("atomicAdd(&y[(int)x[i]], 1.0f);", tensors=tensors))
+    assert (work.atomics, work.places) == (128, 64)
+    assert work.loads == 4
+
+
+def test_what_a_block_reads_again_comes_from_its_l1() -> None:
+    body = "float s = 0; for (int k = 0; k < 64; ++k) s += x[blockIdx.x * 64 + k]; y[i] = s;"
+    work = counted(cuda_spec(body))
+    assert work.l2_bytes == 64 * 4 + 128 * 4
+    assert work.loads == 64 * 4
+
+
+def test_barriers_and_arrays_of_a_thread_are_counted() -> None:
+    loop = "for (int k = 0; k < 3; ++k) { own[k] = x[k]; __syncthreads(); }"
+    work = counted(cuda_spec(f"float own[6]; {loop} y[i] = own[0];"))
+    assert (work.barriers, work.private_words) == (3, 6)
+
+
+def test_tensor_cores_are_counted_by_their_calls() -> None:
+    body = "for (int k = 0; k < 5; ++k) nvcuda::wmma::mma_sync(c, a, b, c); y[i] = x[i];"
+    assert counted(cuda_spec(body)).tensor_flops == 5 * 8192 * 4
+
+
+def test_a_text_that_is_not_understood_has_no_work() -> None:
+    spec = cuda_spec("goto end; end: y[i] = x[i];")
+    assert work_of(spec.baseline, spec) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"y[i] = x[i * {10**400}];",
+        f"float s = 0; for (int k = 0; k < n; k += {10**400}) s += x[k]; y[i] = s;",
+        "y[i] = x[i % 0];",
+        "y[i / 0] = x[0];",
+        "float own[1 << 30]; y[i] = own[0];",
+        "y = y + 1; *y = *x;",
+        "for (int k = 1 / 0; k < n; ++k) y[i] = x[k];",
+    ],
+)
+def test_numbers_that_no_kernel_has_do_no_harm(body: str) -> None:
+    spec = cuda_spec(body)
+    found = work_of(spec.baseline, spec)
+    assert found is None or found.instructions >= 0
+
+
+def test_a_block_that_no_card_has_is_not_counted() -> None:
+    spec = cuda_spec(COPY, block=1 << 30)
+    assert work_of(spec.baseline, spec) is None
+
+
+EXPRESSIONS = st.recursive(
+    st.sampled_from(["i", "n", "threadIdx.x", "blockIdx.x", "3", "0", "x[i]", "k"]),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*/%&<>"), inner).map(
+        lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+    ),
+    max_leaves=6,
+)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS, st.sampled_from([1, 32, 100, 1024]))
+def test_any_expression_can_be_counted(start: str, bound: str, index: str, block: int) -> None:
+    body = f"for (int k = {start}; k < {bound}; k += 2) y[(int)({index})] = x[(int)({index})];"
+    spec = cuda_spec(body, block=block)
+    found = work_of(spec.baseline, spec)
+    assert found is None or all(
+        0 <= value < math.inf for value in vars(found).values() if not isinstance(value, frozenset)
+    )
+
+
+def test_indices_through_a_quotient_are_followed() -> None:
+    work = counted(cuda_spec("y[i] = x[threadIdx.x / 4];"))
+    assert work.sectors == (1 + 4) * 4
+
+
+def test_what_data_begins_is_the_same_for_all_threads() -> None:
+    body = "int at = (int)x[0]; for (int k = at; k < n; ++k) y[i] = x[k];"
+    assert counted(cuda_spec(body)).loads > 0

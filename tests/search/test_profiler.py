@@ -1,0 +1,217 @@
+"""Profiles by Nsight Compute, which is played by a program on the PATH."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from counted import cuda_spec
+from kernel_specs import optimize, write
+from msgspec.structs import replace
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.search.parameters import SearchParameters
+from pytest_gpuenergy.search.priors import profiled
+from pytest_gpuenergy.search.priors.card import Card
+from pytest_gpuenergy.search.priors.guide import Guide
+from pytest_gpuenergy.search.priors.prior import BottleneckPrior
+from pytest_gpuenergy.search.priors.profiler import Profiler
+from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.support.errors import InputError
+
+TABLE = (
+    '"ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed"\n'
+    '"","","%"\n"0","scale","64.00"\n'
+)
+
+
+class Ncu:
+    """Plays ``ncu``: notes with what it was called, and does as the test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "bin/ncu"
+        self.path.parent.mkdir()
+        self._calls = folder / "calls"
+
+    def does(self, body: str) -> None:
+        lines = [
+            f"#!{sys.executable}",
+            "import json, subprocess, sys, time",
+            f"print(json.dumps(sys.argv[1:]), file=open({str(self._calls)!r}, 'a'))",
+            body,
+        ]
+        self.path.write_text("\n".join(lines))
+        self.path.chmod(0o755)
+
+    def prints(self, text: str, code: int = 0) -> None:
+        self.does(f"print({text!r})\nsys.exit({code})")
+
+    @property
+    def calls(self) -> list[list[str]]:
+        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ncu:
+    found = Ncu(tmp_path)
+    monkeypatch.setenv("PATH", str(found.path.parent))
+    return found
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+def profiler(told: list[str], *, every: int = 1, timeout_s: float = 60.0) -> Profiler:
+    return Profiler(every, "GPU-1", "NVIDIA H200", "ns::scale<4>", told.append, timeout_s)
+
+
+def place(folder: Path, name: str = "s1") -> Path:
+    found = folder / name
+    found.mkdir(exist_ok=True)
+    return found
+
+
+def test_a_variant_is_profiled_as_it_is_measured(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.prints(TABLE)
+    assert profiler(told).visit(place(tmp_path)) == {"gmem": 0.64}
+    (words,) = ncu.calls
+    assert words[words.index("--kernel-name") + 1] == "scale"
+    assert words[words.index("--clock-control") + 1] == "none"
+    assert words[-2:] == [str(tmp_path / "s1/control.json"), "GPU-1"]
+    assert told == []
+
+
+def test_only_every_so_many_visits(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.prints(TABLE)
+    third = profiler(told, every=3)
+    found = [bool(third.visit(place(tmp_path, f"s{number}"))) for number in range(7)]
+    assert found == [True, False, False, True, False, False, True]
+    assert len(ncu.calls) == 3
+
+
+def test_zero_is_never(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.prints(TABLE)
+    assert profiler(told, every=0).visit(place(tmp_path)) == {}
+    assert ncu.calls == []
+
+
+def test_a_profile_is_not_made_again(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.prints(TABLE)
+    first = profiler(told).visit(place(tmp_path))
+    assert profiler(told).visit(place(tmp_path)) == first
+    assert len(ncu.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - no permission", 1, "may not read the performance counters"),
+        ("==ERROR== Failed to find metric x", 1, "exit code 1"),
+        ('garbage \x00 ,,,\n"ID","Kernel Name', 0, "its table is not complete"),
+        ("", 0, "it has no table"),
+    ],
+)
+def test_what_does_not_work_is_told_once(
+    ncu: Ncu, tmp_path: Path, told: list[str], text: str, code: int, why: str
+) -> None:
+    ncu.prints(text, code)
+    first = profiler(told)
+    assert [first.visit(place(tmp_path, name)) for name in ("s1", "s2")] == [{}, {}]
+    assert len(told) == len(ncu.calls) == 1
+    assert told[0].startswith("Variants are not profiled, and their bottlenecks are estimated")
+    assert why in told[0]
+    assert profiler(told).visit(place(tmp_path, "s2")) == {}
+    assert len(ncu.calls) == 1
+
+
+def test_no_ncu_is_told_with_what_to_do(tmp_path: Path, told: list[str], ncu: Ncu) -> None:
+    assert profiler(told).visit(place(tmp_path)) == {}
+    assert not ncu.path.exists()
+    assert "ncu is not on the PATH: install Nsight Compute" in told[0]
+
+
+def test_one_that_cannot_be_started_is_told(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.path.write_text("#!/nowhere/at/all\n")
+    ncu.path.chmod(0o755)
+    assert profiler(told).visit(place(tmp_path)) == {}
+    assert "No such file" in told[0]
+
+
+def test_one_that_hangs_is_ended(ncu: Ncu, tmp_path: Path, told: list[str]) -> None:
+    ncu.does("time.sleep(600)")
+    assert profiler(told, timeout_s=0.2).visit(place(tmp_path)) == {}
+    assert "ncu has not finished within 0.2 s" in told[0]
+
+
+def test_a_damaged_profile_is_one_sentence(tmp_path: Path, told: list[str]) -> None:
+    (place(tmp_path) / "profile.json").write_text('{"used": {"nothing": 1}}')
+    with pytest.raises(InputError, match="delete it to have it made again"):
+        profiler(told).visit(place(tmp_path))
+
+
+def test_the_search_reckons_with_what_was_profiled(
+    ncu: Ncu, tmp_path: Path, told: list[str]
+) -> None:
+    ncu.prints(TABLE)
+    spec = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
+    prior = BottleneckPrior(spec, Card(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ())
+    guide = Guide(prior, lambda name: place(tmp_path, name), profiler(told, every=2))
+    state = spec.baseline
+    result = Result(
+        id=state.id, outcome="correct", emulated=False, objective=Metric.TIME, time_ms=0.05
+    )
+    assert guide.regions(result) == {}
+    before = prior.situation(state, result)
+    guide.learned(state, result)
+    assert before is not None
+    assert before.time_shares["gmem"] < 0.1 < guide.regions(result)["gmem"]
+    failed = replace(result, id="s2", outcome="correctness", time_ms=None)
+    guide.learned(state, failed)
+    assert len(ncu.calls) == 1
+
+
+@pytest.mark.slow
+def test_the_process_that_is_profiled_launches_the_kernel(
+    ncu: Ncu, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # a compiler is needed, too
+    assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
+    ncu.does(
+        "at = sys.argv.index('-m') - 1\n"
+        f"subprocess.run(sys.argv[at:-1] + ['emulated'], check=True)\nprint({TABLE!r})"
+    )
+    monkeypatch.setenv("PATH", str(ncu.path.parent), prepend=":")
+    baseline = tmp_path / "out/kernels/_scale/baseline"
+    assert profiler(told).visit(baseline) == {"gmem": 0.64}, told
+
+
+@pytest.mark.slow
+def test_it_launches_as_often_as_is_skipped_and_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert optimize(write(tmp_path), tmp_path / "out", "--budget-builds", "0") == 0
+    launched: list[str] = []
+    real = EmulatedDevice.load
+
+    @contextmanager
+    def load(device: EmulatedDevice, job: Job, arenas: Any) -> Iterator[Any]:
+        with real(device, job, arenas) as loaded:
+            yield SimpleNamespace(run=lambda: (loaded.run(), launched.append(job.kernel.source)))
+
+    monkeypatch.setattr(EmulatedDevice, "load", load)
+    control = tmp_path / "out/kernels/_scale/baseline/control.json"
+    assert profiled.main([str(control), "emulated"]) == 0
+    assert len(launched) == profiled.LAUNCHES
+    assert all("void scale(" in source for source in launched)
