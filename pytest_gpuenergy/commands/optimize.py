@@ -203,7 +203,7 @@ def _search_one(
     identity = identity_of(evaluator.bench, asdict(parameters_of(arguments)))
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
-        strategy = strategy_for(arguments, spec, device, identity, folder, llm)
+        strategy = strategy_for(arguments, spec, gpus.devices, identity, folder, llm)
         search = Search(evaluator, folder, strategy.explorer, options, info, tell, stop, llm)
         found = search.run()
         strategy.finish()

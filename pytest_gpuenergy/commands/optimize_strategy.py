@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ class Strategy:
 def strategy_for(
     arguments: Namespace,
     spec: KernelSpec,
-    device: Device,
+    devices: Sequence[Device],
     identity: Identity,
     folder: KernelFolder,
     llm: LlmMoves | None,
@@ -121,9 +121,12 @@ def strategy_for(
         emulated=identity.emulated,
         objective=identity.objective,
     )
+    device = devices[0]
     tactics = tactics_at_start(arguments.outdir, folder.path, part, tell)
     prior = BottleneckPrior(spec, Card.of(device), identity.objective, parameters, tactics)
-    every = 0 if device.emulated else int(parameters.ncu_every)
+    # With several GPUs one would be profiled while it measures.
+    profiles = not device.emulated and len(devices) == 1
+    every = int(parameters.ncu_every) if profiles else 0
     guide = Guide(
         prior,
         lambda state: folder.place(BASELINE if state == spec.baseline.id else state),

@@ -302,7 +302,7 @@ class Search:
             self._draw()
 
     def _draw(self) -> None:
-        self.folder.write_graph(graph_page(self.bench.spec, self.state))
+        self.folder.write_graph(graph_page(self.bench.spec, self.state, self.state.graph))
 
 
 def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:

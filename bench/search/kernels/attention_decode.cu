@@ -10,7 +10,7 @@ __global__ void attention_decode(const half* q, const half* k, const half* v, ha
   const half* keys = k + (long long)blockIdx.x * length * dim;
   const half* values = v + (long long)blockIdx.x * length * dim;
   int t = threadIdx.x;
-  float largest = -INFINITY;
+  float largest = -3.402823466e+38f;
   for (int i = t; i < length; i += THREADS) {
     float score = 0.0f;
     for (int d = 0; d < dim; ++d) {

@@ -4,7 +4,7 @@ __global__ void softmax(const float* x, float* y, int columns) {
   const float* row = x + (long long)blockIdx.x * columns;
   float* out = y + (long long)blockIdx.x * columns;
   int t = threadIdx.x;
-  float largest = -INFINITY;
+  float largest = -3.402823466e+38f;
   for (int c = t; c < columns; c += THREADS) largest = fmaxf(largest, row[c]);
   parts[t] = largest;
   __syncthreads();
