@@ -136,11 +136,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         if self._inside:  # a part of a call
             return func(*args, **keywords)
         number = len(self.forms)
-        self.forms.append(self._form(name, args, keywords))
-        if number in self._keep:
-            self.kept[number] = self._live(func, args, keywords)
-        self._inside = True
+        self._inside = True  # Triton's kernels are seen while the mode sees what copies them, too
         try:
+            self.forms.append(self._form(name, args, keywords))
+            if number in self._keep:
+                self.kept[number] = self._live(func, args, keywords)
             with record_function(f"call {number}"):
                 returned = func(*args, **keywords)
         finally:

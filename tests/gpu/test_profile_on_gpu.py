@@ -45,7 +45,8 @@ def test_power_samples_are_on_the_clock_of_the_trace(tmp_path: Path, run: Path) 
     power = json.loads((out / "profile.json").read_text())["power"]
     assert power["error_us"] < 100
     assert 0 <= power["stamp_lag_us"] < 200_000
-    launches = [json.loads(one) for one in (out / "kernel_launch_params.jsonl").open()]
+    lines = (out / "kernel_launch_params.jsonl").read_text().splitlines()
+    launches = [json.loads(one) for one in lines]
     rows = (out / "power.csv").read_text().splitlines()[1:]
     times_us = [float(row.split(",")[0]) for row in rows]
     assert len(times_us) == power["samples"]
@@ -64,7 +65,7 @@ def test_an_export_makes_the_same_calls(
     assert same == calls != "0"
     assert main(["profile", file, "--out", str(again)]) == 0
     kernels = [
-        {json.loads(one)["name"] for one in (folder / "unique_kernels_compute.jsonl").open()}
-        for folder in (first, again)
+        {json.loads(one)["name"] for one in path.read_text().splitlines()}
+        for path in (folder / "unique_kernels_compute.jsonl" for folder in (first, again))
     ]
     assert kernels[0] == kernels[1]

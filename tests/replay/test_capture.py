@@ -159,6 +159,18 @@ def test_a_triton_kernel_is_launched_again_with_its_arguments(
     assert own.tolist() == value.tolist() == [2.0] * 4
 
 
+def test_keeping_a_triton_kernel_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", SimpleNamespace(JITFunction=Jit))
+
+    def model(given: Any) -> None:
+        Jit().run(given, grid=lambda _: (1,))
+        given.view(2, 2).sum()
+
+    model.named_parameters = model.named_buffers = list  # type: ignore[attr-defined]
+    forms = [record(model, torch.ones(4), keep=keep).forms for keep in ((), (0,), (0, 1, 2))]
+    assert forms[0] == forms[1] == forms[2]
+
+
 def test_triton_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Jit.run
     run_jit(torch.ones(4), monkeypatch)
