@@ -158,6 +158,48 @@ class TestWithPyTorch:
         assert main(["profile", str(tmp_path), "--gpu-device", "cpu", "--out", out]) == 2
         assert said in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("change", "weights", "said"),
+        [
+            ({"pad_token_id": 99}, "", "Padding_idx must be within num_embeddings"),
+            ({"vocab_size": "many"}, "", "'vocab_size': TypeError: Field 'vocab_size' expected"),
+            ({"num_attention_heads": 0}, "", "division or modulo by zero"),
+            ({"num_attention_heads": 5}, "", "not a multiple of the number of attention heads"),
+            ({"torch_dtype": "absent"}, "", "has no attribute 'absent'"),
+            ({"hidden_act": "absent"}, "", "KeyError: 'absent'"),
+            ({}, "model.safetensors", "header"),
+            ({}, "pytorch_model.bin", "Weights only load failed"),
+        ],
+    )
+    def test_a_model_that_cannot_be_loaded_gets_one_sentence(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        weights: str,
+        said: str,
+    ) -> None:
+        model = Path(folder_of(tmp_path / "model", "llama"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | change))
+        if weights:
+            (model / weights).write_bytes(b"no weights" * 10)
+        out = str(tmp_path / "run")
+        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith("gpuenergy: error: The model")
+        assert said in message
+
+    def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        model = Path(folder_of(tmp_path / "model", "llama"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
+        out = str(tmp_path / "run")
+        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 1
+        assert "do not fit into the memory of cpu" in capsys.readouterr().err
+
     def test_the_emulated_gpu_cannot_be_profiled(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
