@@ -10,7 +10,6 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
@@ -21,13 +20,20 @@ from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import dump
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.sampling import PowerSampler
 
 TRACE = "trace.json.gz"
+TRACES = (TRACE, "trace.json")
+"""Names under which a folder may have a trace; ours is the first."""
 PROFILE_JSON = "profile.json"
+SCHEMA_VERSION = 1
+
+_LARGEST_BYTES = 1 << 20
+_MOST_RANKS = 1 << 10
 
 _READS = 32
 """Of the host's clock at the beginning, and at the end."""
@@ -62,7 +68,7 @@ class ProfileRecord(Struct, frozen=True):
     transformers: str
     rank: int = 0
     ranks: int = 1
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
     runs: int = 1
     power: PowerAlignment | None = None
     export: str = ""
@@ -100,34 +106,58 @@ def read_profile(folder: Path) -> ProfileRecord:
         InputError: it has no profile, or a damaged one.
     """
     path = folder / PROFILE_JSON
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
-    except OSError:
+    if not is_file(path):
         if list_in(folder) is not None:
             raise InputError(
                 f"The folder {folder} has unique kernels and no {PROFILE_JSON}, without which the "
                 "model that made their calls cannot be run again: profile it with gpuenergy "
                 "profile MODEL, and replay that."
-            ) from None
+            )
         raise InputError(
             f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
             "written."
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        )
+    content = read_bytes(path, "profile", _LARGEST_BYTES)
+    try:
+        record = decode(content, ProfileRecord, "the profile")
+        _check(record)
+    except FormError as error:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
+    if record.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {record.schema_version}, but this release reads version "
+            f"{SCHEMA_VERSION}: use the release that wrote it, or profile again."
+        )
+    return record
+
+
+def _check(record: ProfileRecord) -> None:
+    if not 0 <= record.rank < record.ranks <= _MOST_RANKS:
+        raise FormError(f"it is of rank {record.rank} of {record.ranks}")
+    for name in ("prompt_tokens", "new_tokens", "batch"):
+        if (number := getattr(record, name)) < 0:
+            raise FormError(f"{name} is {number}")
 
 
 def rank_folders(folder: Path) -> list[Path]:
     """The folders of the ranks, where several share the model; none for a single GPU.
 
     Raises:
-        InputError: the folder's profile is damaged.
+        InputError: the folder's profile is damaged, or a rank's folder is missing.
     """
     found = list(takewhile(is_folder, (folder_of_rank(folder, rank) for rank in count())))
-    if found and is_file(folder / PROFILE_JSON):  # an earlier profile may have left some
-        ranks = read_profile(folder).ranks
-        return [folder_of_rank(folder, rank) for rank in range(ranks)] if ranks > 1 else []
-    return found
+    is_ranks_own = not found and any(is_file(folder / name) for name in TRACES)
+    if is_ranks_own or not is_file(folder / PROFILE_JSON):
+        return found
+    ranks = read_profile(folder).ranks
+    if ranks == 1:  # an earlier profile may have left some
+        return []
+    if len(found) < ranks:
+        raise InputError(
+            f"{folder} is the profile of a model on {ranks} GPUs, and has no folder "
+            f"{folder_of_rank(folder, len(found)).name}: profile again."
+        )
+    return found[:ranks]
 
 
 class Profiled(NamedTuple):

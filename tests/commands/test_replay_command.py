@@ -296,6 +296,28 @@ class TestRecordedFigures:
         assert emulated(recorded) == (2, None)
         assert sentence in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"schema_version": 99}, "has schema version 99, but this release reads version 1"),
+            ({"rank": 5}, "is damaged (it is of rank 5 of 1)"),
+            ({"ranks": 10**9}, "is damaged (it is of rank 0 of 1000000000)"),
+            ({"new_tokens": -5}, "is damaged (new_tokens is -5)"),
+            ({"model": None}, "is damaged (model is null"),
+        ],
+    )
+    def test_a_profile_that_cannot_be_ours_gives_one_sentence(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        sentence: str,
+    ) -> None:
+        path = recorded / "profile.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        assert emulated(recorded) == (2, None)
+        assert sentence in capsys.readouterr().err
+
     def test_a_step_that_was_not_profiled_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
