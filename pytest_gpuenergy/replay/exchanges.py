@@ -13,7 +13,6 @@ from pytest_gpuenergy.replay.launches import Launch
 from pytest_gpuenergy.replay.signature import category_of
 from pytest_gpuenergy.support.errors import InputError
 
-
 _MOST = 0.95
 
 
