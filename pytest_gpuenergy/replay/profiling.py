@@ -30,6 +30,8 @@ TRACE = "trace.json.gz"
 TRACES = (TRACE, "trace.json")
 """Names under which a folder may have a trace; ours is the first."""
 PROFILE_JSON = "profile.json"
+HOST = "cpu"
+"""The device of a profile of the host's operators."""
 SCHEMA_VERSION = 1
 
 _LARGEST_BYTES = 1 << 20
@@ -72,6 +74,16 @@ class ProfileRecord(Struct, frozen=True):
     runs: int = 1
     power: PowerAlignment | None = None
     export: str = ""
+
+    @property
+    def work(self) -> str:
+        """What a step's time and energy depend on, in words."""
+        return (
+            f"{self.model}, {self.weights} weights of seed {self.seed}, {self.dtype}, "
+            f"{self.attention} attention, {self.batch} prompts of {self.prompt_tokens} tokens, "
+            f"rank {self.rank} of {self.ranks}, PyTorch {self.torch}, "
+            f"transformers {self.transformers}"
+        )
 
     def steps(self, decode: int) -> tuple[int, ...]:
         """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.

@@ -92,6 +92,12 @@ def test_a_batch_that_is_no_number_is_refused(word: str, capsys: Any) -> None:
     assert "not a number above zero" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])
+def test_a_seed_that_pytorch_cannot_use_is_refused(word: str, capsys: Any) -> None:
+    assert main(["profile", "bloom-560m", "--out", "run", "--seed", word]) == 2
+    assert "is not a number from 0 to 2^63 - 1" in capsys.readouterr().err
+
+
 @pytest.mark.torch
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
@@ -199,6 +205,23 @@ class TestWithPyTorch:
         out = str(tmp_path / "run")
         assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 1
         assert "do not fit into the memory of cpu" in capsys.readouterr().err
+
+    def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").touch()
+        out = str(tmp_path / "file")
+        assert main(["profile", "absent/model", "--gpu-device", "cpu", "--out", out]) == 1
+        assert "file cannot be written" in capsys.readouterr().err
+
+    def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path: Path) -> None:
+        model = folder_of(tmp_path / "model", "bloom")
+        run = tmp_path / "run"
+        main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", str(run)])
+        before = (run / "unique_kernels_compute.jsonl").read_bytes()
+        (run / "unique_kernels_compute.jsonl").unlink()
+        assert main(["extract", str(run)]) == 0
+        assert (run / "unique_kernels_compute.jsonl").read_bytes() == before
 
     def test_the_emulated_gpu_cannot_be_profiled(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
