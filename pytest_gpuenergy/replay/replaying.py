@@ -139,13 +139,28 @@ class Replay:
 
         Measurements of fewer launches than are asked for now are made again.
         A line that a killed replay has not finished is left out.
+
+        Raises:
+            InputError: it was of another profile, or the folder has none.
         """
+        self._check_same_work(read_profile(self.folder))
         labels = {one.label for one in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             enough = sum(one.launches for one in found.trials) >= self.runs
             if same and enough and found.gpu_uuid == self.station.device.uuid:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
+
+    def _check_same_work(self, profile: ProfileRecord) -> None:
+        earlier = RunFolder(self.results).options
+        now = {"model": profile.model, "weights": profile.weights, "profile": profile.work}
+        for name, value in now.items():
+            if (was := earlier.get(name, value)) != value:  # older releases kept no "profile"
+                raise InputError(
+                    f"{self.results} has figures of another profile ({was}) than that of "
+                    f"{self.folder} now ({value}): move them away, or leave out --resume to "
+                    "replace them."
+                )
 
     def _all(self) -> tuple[Measurement, ...]:
         return tuple(one for group in self.measurements.values() for one in group.values())
@@ -158,6 +173,7 @@ class Replay:
             "runs": str(self.runs) if self.runs else "as needed",
             "model": profile.model,
             "weights": profile.weights,
+            "profile": profile.work,
         }
         if source not in ("", profile.model):
             options["export"] = source
