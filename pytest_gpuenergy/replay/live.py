@@ -40,7 +40,7 @@ from pytest_gpuenergy.replay.profiling import (
 )
 from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.replay.trace import read_trace
+from pytest_gpuenergy.replay.trace import read_trace, write_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support.errors import DeviceError
 
@@ -270,8 +270,8 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
                 functions[number // _PROFILED]()
         settle(device)
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
+        path = Path(folder) / "trace.json.gz"
+        write_trace(profiler, path)
         found = launches(read_trace(path))
     by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
     for one in found:

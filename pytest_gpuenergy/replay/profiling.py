@@ -18,6 +18,7 @@ from pytest_gpuenergy.replay.kernel_list import list_in
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerAlignment
 from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
+from pytest_gpuenergy.replay.trace import write_trace
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
@@ -209,7 +210,7 @@ def profile_program(
     Raises:
         InputError: it was exported for another prompt.
         DeviceError: the device's memory is too small.
-        OSError: a file cannot be written.
+        ReportError, OSError: a file cannot be written.
     """
     import torch
     from torch.profiler import record_function
@@ -240,7 +241,7 @@ def profile_program(
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
-    profiler.export_chrome_trace(str(folder / TRACE))
+    write_trace(profiler, folder / TRACE)
     weights = [one for module in program.modules.values() for one in module.parameters()]
     record = ProfileRecord(
         model=program.name,
