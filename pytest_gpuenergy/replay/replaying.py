@@ -37,9 +37,12 @@ from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.report.store import RunFolder
 from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.files import is_file, write_atomically
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.run_ids import new_run_id
 
 MEASUREMENTS_JSONL = "measurements.jsonl"
+OTHERS_JSONL = "measurements-others.jsonl"
 
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
@@ -80,6 +83,7 @@ class Replay:
     ranks: Ranks = ALONE
     missing: dict[str, str] = field(default_factory=dict)
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    others: list[Measurement] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -106,6 +110,7 @@ class Replay:
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
         run = self._run_info(profile, plan.source)
+        self._set_aside()
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.runs)
@@ -137,7 +142,8 @@ class Replay:
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
-        Measurements of fewer launches than are asked for now are made again.
+        Measurements of fewer launches than are asked for now are made again. What else there is
+        will be set aside.
         A line that a killed replay has not finished is left out.
 
         Raises:
@@ -148,8 +154,22 @@ class Replay:
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             enough = sum(one.launches for one in found.trials) >= self.runs
-            if same and enough and found.gpu_uuid == self.station.device.uuid:
+            if not same or found.gpu_uuid != self.station.device.uuid:
+                self.others.append(found)
+            elif enough:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
+
+    def _set_aside(self) -> None:
+        """Keep what an earlier replay has measured with another cache, limit or card."""
+        if not self.others:
+            return
+        path = self.results / OTHERS_JSONL
+        earlier = path.read_bytes() if is_file(path) else b""
+        lines = b"".join(encode(one) + b"\n" for one in self.others)
+        write_atomically(path, earlier + lines, durable=True)
+        self.announce(
+            f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
+        )
 
     def _check_same_work(self, profile: ProfileRecord) -> None:
         earlier = RunFolder(self.results).options

@@ -190,6 +190,17 @@ class TestRecordedFigures:
         assert told in capsys.readouterr().err
         assert path.read_bytes() == before
 
+    def test_resume_sets_aside_what_was_measured_under_other_limits(self, recorded: Path) -> None:
+        chosen = ("--kernels", "c229cf67f982a")
+        assert emulated(recorded, *chosen, "--powercap", "300W,700W")[0] == 0
+        path = recorded / "results-emulated/measurements.jsonl"
+        before = set(path.read_text().splitlines())
+        assert emulated(recorded, *chosen, "--powercap", "700W", "--resume")[0] == 0
+        kept = set(path.read_text().splitlines())
+        others = set(path.with_name("measurements-others.jsonl").read_text().splitlines())
+        assert {json.loads(line)["cap"] for line in others} == {"300W"}
+        assert kept | others == before
+
     def test_figures_of_another_cache_are_not_used(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
