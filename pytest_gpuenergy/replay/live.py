@@ -174,6 +174,8 @@ def _turns(
             missing[one.id] = "it was launched outside of PyTorch's operators"
         elif captured.differs(one):
             missing[one.id] = "the model makes another call in its place now"
+        elif not all(captured.kept[number].is_plain for number in one.turns):
+            missing[one.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
             own = [captured.kept[number] for number in one.turns]
             turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)

@@ -259,6 +259,8 @@ class TestWithPyTorch:
                 "failed on cpu ('k'): mend it",
             ),
             ("def compute(x):\n    return x", "{}:compute", "failed on cpu (compute() missing"),
+            ("def compute():\n    exit(3)", "{}:compute", "(it ends the process with 3): mend it"),
+            ("exit(3)", "{}:compute", "cannot be imported (SystemExit: 3)"),
         ],
     )
     def test_a_function_that_cannot_be_called_gets_one_sentence(
