@@ -60,13 +60,19 @@ def load(path: Path) -> ReplayReport:
     """The report in a file.
 
     Raises:
-        InputError: it is none.
+        InputError: it is none, or one of another version.
     """
     content = read_bytes(path, "report", _LARGEST_BYTES)
     try:
-        return decode(content, ReplayReport)
+        report = decode(content, ReplayReport)
     except FormError as error:
         raise InputError(f"{path} is no gpu_energy_report.json ({error}).") from None
+    if report.schema_version != 1:
+        raise InputError(
+            f"{path} has schema version {report.schema_version}, but this release reads version 1: "
+            "use the release that wrote it."
+        )
+    return report
 
 
 def steps_of(report: ReplayReport) -> Iterator[Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,8 @@ from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.profile_run import ProfileRun
+
+_MOST_SEED = 1 << 63
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -70,7 +72,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         help="Implementation of the attention (default: auto, which transformers chooses)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, help="Of tokens and random weights (default: 0)"
+        "--seed", metavar="N", type=_seed, help="Of tokens and random weights (default: 0)"
     )
     parser.add_argument(
         "--gpu-device",
@@ -103,9 +105,11 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.profile_run import profiled
     from pytest_gpuenergy.replay.programs import check_packages
     from pytest_gpuenergy.replay.ranks import is_rank, run_ranks
+    from pytest_gpuenergy.report.views import check_writable
 
     _check(arguments)
     check_packages(arguments.model)
+    check_writable(arguments.out, folder=True)
     if arguments.tp > 1 and not is_rank():
         return run_ranks(arguments.command_line, arguments.tp, arguments.out)
     with ExitStack() as stack:
@@ -174,3 +178,13 @@ def _print(arguments: Namespace, found: ProfileRun) -> None:
             "operators are those of the model"
         )
     print_lines(lines)
+
+
+def _seed(text: str) -> int:
+    try:
+        found = int(text)
+    except ValueError:
+        found = _MOST_SEED
+    if not 0 <= found < _MOST_SEED:
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to 2^63 - 1")
+    return found

@@ -20,6 +20,7 @@ from pytest_gpuenergy.replay.extraction import Extraction, extract
 from pytest_gpuenergy.replay.models import load_program
 from pytest_gpuenergy.replay.power import write_power
 from pytest_gpuenergy.replay.profiling import (
+    HOST,
     Profiled,
     ProfileRecord,
     profile_program,
@@ -38,8 +39,6 @@ from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.exporting import Exported
-
-_HOST = "cpu"
 
 
 class ProfileRun(NamedTuple):
@@ -65,7 +64,7 @@ def profiled(arguments: Namespace, stack: ExitStack) -> ProfileRun:
     """
     tp, ranks, folder = arguments.tp, ALONE, arguments.out
     device, sampler = arguments.gpu_device, None
-    if device != _HOST:
+    if device != HOST:
         device, station = torch_device(device, stack, rank_of_process(tp), tp)
         sampler = PowerSampler(station.device)
     if tp > 1:
@@ -82,7 +81,7 @@ def profiled(arguments: Namespace, stack: ExitStack) -> ProfileRun:
     prompt = _prompt(program.prompt, arguments)
     with sampler or nullcontext():
         done = profile_program(program, prompt, folder, device, arguments.runs, sampler, ranks)
-    record, found = done.record, extract(folder, host=device == _HOST)
+    record, found = done.record, extract(folder, host=device == HOST)
     if sampler is not None:
         record, found = _with_power(sampler, done, found, folder)
     write_results(found, folder, record.model)
@@ -90,7 +89,7 @@ def profiled(arguments: Namespace, stack: ExitStack) -> ProfileRun:
     ranks.gathered(None)  # all have written
     if tp > 1 and ranks.rank == 0:
         write_profile(record, arguments.out)
-        found = extract(arguments.out, host=device == _HOST)
+        found = extract(arguments.out, host=device == HOST)
         write_results(found, arguments.out, record.model)
     exported = None
     if arguments.export is not None:

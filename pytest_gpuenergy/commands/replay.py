@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError, Namespace
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +77,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
     parser.add_argument(
         "--kernels",
         metavar="LIST",
-        default="",
+        type=_names,
         help="Ids of the calls or kernels to replay, separated by commas (default: all)",
     )
     parser.add_argument(
@@ -116,7 +118,7 @@ def run(arguments: Namespace) -> int:
     )
     from pytest_gpuenergy.report.html import write_html
     from pytest_gpuenergy.report.store import Report
-    from pytest_gpuenergy.report.views import write_view
+    from pytest_gpuenergy.report.views import check_writable, write_view
     from pytest_gpuenergy.support.errors import InputError
     from pytest_gpuenergy.support.json_output import plain
 
@@ -138,6 +140,8 @@ def run(arguments: Namespace) -> int:
             "--runs is for models on one GPU, since several launch what they exchange equally "
             "often: leave it out."
         )
+    if arguments.html is not None:
+        check_writable(arguments.html, folder=False)
     if ranks == 1:
         reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
     elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other
@@ -191,6 +195,7 @@ def _replayed(
     from pytest_gpuenergy.replay.replaying import Replay
 
     with ExitStack() as stack:
+        stack.enter_context(_alone_in(folder))
         device = stack.enter_context(open_device(word[0], index=word[1]))
         ranks = ALONE
         if count > 1:
@@ -218,7 +223,7 @@ def _replayed(
             planner,
             arguments.cache,
             arguments.step,
-            [name.strip() for name in arguments.kernels.split(",") if name.strip()],
+            arguments.kernels or (),
             setpoints,
             str(arguments.folder.name / own),
             arguments.runs,
@@ -228,6 +233,35 @@ def _replayed(
         if arguments.resume:
             replay.resume()
         return ranks.gathered(replay.run())
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Refuse to replay what another process replays, whose figures would be lost.
+
+    Raises:
+        InputError: another process does.
+        OSError: the folder cannot be read.
+    """
+    from pytest_gpuenergy.support.errors import InputError
+    from pytest_gpuenergy.support.files import lock
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not lock(descriptor, wait=False):
+            raise InputError(
+                f"Another process is replaying {folder}: wait for it to end, or replay a copy."
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _names(text: str) -> list[str]:
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ArgumentTypeError(f"{text!r} names no kernel")
+    return found
 
 
 def _seconds(text: str) -> float:

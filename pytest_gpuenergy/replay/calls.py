@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +16,24 @@ from pytest_gpuenergy.replay.launches import Launch, Sizes
 from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.replay.unique import identity
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support.files import is_file, write_atomically
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    convert,
+    decode,
+    read_bytes,
+    shown,
+    typed,
+)
 from pytest_gpuenergy.support.json_output import encode
 
 CALLS_JSONL = "operator_calls.jsonl"
 OUTSIDE = "none"
 """The operator of what was launched outside of any."""
+
+_LARGEST_BYTES = 1 << 30
+_MOST_NUMBERS = 1 << 50
+"""In a tensor; no device has room for them."""
 
 
 class CallForm(Struct, frozen=True):
@@ -147,24 +160,49 @@ def read_calls(folder: Path) -> list[UniqueCall]:
         InputError: the file is missing or damaged.
     """
     path = folder / CALLS_JSONL
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
+    if not is_file(path):
         raise InputError(
             f"The folder {folder} has no {CALLS_JSONL}: write it with gpuenergy profile MODEL "
             f"--out {folder}."
-        ) from None
-    found = []
+        )
+    found: dict[str, UniqueCall] = {}
+    lines = read_bytes(path, "list of calls", _LARGEST_BYTES).splitlines()
     for number, line in enumerate(lines, 1):
         try:
-            found.append(msgspec.json.decode(line, type=UniqueCall))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            call = decode(line, UniqueCall, "the call")
+            _check(call)
+            if call.id in found:
+                raise FormError("another line has the same id")
+        except FormError as error:
             raise InputError(
                 f"Line {number} of {path} is not a call ({error}): profile again."
             ) from None
+        found[call.id] = call
     if not found:
         raise InputError(f"{path} has no calls: profile again.")
-    return found
+    return list(found.values())
+
+
+def _check(call: UniqueCall) -> None:
+    if call.calls < 1 or call.total_us < 0:
+        raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
+    for steps in (call.steps, call.steps_in_layers):
+        if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
+            raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
+    _check_arguments(call.arguments)
+
+
+def _check_arguments(value: Any) -> None:
+    if isinstance(value, list):
+        for one in value:
+            _check_arguments(one)
+    elif isinstance(value, dict) and {"shape", "dtype"} <= value.keys():
+        shape = convert(value["shape"], list[int], "a shape")
+        typed(value["dtype"], str, "a type")
+        if any(extent < 0 for extent in shape) or math.prod(shape) >= _MOST_NUMBERS:
+            raise FormError(f"a tensor has the shape {shown(shape)}")
+    elif isinstance(value, dict):
+        _check_arguments(list(value.values()))
 
 
 def _launch_form(one: Launch) -> LaunchForm:

@@ -47,8 +47,14 @@ class LiveCall:
 
     @property
     def tensors(self) -> list[Any]:
-        """Those among its arguments."""
+        """Those among its arguments, if it `is_plain`."""
         return _tensors((self.arguments, self.keywords))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of these can be copied as they lie in memory."""
+        flat, _ = tree_flatten((self.arguments, self.keywords))
+        return all(_is_plain(one) for one in flat if isinstance(one, torch.Tensor))
 
     def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
         """This call with other tensors in place of its own, in the same order."""
@@ -163,7 +169,9 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
         def own(tensor: Any) -> Any:
-            return tensor if _storage(tensor) in self._names else copy_of(tensor)
+            if _storage(tensor) in self._names:
+                return tensor
+            return copy_of(tensor) if _is_plain(tensor) else tensor.clone()
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self._names))
@@ -190,6 +198,14 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
 
 def describe(value: Any) -> Any:
     """An argument as JSON can hold it; see `CallForm`."""
+    if isinstance(value, torch.Tensor) and not _is_plain(value):
+        parts = value.unbind() if value.is_nested else [value]
+        return {
+            "layout": "nested" if value.is_nested else str(value.layout).removeprefix("torch."),
+            "sizes": [list(one.shape) for one in parts],
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": value.device.type,
+        }
     if isinstance(value, torch.Tensor):
         return {
             "shape": list(value.shape),
@@ -225,14 +241,22 @@ def _alignment(tensor: Any) -> int:
     return next(size for size in (16, 8, 4, 2, 1) if address % size == 0)
 
 
+def _is_plain(tensor: Any) -> bool:
+    """Whether strides tell where its elements lie; not those of sparse or nested tensors."""
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+
+
 def _storage(tensor: Any) -> int:
+    """Its address; 0 without one."""
+    if not _is_plain(tensor):
+        return 0
     address: int = tensor.untyped_storage().data_ptr()
     return address
 
 
 def _tensors(tree: Any) -> list[Any]:
     flat, _ = tree_flatten(tree)
-    return [one for one in flat if isinstance(one, torch.Tensor)]
+    return [one for one in flat if isinstance(one, torch.Tensor) and _is_plain(one)]
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:

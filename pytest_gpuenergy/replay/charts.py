@@ -19,6 +19,7 @@ MOST_LAUNCHES = 20_000
 
 _ACROSS = 1100
 _LANE = 46
+_TALLEST = 8000
 _POWER = 160
 _COLOUR = {
     "field": "category",
@@ -37,7 +38,7 @@ def gantt(found: Extraction) -> Spec:
     lanes = len({row["lane"] for row in rows})
     return {
         "width": _ACROSS,
-        "height": max(90, _LANE * lanes),
+        "height": min(max(90, _LANE * lanes), _TALLEST),
         "data": {"values": rows},
         "params": [
             {"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}

@@ -12,7 +12,7 @@ from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.kernel_list import UNIQUE_JSONL, list_in, read_list
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
-from pytest_gpuenergy.replay.profiling import rank_folders
+from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_folders, read_profile
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
@@ -28,7 +28,6 @@ LAUNCHES_CSV = "kernel_launch_params.csv"
 SIGNATURES_JSON = "kernel_signatures.json"
 EXCHANGES_JSON = "exchanges.json"
 
-_TRACES = ("trace.json.gz", "trace.json")
 _COLUMNS = (
     *("kernel", "name", "work", "operator", "dispatched", "phase", "run", "step"),
     *("layer", "call", "begin_us"),
@@ -125,13 +124,13 @@ def source_in(folder: Path) -> Path:
     Raises:
         InputError: it has neither.
     """
-    for name in _TRACES:
+    for name in TRACES:
         if is_file(folder / name):
             return folder / name
     if (found := list_in(folder)) is not None:
         return found
     raise InputError(
-        f"The folder {folder} has no {_TRACES[0]} and no {UNIQUE_JSONL}: name a folder of "
+        f"The folder {folder} has no {TRACES[0]} and no {UNIQUE_JSONL}: name a folder of "
         "gpuenergy profile, or a trace."
     )
 
@@ -149,11 +148,16 @@ def extract(source: Path, *, host: bool = False) -> Extraction:
     """
     if not is_folder(source):
         return _extract(source, host=host)
+    host = host or _was_profiled_on_host(source)
     if ranks := rank_folders(source):
         return _of_ranks([_read(source_in(folder), host=host) for folder in ranks], host=host)
     found = _extract(source_in(source), host=host)
     curve = source / POWER_CSV
     return replace(found, power=read_power(curve)) if is_file(curve) else found
+
+
+def _was_profiled_on_host(folder: Path) -> bool:
+    return is_file(folder / PROFILE_JSON) and read_profile(folder).device == HOST
 
 
 def _extract(path: Path, *, host: bool) -> Extraction:

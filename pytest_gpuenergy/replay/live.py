@@ -40,7 +40,7 @@ from pytest_gpuenergy.replay.profiling import (
 )
 from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.replay.trace import read_trace
+from pytest_gpuenergy.replay.trace import read_trace, write_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support.errors import DeviceError
 
@@ -174,6 +174,8 @@ def _turns(
             missing[one.id] = "it was launched outside of PyTorch's operators"
         elif captured.differs(one):
             missing[one.id] = "the model makes another call in its place now"
+        elif not all(captured.kept[number].is_plain for number in one.turns):
+            missing[one.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
             own = [captured.kept[number] for number in one.turns]
             turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)
@@ -270,8 +272,8 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
                 functions[number // _PROFILED]()
         settle(device)
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
+        path = Path(folder) / "trace.json.gz"
+        write_trace(profiler, path)
         found = launches(read_trace(path))
     by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
     for one in found:

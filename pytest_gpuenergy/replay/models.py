@@ -20,7 +20,7 @@ from pytest_gpuenergy.replay.programs import (
     random_tokens,
 )
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder
 
 _BLOOM_560M = {
@@ -195,19 +195,28 @@ def load_model(
             from pytest_gpuenergy.replay.sharding import shard
 
             shard(model, name, ranks.rank, ranks.count)
-    except torch.OutOfMemoryError:
-        raise DeviceError(
-            f"The weights of {name} in {dtype} do not fit into the memory of {device}: choose a "
-            "smaller model."
-        ) from None
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    except GpuEnergyError:
+        raise
+    except Exception as error:  # a configuration may raise anything
+        if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error):
+            raise DeviceError(
+                f"The weights of {name} in {dtype} do not fit into the memory of {device}: choose "
+                "a smaller model."
+            ) from None
         raise InputError(
-            f"The model {name!r} cannot be loaded ({reason}): give {', '.join(BUILT_IN)}, a folder "
-            "with a model, a name on the hub, module:function, or an exported file."
+            f"The model {name!r} cannot be loaded ({_reason(error)}): give {', '.join(BUILT_IN)}, "
+            "a folder with a model, a name on the hub, module:function, or an exported file."
         ) from None
     used = str(getattr(model.config, "_attn_implementation", attention))
     return LanguageModel(model, name, "checkpoint" if weights == "checkpoint" else "random", used)
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error, with the line that follows a heading; its type at least."""
+    first, *others = str(error).strip().splitlines() or [""]
+    heading = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
+    reason = heading.partition(". ")[0].rstrip(".")
+    return reason if " " in reason else f"{type(error).__name__}: {reason}".removesuffix(": ")
 
 
 def _is_cached(hub: str) -> bool:

@@ -10,7 +10,6 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.calls import CallForm
@@ -19,15 +18,25 @@ from pytest_gpuenergy.replay.kernel_list import list_in
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerAlignment
 from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
+from pytest_gpuenergy.replay.trace import write_trace
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
+from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import dump
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.sampling import PowerSampler
 
 TRACE = "trace.json.gz"
+TRACES = (TRACE, "trace.json")
+"""Names under which a folder may have a trace; ours is the first."""
 PROFILE_JSON = "profile.json"
+HOST = "cpu"
+"""The device of a profile of the host's operators."""
+SCHEMA_VERSION = 1
+
+_LARGEST_BYTES = 1 << 20
+_MOST_RANKS = 1 << 10
 
 _READS = 32
 """Of the host's clock at the beginning, and at the end."""
@@ -62,10 +71,20 @@ class ProfileRecord(Struct, frozen=True):
     transformers: str
     rank: int = 0
     ranks: int = 1
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
     runs: int = 1
     power: PowerAlignment | None = None
     export: str = ""
+
+    @property
+    def work(self) -> str:
+        """What a step's time and energy depend on, in words."""
+        return (
+            f"{self.model}, {self.weights} weights of seed {self.seed}, {self.dtype}, "
+            f"{self.attention} attention, {self.batch} prompts of {self.prompt_tokens} tokens, "
+            f"rank {self.rank} of {self.ranks}, PyTorch {self.torch}, "
+            f"transformers {self.transformers}"
+        )
 
     def steps(self, decode: int) -> tuple[int, ...]:
         """The prefill, which is 0, and the decode step ``decode``, if any has been profiled.
@@ -100,34 +119,58 @@ def read_profile(folder: Path) -> ProfileRecord:
         InputError: it has no profile, or a damaged one.
     """
     path = folder / PROFILE_JSON
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
-    except OSError:
+    if not is_file(path):
         if list_in(folder) is not None:
             raise InputError(
                 f"The folder {folder} has unique kernels and no {PROFILE_JSON}, without which the "
                 "model that made their calls cannot be run again: profile it with gpuenergy "
                 "profile MODEL, and replay that."
-            ) from None
+            )
         raise InputError(
             f"The folder {folder} has no {PROFILE_JSON}: name one that gpuenergy profile has "
             "written."
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        )
+    content = read_bytes(path, "profile", _LARGEST_BYTES)
+    try:
+        record = decode(content, ProfileRecord, "the profile")
+        _check(record)
+    except FormError as error:
         raise InputError(f"{path} is damaged ({error}): profile again.") from None
+    if record.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {record.schema_version}, but this release reads version "
+            f"{SCHEMA_VERSION}: use the release that wrote it, or profile again."
+        )
+    return record
+
+
+def _check(record: ProfileRecord) -> None:
+    if not 0 <= record.rank < record.ranks <= _MOST_RANKS:
+        raise FormError(f"it is of rank {record.rank} of {record.ranks}")
+    for name in ("prompt_tokens", "new_tokens", "batch"):
+        if (number := getattr(record, name)) < 0:
+            raise FormError(f"{name} is {number}")
 
 
 def rank_folders(folder: Path) -> list[Path]:
     """The folders of the ranks, where several share the model; none for a single GPU.
 
     Raises:
-        InputError: the folder's profile is damaged.
+        InputError: the folder's profile is damaged, or a rank's folder is missing.
     """
     found = list(takewhile(is_folder, (folder_of_rank(folder, rank) for rank in count())))
-    if found and is_file(folder / PROFILE_JSON):  # an earlier profile may have left some
-        ranks = read_profile(folder).ranks
-        return [folder_of_rank(folder, rank) for rank in range(ranks)] if ranks > 1 else []
-    return found
+    is_ranks_own = not found and any(is_file(folder / name) for name in TRACES)
+    if is_ranks_own or not is_file(folder / PROFILE_JSON):
+        return found
+    ranks = read_profile(folder).ranks
+    if ranks == 1:  # an earlier profile may have left some
+        return []
+    if len(found) < ranks:
+        raise InputError(
+            f"{folder} is the profile of a model on {ranks} GPUs, and has no folder "
+            f"{folder_of_rank(folder, len(found)).name}: profile again."
+        )
+    return found[:ranks]
 
 
 class Profiled(NamedTuple):
@@ -167,7 +210,7 @@ def profile_program(
     Raises:
         InputError: it was exported for another prompt.
         DeviceError: the device's memory is too small.
-        OSError: a file cannot be written.
+        ReportError, OSError: a file cannot be written.
     """
     import torch
     from torch.profiler import record_function
@@ -198,7 +241,7 @@ def profile_program(
     except Exception as error:  # a function may raise anything
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
-    profiler.export_chrome_trace(str(folder / TRACE))
+    write_trace(profiler, folder / TRACE)
     weights = [one for module in program.modules.values() for one in module.parameters()]
     record = ProfileRecord(
         model=program.name,

@@ -124,7 +124,10 @@ class FunctionProgram:
         from torch.profiler import record_function
 
         with record_function("step 0"):
-            self.function()
+            try:
+                self.function()
+            except SystemExit as stop:
+                raise RuntimeError(f"it ends the process with {stop.code!r}") from None
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:  # noqa: ARG002
         """The function."""
@@ -242,7 +245,7 @@ def load_function(name: str) -> FunctionProgram:
         sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a module may raise anything
+    except (Exception, SystemExit) as error:  # a module may raise anything
         raise InputError(
             f"The module {module_name} cannot be imported ({type(error).__name__}: {error}): mend "
             "it, or run where it can be found."

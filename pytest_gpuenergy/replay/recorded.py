@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
 from pytest_gpuenergy.engine.replayable import Replayable
+from pytest_gpuenergy.record.checks import check
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import (
@@ -40,9 +39,12 @@ from pytest_gpuenergy.replay.plan import (
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.json_input import FormError, decode, shown
 
 RECORDED = "results/measurements.jsonl"
 
+_DIGITS = 3
+"""That the size of a number may have."""
 _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 128}
 
 
@@ -90,12 +92,14 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
 
 
 def read_measurements(path: Path) -> Iterator[Measurement]:
-    """Those in the lines of a file, if it is there; lines that are not whole are left out."""
+    """Those in the lines of a file, if it is there; lines that cannot be ones are left out."""
     for line in path.read_bytes().splitlines() if is_file(path) else ():
         try:
-            yield msgspec.json.decode(line, type=Measurement)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            found = decode(line, Measurement)
+            check(found)
+        except FormError:
             continue
+        yield found
 
 
 class _Player:
@@ -117,14 +121,12 @@ class _Player:
         """One call; what its turns read together does not stay in the L2 cache if it is larger."""
         play = self._play(call.id, self._dram_bytes(call), len(call.launches))
         found = self._recorded[call.id]
-        turns = int(found.workload.parameters["turns"])
+        turns = _number(found, "turns")
         return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """One call, with as many gaps as have been recorded."""
-        gaps, turns = (
-            int(self._recorded[key].workload.parameters[name]) for name in ("gaps", "turns")
-        )
+        gaps, turns = (_number(self._recorded[key], name) for name in ("gaps", "turns"))
         play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
         return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
 
@@ -183,7 +185,17 @@ def _bits(dtype: str) -> int:
         if name.startswith(prefix):
             return bits
     digits = "".join(filter(str.isdigit, name))
-    return int(digits) if digits else 0
+    return int(digits[:_DIGITS]) if digits else 0
+
+
+def _number(found: Measurement, name: str) -> int:
+    number = found.workload.parameters.get(name)
+    if not isinstance(number, int) or number < 1:
+        raise InputError(
+            f"The figures of {key_of(found)} were recorded with {name} of {shown(number)}, which "
+            "is no number above zero: run gpuenergy replay on a real GPU again."
+        )
+    return number
 
 
 def _cache(found: Measurement) -> object:

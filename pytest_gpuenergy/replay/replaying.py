@@ -37,9 +37,12 @@ from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.report.store import RunFolder
 from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.files import is_file, write_atomically
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.run_ids import new_run_id
 
 MEASUREMENTS_JSONL = "measurements.jsonl"
+OTHERS_JSONL = "measurements-others.jsonl"
 
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
@@ -80,6 +83,7 @@ class Replay:
     ranks: Ranks = ALONE
     missing: dict[str, str] = field(default_factory=dict)
     measurements: dict[str, dict[str, Measurement]] = field(default_factory=dict)
+    others: list[Measurement] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -106,6 +110,7 @@ class Replay:
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
         run = self._run_info(profile, plan.source)
+        self._set_aside()
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.runs)
@@ -137,15 +142,45 @@ class Replay:
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
-        Measurements of fewer launches than are asked for now are made again.
+        Measurements of fewer launches than are asked for now are made again. What else there is
+        will be set aside.
         A line that a killed replay has not finished is left out.
+
+        Raises:
+            InputError: it was of another profile, or the folder has none.
         """
+        self._check_same_work(read_profile(self.folder))
         labels = {one.label for one in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
             enough = sum(one.launches for one in found.trials) >= self.runs
-            if same and enough and found.gpu_uuid == self.station.device.uuid:
+            if not same or found.gpu_uuid != self.station.device.uuid:
+                self.others.append(found)
+            elif enough:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
+
+    def _set_aside(self) -> None:
+        """Keep what an earlier replay has measured with another cache, limit or card."""
+        if not self.others:
+            return
+        path = self.results / OTHERS_JSONL
+        earlier = path.read_bytes() if is_file(path) else b""
+        lines = b"".join(encode(one) + b"\n" for one in self.others)
+        write_atomically(path, earlier + lines, durable=True)
+        self.announce(
+            f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
+        )
+
+    def _check_same_work(self, profile: ProfileRecord) -> None:
+        earlier = RunFolder(self.results).options
+        now = {"model": profile.model, "weights": profile.weights, "profile": profile.work}
+        for name, value in now.items():
+            if (was := earlier.get(name, value)) != value:  # older releases kept no "profile"
+                raise InputError(
+                    f"{self.results} has figures of another profile ({was}) than that of "
+                    f"{self.folder} now ({value}): move them away, or leave out --resume to "
+                    "replace them."
+                )
 
     def _all(self) -> tuple[Measurement, ...]:
         return tuple(one for group in self.measurements.values() for one in group.values())
@@ -158,6 +193,7 @@ class Replay:
             "runs": str(self.runs) if self.runs else "as needed",
             "model": profile.model,
             "weights": profile.weights,
+            "profile": profile.work,
         }
         if source not in ("", profile.model):
             options["export"] = source

@@ -1,17 +1,22 @@
-"""Reads the traces of PyTorch's profiler: JSON events in Chrome's format, as Kineto writes them."""
+"""Reads and writes traces of PyTorch's profiler: JSON events in Chrome's format, as Kineto does."""
 
 from __future__ import annotations
 
+import gzip
+import shutil
 from collections.abc import Hashable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct, field
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.files import is_file, written_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked
 
 _LARGEST_BYTES = 1 << 31
+_TAIL_BYTES = 64
 _LONGEST_US = 1e17
 """Microseconds of three thousand years."""
 
@@ -101,3 +106,38 @@ def read_trace(path: Path) -> list[Event]:
                 "of a clock: write the trace again."
             )
     return sorted(lasting, key=lambda one: (one.ts, -one.dur))
+
+
+def write_trace(profiler: Any, path: Path) -> None:
+    """Write what a profiler has recorded, compressed: completely or not at all.
+
+    Args:
+        profiler: PyTorch's, which only logs that it could not write.
+        path: of the file, which ends in ``.gz``.
+
+    Raises:
+        ReportError, OSError: it cannot be written.
+    """
+    with TemporaryDirectory(prefix=".gpuenergy-", dir=path.parent) as folder:
+        draft = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(draft))
+        if not _is_whole(draft):
+            raise ReportError(
+                f"PyTorch could not write the whole trace to {path.parent}: make room there, and "
+                "try again."
+            )
+        with (
+            written_atomically(path) as file,
+            gzip.GzipFile(fileobj=file, mode="wb") as packed,
+            draft.open("rb") as plain,
+        ):
+            shutil.copyfileobj(plain, packed)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the last character is that of a JSON object."""
+    if not is_file(path):
+        return False
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return stream.read().rstrip().endswith(b"}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.terminal import without_controls
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -24,7 +25,7 @@ def draw(specification: Mapping[str, Any], path: Path) -> None:
         import vl_convert
     except ImportError:
         raise InputError("A plot needs vl-convert: pip install vl-convert-python.") from None
-    whole = {"$schema": SCHEMA, **specification}
+    whole = {"$schema": SCHEMA, **_drawable(specification)}
     try:
         if path.suffix == ".svg":
             path.write_text(vl_convert.vegalite_to_svg(whole))
@@ -32,3 +33,12 @@ def draw(specification: Mapping[str, Any], path: Path) -> None:
             path.write_bytes(vl_convert.vegalite_to_png(whole, scale=2))
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def _drawable(value: Any) -> Any:
+    """``value`` without characters that SVG does not allow, which names in a trace may have."""
+    if isinstance(value, str):
+        return without_controls(value)
+    if isinstance(value, Mapping):
+        return {key: _drawable(one) for key, one in value.items()}
+    return [_drawable(one) for one in value] if isinstance(value, list) else value

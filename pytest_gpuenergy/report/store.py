@@ -91,6 +91,15 @@ class RunFolder:
                 write_atomically(self.path / _LINES, lines)
             write_atomically(self.path / _RUN, dump(_RunFile(run)))
 
+    @property
+    def options(self) -> dict[str, str]:
+        """Of the run; none if the folder is not a run's."""
+        path = self.path / _RUN
+        try:
+            return _read(path, read_text(path), _RunFile).run.options
+        except ReportInputError:
+            return {}
+
     def append(self, measurement: Measurement) -> None:
         """Append one measurement; it is on disk when this returns.
 

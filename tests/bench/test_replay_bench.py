@@ -74,7 +74,8 @@ def test_each_is_a_workload_of_its_own_in_the_report(folder: pytest.Pytester) ->
 
 
 def test_a_model_on_several_gpus_is_for_the_command(folder: pytest.Pytester) -> None:
-    copy_bloom(folder.path / "bloom/rank0")
+    for rank in (0, 1):
+        copy_bloom(folder.path / f"bloom/rank{rank}")
     path = folder.path / "bloom/profile.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "ranks": 2}))
     result = folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from profiler_traces import GEMM, lasting, launch, layer, write
+from profiler_traces import GEMM, lasting, launch, layer, operator, write
 
 from pytest_gpuenergy.cli import main
 
@@ -191,6 +191,15 @@ class TestKernelList:
     ) -> None:
         assert main(["replay", str(run)]) == 2
         assert "has unique kernels and no profile.json, without" in capsys.readouterr().err
+
+
+def test_names_that_no_picture_may_have_are_drawn_with_blanks(tmp_path: Path) -> None:
+    name = "kernel\x1b[31m\x07\ud800"
+    trace = write(
+        tmp_path / "trace.json", [operator("aten::\x00mm", 0, 30), *launch(name, 1, 2, 1)]
+    )
+    assert main(["extract", str(trace), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/gantt.png").is_file()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,15 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.harness import Harness
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+SPARSE_PRODUCT = """
+import torch
+
+sparse, dense = torch.eye(8).to_sparse(), torch.ones(8, 8)
+
+
+def compute():
+    return torch.sparse.mm(sparse, dense) + dense
+"""
 TWO_PRODUCTS = """
 import torch
 
@@ -290,6 +299,20 @@ class TestWithPyTorch:
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
         assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])
+
+    def test_calls_with_sparse_tensors_count_as_missing(
+        self, tmp_path: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "sparse_products.py").write_text(SPARSE_PRODUCT)
+        monkeypatch.syspath_prepend(tmp_path)
+        name, run = "sparse_products:compute", tmp_path / "run"
+        assert main(["profile", name, "--gpu-device", "cpu", "--out", str(run)]) == 0
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        (missing,) = report["missing"].keys() - {"step0-layers"}
+        assert report["missing"][missing].startswith("tensors that are sparse")
+        assert missing not in measured
+        assert all(0.0 < one["coverage"] < 1.0 for one in report["accounts"])
 
     def test_a_function_needs_no_transformers(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

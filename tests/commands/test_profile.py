@@ -92,6 +92,12 @@ def test_a_batch_that_is_no_number_is_refused(word: str, capsys: Any) -> None:
     assert "not a number above zero" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])
+def test_a_seed_that_pytorch_cannot_use_is_refused(word: str, capsys: Any) -> None:
+    assert main(["profile", "bloom-560m", "--out", "run", "--seed", word]) == 2
+    assert "is not a number from 0 to 2^63 - 1" in capsys.readouterr().err
+
+
 @pytest.mark.torch
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
@@ -158,6 +164,65 @@ class TestWithPyTorch:
         assert main(["profile", str(tmp_path), "--gpu-device", "cpu", "--out", out]) == 2
         assert said in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        ("change", "weights", "said"),
+        [
+            ({"pad_token_id": 99}, "", "Padding_idx must be within num_embeddings"),
+            ({"vocab_size": "many"}, "", "'vocab_size': TypeError: Field 'vocab_size' expected"),
+            ({"num_attention_heads": 0}, "", "division or modulo by zero"),
+            ({"num_attention_heads": 5}, "", "not a multiple of the number of attention heads"),
+            ({"torch_dtype": "absent"}, "", "has no attribute 'absent'"),
+            ({"hidden_act": "absent"}, "", "KeyError: 'absent'"),
+            ({}, "model.safetensors", "header"),
+            ({}, "pytorch_model.bin", "Weights only load failed"),
+        ],
+    )
+    def test_a_model_that_cannot_be_loaded_gets_one_sentence(
+        self,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        weights: str,
+        said: str,
+    ) -> None:
+        model = Path(folder_of(tmp_path / "model", "llama"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | change))
+        if weights:
+            (model / weights).write_bytes(b"no weights" * 10)
+        out = str(tmp_path / "run")
+        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith("gpuenergy: error: The model")
+        assert said in message
+
+    def test_weights_that_do_not_fit_into_the_hosts_memory_get_one_sentence(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        model = Path(folder_of(tmp_path / "model", "llama"))
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"vocab_size": 10**12}))
+        out = str(tmp_path / "run")
+        assert main(["profile", str(model), "--gpu-device", "cpu", "--out", out]) == 1
+        assert "do not fit into the memory of cpu" in capsys.readouterr().err
+
+    def test_a_folder_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "file").touch()
+        out = str(tmp_path / "file")
+        assert main(["profile", "absent/model", "--gpu-device", "cpu", "--out", out]) == 1
+        assert "file cannot be written" in capsys.readouterr().err
+
+    def test_the_profile_of_the_host_can_be_extracted_again(self, tmp_path: Path) -> None:
+        model = folder_of(tmp_path / "model", "bloom")
+        run = tmp_path / "run"
+        main(["profile", model, *SMALL, "--gpu-device", "cpu", "--out", str(run)])
+        before = (run / "unique_kernels_compute.jsonl").read_bytes()
+        (run / "unique_kernels_compute.jsonl").unlink()
+        assert main(["extract", str(run)]) == 0
+        assert (run / "unique_kernels_compute.jsonl").read_bytes() == before
+
     def test_the_emulated_gpu_cannot_be_profiled(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -194,6 +259,8 @@ class TestWithPyTorch:
                 "failed on cpu ('k'): mend it",
             ),
             ("def compute(x):\n    return x", "{}:compute", "failed on cpu (compute() missing"),
+            ("def compute():\n    exit(3)", "{}:compute", "(it ends the process with 3): mend it"),
+            ("exit(3)", "{}:compute", "cannot be imported (SystemExit: 3)"),
         ],
     )
     def test_a_function_that_cannot_be_called_gets_one_sentence(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.replay.plan import planner_for
 from pytest_gpuenergy.replay.recorded import argument_bytes
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import lock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
 
@@ -31,6 +33,15 @@ def recorded(tmp_path: Path) -> Path:
 def replayed(line: Any) -> str:
     """The key of what a line of measurements.jsonl is of."""
     return str(line["workload"]["parameters"]["replays"])
+
+
+def figures(time_ms: float, power_w: float) -> dict[str, Any]:
+    """Those of a line without trials."""
+    energy_mj = time_ms * power_w
+    found = {"time_ms": time_ms, "power_w": power_w, "edp_mj_ms": time_ms * energy_mj}
+    found |= dict.fromkeys(("energy_mj", "raw_energy_mj"), energy_mj)
+    unknown = dict.fromkeys(("time_ms_ci95", "energy_mj_ci95", "edp_mj_ms_ci95"))
+    return {**found, **unknown, "trials": []}
 
 
 def launched(found: Any) -> float:
@@ -110,10 +121,10 @@ class TestRecordedFigures:
         gap = next(one for one in lines if replayed(one) == held_back)
         gap = msgspec.json.decode(msgspec.json.encode(gap))
         gap["workload"]["parameters"] = {"replays": "gap", "cache": "model"}
-        gap |= {"time_ms": 0.02, "power_w": 120.0, "energy_mj": 2.4, "raw_energy_mj": 2.4}
+        gap |= figures(0.02, 120.0)
         pair = msgspec.json.decode(msgspec.json.encode(gap))
         pair["workload"]["parameters"] |= {"replays": f"{held_back}-spaced", "gaps": 60, "turns": 1}
-        pair |= {"time_ms": 1.94, "power_w": 410.0, "energy_mj": 795.4, "raw_energy_mj": 795.4}
+        pair |= figures(1.94, 410.0)
         path.write_text("\n".join(map(json.dumps, [*lines, gap, pair])))
         _, report = emulated(recorded)
         prefill = next(one for one in report["accounts"] if one["step"] == 0)
@@ -157,6 +168,38 @@ class TestRecordedFigures:
         assert emulated(recorded, "--resume")[0] == 0
         assert results.read_text().startswith(begun)
         assert len(results.read_text().splitlines()) == 82
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [({"prompt_tokens": 16}, "1 prompts of 16 tokens"), ({"model": "other"}, "(other)")],
+    )
+    def test_figures_of_another_profile_are_not_resumed(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        told: str,
+    ) -> None:
+        chosen = ("--kernels", "c229cf67f982a")
+        assert emulated(recorded, *chosen)[0] == 0
+        path = recorded / "results-emulated/measurements.jsonl"
+        before = path.read_bytes()
+        profile = recorded / "profile.json"
+        profile.write_text(json.dumps(json.loads(profile.read_text()) | change))
+        assert emulated(recorded, *chosen, "--resume")[0] == 2
+        assert told in capsys.readouterr().err
+        assert path.read_bytes() == before
+
+    def test_resume_sets_aside_what_was_measured_under_other_limits(self, recorded: Path) -> None:
+        chosen = ("--kernels", "c229cf67f982a")
+        assert emulated(recorded, *chosen, "--powercap", "300W,700W")[0] == 0
+        path = recorded / "results-emulated/measurements.jsonl"
+        before = set(path.read_text().splitlines())
+        assert emulated(recorded, *chosen, "--powercap", "700W", "--resume")[0] == 0
+        kept = set(path.read_text().splitlines())
+        others = set(path.with_name("measurements-others.jsonl").read_text().splitlines())
+        assert {json.loads(line)["cap"] for line in others} == {"300W"}
+        assert kept | others == before
 
     def test_figures_of_another_cache_are_not_used(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -270,6 +313,31 @@ class TestRecordedFigures:
         _, report = emulated(recorded, "--json")
         assert json.loads(capsys.readouterr().out) == report
 
+    @pytest.mark.parametrize("words", ["", ",", " , "])
+    def test_a_list_of_no_kernels_is_refused(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str], words: str
+    ) -> None:
+        assert emulated(recorded, "--kernels", words) == (2, None)
+        assert "names no kernel" in capsys.readouterr().err
+
+    def test_a_page_that_cannot_be_written_is_refused_before_anything_is_measured(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert emulated(recorded, "--html", str(recorded)) == (1, None)
+        assert "cannot be written (it is a folder)" in capsys.readouterr().err
+
+    def test_a_folder_is_replayed_by_one_process_at_a_time(
+        self, recorded: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        descriptor = os.open(recorded, os.O_RDONLY)
+        try:
+            lock(descriptor)
+            assert emulated(recorded) == (2, None)
+        finally:
+            os.close(descriptor)
+        assert "Another process is replaying" in capsys.readouterr().err
+        assert emulated(recorded, "--kernels", "c229cf67f982a")[0] == 0
+
     @pytest.mark.parametrize(
         ("name", "content", "sentence"),
         [
@@ -293,6 +361,80 @@ class TestRecordedFigures:
             (recorded / name).unlink()
         else:
             (recorded / name).write_bytes(content)
+        assert emulated(recorded) == (2, None)
+        assert sentence in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"schema_version": 99}, "has schema version 99, but this release reads version 1"),
+            ({"rank": 5}, "is damaged (it is of rank 5 of 1)"),
+            ({"ranks": 10**9}, "is damaged (it is of rank 0 of 1000000000)"),
+            ({"new_tokens": -5}, "is damaged (new_tokens is -5)"),
+            ({"model": None}, "is damaged (model is null"),
+        ],
+    )
+    def test_a_profile_that_cannot_be_ours_gives_one_sentence(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        sentence: str,
+    ) -> None:
+        path = recorded / "profile.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        assert emulated(recorded) == (2, None)
+        assert sentence in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"calls": 0}, "0 calls took"),
+            ({"total_us": -1.0}, "calls took -1 µs"),
+            ({"steps": {"0": -3}}, "its steps have {0: -3}"),
+            ({"steps": {"0": 10**30}}, "its steps have {0: 1000000"),
+            ({"arguments": [{"shape": 5, "dtype": "float16"}]}, "a shape is an integer"),
+            ({"arguments": [{"shape": [2], "dtype": None}]}, "a type is None"),
+            ({"arguments": {"a": {"shape": [-2], "dtype": "half"}}}, "has the shape [-2]"),
+            ({"arguments": [{"shape": [10**9] * 9, "dtype": "half"}]}, "a tensor has the shape"),
+            ({"id": "c1"}, "Line 2 of"),
+        ],
+    )
+    def test_calls_that_cannot_have_been_made_give_one_sentence(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        sentence: str,
+    ) -> None:
+        path = recorded / "operator_calls.jsonl"
+        lines = [json.loads(line) | change for line in path.read_text().splitlines()]
+        path.write_text("\n".join(map(json.dumps, lines)))
+        assert emulated(recorded) == (2, None)
+        assert sentence in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("change", "parameters", "sentence"),
+        [
+            ({"time_ms": 0.0}, {}, "has none with --cache model"),
+            ({"power_w": None}, {}, "has none with --cache model"),
+            ({}, {"turns": "many"}, "recorded with turns of 'many'"),
+            ({}, {"turns": 0}, "recorded with turns of 0"),
+        ],
+    )
+    def test_figures_that_cannot_have_been_recorded_give_one_sentence(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        change: dict[str, object],
+        parameters: dict[str, object],
+        sentence: str,
+    ) -> None:
+        path = recorded / "results/measurements.jsonl"
+        lines = [json.loads(line) | change for line in path.read_text().splitlines()]
+        for line in lines:
+            line["workload"]["parameters"] |= parameters
+        path.write_text("\n".join(map(json.dumps, lines)))
         assert emulated(recorded) == (2, None)
         assert sentence in capsys.readouterr().err
 

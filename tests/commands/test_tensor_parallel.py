@@ -84,6 +84,24 @@ class TestRecordedFigures:
         assert rank_folders(recorded) == []
         assert extract(recorded).exchanges is None
 
+    @pytest.mark.parametrize("command", [["replay"], ["extract"]])
+    @pytest.mark.parametrize(
+        ("lost", "told"), [((1,), "has no folder rank1"), ((0, 1), "has no folder rank0")]
+    )
+    def test_a_lost_rank_is_named(
+        self,
+        recorded: Path,
+        capsys: pytest.CaptureFixture[str],
+        command: list[str],
+        lost: tuple[int, ...],
+        told: str,
+    ) -> None:
+        for rank in lost:
+            shutil.rmtree(recorded / f"rank{rank}")
+        device = ["--gpu-device", "emulated:h200x2"] if command == ["replay"] else []
+        assert main([*command, str(recorded), *device]) == 2
+        assert told in capsys.readouterr().err
+
     def test_a_number_of_launches_is_refused(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -17,6 +17,7 @@ import pytest
 from kernel_specs import SCALE, SOURCE
 from profiler_traces import layer as trace_of_a_layer
 from profiler_traces import write as write_trace
+from recorded_profile import BLOOM
 
 from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, kept_record, leftover
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -36,8 +37,12 @@ from pytest_gpuenergy.kernels import (
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.source import load_kernel
 from pytest_gpuenergy.record.anchor import AnchorCheck
+from pytest_gpuenergy.replay.calls import read_calls
 from pytest_gpuenergy.replay.extraction import extract, write_extraction
+from pytest_gpuenergy.replay.plan import step_workload
 from pytest_gpuenergy.replay.power import PowerCurve, write_power
+from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
+from pytest_gpuenergy.replay.recorded import argument_bytes
 from pytest_gpuenergy.replay.summary import terminal
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 from pytest_gpuenergy.report.legacy import load_legacy
@@ -183,6 +188,23 @@ def write_power_curve(folder: Path) -> None:
     write_power(PowerCurve([40.0 + 20_000 * n for n in range(15)], [300.0] * 15), folder)
 
 
+def write_profile(folder: Path) -> None:
+    shutil.copy(BLOOM / "profile.json", folder)
+    lines = (BLOOM / "operator_calls.jsonl").read_text().splitlines(keepends=True)
+    (folder / "operator_calls.jsonl").write_text("".join(lines[:2]))
+
+
+def profile(folder: Path) -> None:
+    """Read a profile, and what a replay computes from it before it measures anything."""
+    found = read_profile(folder)
+    rank_folders(folder)
+    for step in found.steps(1):
+        step_workload(found, step)
+    for call in read_calls(folder):
+        assert call.call_us >= 0
+        assert float(argument_bytes(call.arguments)) >= 0
+
+
 def extracted(folder: Path) -> None:
     found = extract(folder)
     list(terminal(found))
@@ -291,6 +313,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "trace": Reader(
             lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract
         ),
+        "profile": Reader(write_profile, profile),
         "kernels": Reader(write_kernel_list, extracted),
         "power": Reader(write_power_curve, extracted),
         "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),

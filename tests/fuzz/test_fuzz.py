@@ -34,6 +34,7 @@ CPU_S = 20
 NAMES = (
     "report", "run", "records", "database", "trials", "trace", "plan", "triton", "library", "job",
     "spec", "spec with data", "t4", "state", "lease", "faults", "outputs", "kernels", "power",
+    "profile",
 )  # fmt: skip
 FUZZ = settings(
     max_examples=EXAMPLES,

@@ -33,7 +33,8 @@ class Tiny(torch.nn.Module):  # type: ignore[misc]
 def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
     from pytest_gpuenergy.replay.capture import CallRecorder
 
-    recorder = CallRecorder({"": model}, keep)
+    modules = {"": model} if isinstance(model, torch.nn.Module) else {}
+    recorder = CallRecorder(modules, keep)
     with torch.inference_mode(), recorder:
         model(*inputs)
     return recorder
@@ -50,6 +51,19 @@ def test_forms_have_strides_and_the_names_of_parameters() -> None:
 def test_a_second_run_makes_the_same_calls() -> None:
     model, value = Tiny(), torch.ones(4, 8)
     assert record(model, value).forms == record(model, value).forms
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize("layout", ["sparse_coo", "nested"])
+def test_tensors_that_strides_do_not_tell_of_are_described_by_their_layout(layout: str) -> None:
+    value = torch.eye(3).to_sparse()
+    if layout == "nested":
+        value = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    recorder = record(lambda one: one * 2, value, keep=(0,))
+    (described, _) = recorder.forms[0].arguments
+    assert described["layout"] == layout
+    assert described["sizes"] == ([[2, 3], [4, 3]] if layout == "nested" else [[3, 3]])
+    assert not recorder.kept[0].is_plain
 
 
 def test_a_kept_call_gives_what_the_model_got_from_it() -> None:

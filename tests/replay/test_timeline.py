@@ -13,6 +13,7 @@ from profiler_traces import lasting, launch, layer, write
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import charts
+from pytest_gpuenergy.replay.extraction import extract
 
 pytest.importorskip("vl_convert", reason="needs vl-convert")
 
@@ -44,6 +45,14 @@ def page(folder: Path, written: list[dict[str, Any]]) -> Page:
     trace = write(folder / "trace.json", written)
     assert main(["extract", str(trace), "--out", str(folder)]) == 0
     return Page(folder / "gantt.html")
+
+
+def test_a_chart_of_many_streams_has_a_bounded_height(tmp_path: Path) -> None:
+    launches = [
+        launch("k", 9.0 * number, 9.0 * number, number, stream=number) for number in range(400)
+    ]
+    trace = write(tmp_path / "trace.json", [event for one in launches for event in one])
+    assert charts.gantt(extract(trace))["height"] == 8000
 
 
 def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
