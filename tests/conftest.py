@@ -36,6 +36,8 @@ hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# pytest-xdist has its workers believe in a terminal of 80 columns.
+os.environ.pop("COLUMNS", None)
 RAW = Path(__file__).parent / "data/case7_raw"
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, write_atomically
+from pytest_gpuenergy.support.files import is_link, is_there, write_atomically
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 
@@ -160,7 +160,7 @@ def _inside(folder: Path, name: str) -> Path | None:
     path = folder
     for part in parts[:-1]:
         path = path / part
-        if path.is_symlink():
+        if is_link(path):
             return None
     return path / parts[-1]
 
