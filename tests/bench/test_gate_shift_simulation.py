@@ -20,7 +20,7 @@ def rate(outcomes: list[Outcome], name: str) -> float:
 @pytest.mark.parametrize("boards", [1, 2])
 def test_two_percent_are_found_and_alarms_are_rare(boards: int) -> None:
     rng = np.random.default_rng(boards)
-    setting = {"runs": 200, "kernels": 25, "scatter": 0.0025, "boards": boards}
+    setting = {"runs": 100, "kernels": 25, "scatter": 0.0025, "boards": boards}
     changed = list(drawn(rng, edp=1.02, **setting))  # type: ignore[arg-type]
     assert rate(changed, "found") >= 0.95
     assert rate(changed, "alarm") < 0.01

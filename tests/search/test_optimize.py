@@ -170,10 +170,10 @@ class TestOutcome:
         assert printed.pop("kernel") == "scale"
         assert printed == state_of(tmp_path / "out")
 
-    @pytest.mark.parametrize("name", ["softmax", "histogram"])
-    def test_a_shipped_kernel_is_improved(self, name: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("name", "builds"), [("softmax", "1"), ("histogram", "6")])
+    def test_a_shipped_kernel_is_improved(self, name: str, builds: str, tmp_path: Path) -> None:
         out = tmp_path / "out"
-        options = ("--objective", "edp", "--budget-builds", "12")
+        options = ("--objective", "edp", "--budget-builds", builds)
         assert optimize(KERNELS / f"{name}.json", out, *options) == 0
         state = state_of(out, name)
         assert state["gains"][-1]["accepted"]

@@ -151,7 +151,7 @@ def test_a_full_disk_at_any_file_loses_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     real: Callable[..., None] = folder_module.write_atomically
-    for files in range(1, 42, 8):
+    for files in range(1, 42, 20):
         left = [files]
 
         def write_if_there_is_room(*arguments: Any, left: Any = left, **named: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_full_disk_at_any_file_loses_nothing(
         assert state_of(out) == whole
 
 
-@pytest.mark.parametrize("files", [0, 4, 9, 13, 20, 31, 44])
+@pytest.mark.parametrize("files", [0, 9, 20, 44])
 def test_a_killed_search_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:
