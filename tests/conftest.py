@@ -31,7 +31,8 @@ with contextlib.suppress(ImportError):
 
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=30)
+THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 20)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -172,11 +173,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for marker, why_not in (("gpu", _why_no_gpu), ("tvm", _why_no_tvm)):
+    checks = (("gpu", _why_no_gpu), ("tvm", _why_no_tvm), ("thorough", _why_not_thorough))
+    for marker, why_not in checks:
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_not_thorough() -> str | None:
+    return None if THOROUGH else "repeats what another test shows: set GPUENERGY_THOROUGH=1"
 
 
 def _why_no_tvm() -> str | None:

@@ -17,7 +17,7 @@ def rate(outcomes: list[Outcome], name: str) -> float:
     return sum(getattr(one, name) for one in outcomes) / len(outcomes)
 
 
-@pytest.mark.parametrize("boards", [1, 2])
+@pytest.mark.parametrize("boards", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_two_percent_are_found_and_alarms_are_rare(boards: int) -> None:
     rng = np.random.default_rng(boards)
     setting = {"runs": 100, "kernels": 25, "scatter": 0.0025, "boards": boards}

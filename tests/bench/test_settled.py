@@ -10,7 +10,7 @@ import settled
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", ["h100", "h200"])
+@pytest.mark.parametrize("profile", [pytest.param("h100", marks=pytest.mark.thorough), "h200"])
 def test_items_are_those_of_a_settled_card(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: str
 ) -> None:

@@ -91,6 +91,7 @@ CHAINS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("chain", CHAINS, ids=[str(chain[0]) for chain in CHAINS])
 def test_moves_can_follow_one_another(chain: tuple[str, *tuple[tuple[str, str], ...]]) -> None:
     name, *steps = chain

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.worker import Worker
 
 pytestmark = pytest.mark.slow
+MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
 KILLED = """
@@ -192,7 +194,7 @@ def test_the_same_seed_and_number_of_gpus_give_the_same_search(
     assert state_of(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize(("earlier", "later"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
     spec: Path,
     tmp_path: Path,
@@ -216,6 +218,7 @@ def test_it_does_not_matter_which_result_comes_first(
     assert state_of(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_each_variant_says_where_it_ran_and_can_be_run_there_alone(
     undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -262,6 +265,7 @@ def test_a_killed_process_is_replaced(
     assert "is tried once more, because: The process" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_while_it_waits_is_replaced(
     spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
 ) -> None:
@@ -403,7 +407,7 @@ def test_ctrl_c_ends_it_after_what_is_running(
     assert state_of(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("files", [3, 12])
+@pytest.mark.parametrize("files", [12, *(MORE(files) for files in (3, 27))])
 def test_a_full_disk_loses_nothing(
     spec: Path,
     tmp_path: Path,
@@ -430,7 +434,7 @@ def test_a_full_disk_loses_nothing(
     assert state_of(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("files", [5, 14])
+@pytest.mark.parametrize("files", [14, *(MORE(files) for files in (5, 23))])
 def test_a_killed_search_leaves_no_process_and_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
 
 pytestmark = pytest.mark.slow
+MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 KILLED = """
 import os, signal, sys
@@ -143,7 +145,9 @@ def test_another_search_is_not_continued(
     assert f"contains a search with another {what}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("files", [17, *(MORE(files) for files in (1, 9, 25, 33, 41))])
 def test_a_full_disk_at_any_file_loses_nothing(
+    files: int,
     spec: Path,
     tmp_path: Path,
     whole: Any,
@@ -151,28 +155,27 @@ def test_a_full_disk_at_any_file_loses_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     real: Callable[..., None] = folder_module.write_atomically
-    for files in range(1, 42, 20):
-        left = [files]
+    left = [files]
 
-        def write_if_there_is_room(*arguments: Any, left: Any = left, **named: Any) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(*arguments, **named)
-
-        out = tmp_path / str(files)
-        monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
-        code = optimize(spec, out, "--objective", "edp")
-        monkeypatch.setattr(folder_module, "write_atomically", real)
+    def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
+        left[0] -= 1
         if left[0] < 0:
-            assert code == 1
-            sentence = "(No space left on device): make room, then continue with --resume."
-            assert sentence in capsys.readouterr().err
-        assert optimize(spec, out, "--objective", "edp", "--resume") == 0
-        assert state_of(out) == whole
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*arguments, **named)
+
+    out = tmp_path / "out"
+    monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
+    code = optimize(spec, out, "--objective", "edp")
+    monkeypatch.setattr(folder_module, "write_atomically", real)
+    if left[0] < 0:
+        assert code == 1
+        sentence = "(No space left on device): make room, then continue with --resume."
+        assert sentence in capsys.readouterr().err
+    assert optimize(spec, out, "--objective", "edp", "--resume") == 0
+    assert state_of(out) == whole
 
 
-@pytest.mark.parametrize("files", [0, 9, 20, 44])
+@pytest.mark.parametrize("files", [9, 31, *(MORE(files) for files in (0, 4, 13, 20, 44))])
 def test_a_killed_search_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:
