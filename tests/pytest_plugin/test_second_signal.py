@@ -30,7 +30,10 @@ def test_scale(powercap, load_kernel, energy_benchmark):
 
 
 @pytest.mark.parametrize("hook", ["pytest_terminal_summary", "pytest_unconfigure"])
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGINT", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGTERM", "SIGHUP"))],
+)
 def test_the_report_is_written_all_the_same(project: Project, hook: str, name: str) -> None:
     project.module(INTERRUPTED)
     project.pytester.makeconftest(CONFTEST.format(hook=hook, name=name, first=True))

@@ -30,6 +30,7 @@ PATHS = spec_paths(ROOT / "bench/search/kernels")
 CUDA = [path for path in PATHS if not path.stem.endswith("_triton")]
 TRITON = [path for path in PATHS if path.stem.endswith("_triton")]
 ROOM = 1.3
+LONG = ("attention_decode", "layernorm", "lora_expand", "stencil")
 
 
 def name_of(path: Path) -> str:
@@ -66,7 +67,14 @@ class TestEach:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CUDA, ids=name_of)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LONG else [])
+        for path in CUDA
+    ],
+    ids=name_of,
+)
 def test_a_baseline_is_verified_and_has_room_above_it(path: Path) -> None:
     spec = read_spec(path)
     with EmulatedDevice() as device:
