@@ -121,7 +121,9 @@ def test_a_cheat_is_refused_by_its_results(device: EmulatedDevice, name: str) ->
     found = evaluated(device, candidate(name))
     outcome = "compile" if name == "writes_on_another_stream" else "correctness"
     assert (found.outcome, found.cost) == (outcome, None)
-    assert REFUSALS[name] in str(found.message)
+    # Which launch is the first wrong one depends on the drawn sizes for those that count launches.
+    said = (REFUSALS[name], *(("It fails for sizes between",) if REFUSALS[name] == LATER else ()))
+    assert any(sentence in str(found.message) for sentence in said)
 
 
 @pytest.mark.slow
