@@ -140,7 +140,7 @@ STRATEGIES: Mapping[str, Callable[[RecordedSpace, int], Strategy]] = {
     "hill climbing, steepest": lambda space, seed: HillClimbing(
         space, improvement="steepest", seed=seed
     ),
-    "block sizes": lambda space, seed: Exhaustive(space, block_sizes(space)),  # noqa: ARG005
+    "block sizes": lambda space, seed: Exhaustive(space, block_sizes(space)),  # noqa: ARG005 -- draws nothing
 }
 """Those that take a recorded space as it is, besides our own."""
 
