@@ -22,7 +22,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.gemm.card import Card, card_of
+from pytest_gpuenergy.tuning.card import Card, card_of
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import write_atomically

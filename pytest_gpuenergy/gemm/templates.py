@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.gemm.wgmma import WgmmaParameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.kernels.kernel import Origin
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.support.cuda_sources import cuda_dir

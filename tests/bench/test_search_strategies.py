@@ -12,7 +12,7 @@ import record_space
 import search_strategies as bench
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.gemm.card import card_of
+from pytest_gpuenergy.tuning.card import card_of
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4
 

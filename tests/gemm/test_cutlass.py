@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.gemm.cutlass.candidates import (
     configurations,
     cutlass_candidates,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuenergy.gemm.card import Card
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.gemm.cutlass.configurations import (
     Alignments,
     Configuration,

@@ -1,0 +1,31 @@
+"""The parameters of our templates for convolutions, as the tuner searches them."""
+
+from __future__ import annotations
+
+from pytest_gpuenergy.conv.templates import TEMPLATES, Parameters, ranked
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.tuning.card import card_of
+from pytest_gpuenergy.tuning.template_form import TemplateForm
+from pytest_gpuenergy.tuning.template_space import ParameterSpace
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+TEMPLATE_FORM: TemplateForm[Parameters] = TemplateForm(TEMPLATES)
+_AT_ONCE = 16
+"""Kernels are small, and the estimate knows less of them than of matrix products."""
+
+
+class ConvSpace(ParameterSpace[Conv2d]):
+    """The kernels of our templates for one convolution on one device.
+
+    Args:
+        workload: what they compute.
+        device: compiles and runs them.
+
+    Raises:
+        InputError: there are none, or the device is not known.
+    """
+
+    def __init__(self, workload: Conv2d, device: Device) -> None:
+        card = card_of(device)
+        offered = ranked(workload, card)
+        super().__init__(workload, device, card, TEMPLATE_FORM, offered, at_once=_AT_ONCE)
