@@ -4,6 +4,7 @@
 //   PLANES             of the output, in all images
 //   CHANNELS           of the output
 //   MULTIPLIER         planes of the output that depend on the same plane of the input
+//   READ_FIRST         whether a thread reads everything before its first product
 //
 // Such a layer has so few products that a card can only be limited by memory. Batches of one image
 // fit into the L2, and take little longer than the launch of a kernel: what counts is that all blocks
@@ -24,10 +25,13 @@ depthwise(const float* __restrict__ data, const float* __restrict__ weight,
   }
   Sums sums;
   sums.clear();
+  // To save registers, ptxas moves loads to where their results are needed, where the thread waits
+  // again. It does not move them into a loop: this one runs once, which ptxas does not know.
+  int times = READ_FIRST ? blockDim.x / THREADS_X : 1;
+#pragma unroll 1
+  for (int i = 0; i < times; ++i) {
 #pragma unroll
-  for (int y = 0; y < KH; ++y) {
-#pragma unroll
-    for (int x = 0; x < KW; ++x) sums.add(window, y, x, weights[y * KW + x]);
+    for (int tap = 0; tap < TAPS; ++tap) sums.add(window, tap / KW, tap % KW, weights[tap]);
   }
   sums.write(output + plane * (OH * OW), tile);
 }

@@ -108,8 +108,8 @@ struct Sums {
     for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
       for (int column = 0; column < COLUMNS; ++column) {
-        of[row][column] +=
-            window.at(row * STRIDE + y * DILATION, column * STRIDE + x * DILATION) * weight;
+        float factor = window.at(row * STRIDE + y * DILATION, column * STRIDE + x * DILATION);
+        of[row][column] = fmaf(factor, weight, of[row][column]);
       }
     }
   }

@@ -17,17 +17,25 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_KEPT = 160
 """Numbers in registers of a thread that are worth trying: with more, a block has few warps."""
+_WAIT_CYCLES = 150
+"""For loads that are not ahead of the first product, about, while other warps work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseParameters(Tile):
     """What distinguishes one kernel of the template from another; see `Tile`.
 
+    Attributes:
+        read_first: whether a thread reads everything before its first product. It then waits for
+            memory once, and needs more registers.
+
     Raises:
         InputError: no kernel can have these.
     """
 
     template: ClassVar[str] = "depthwise"
+
+    read_first: bool = True
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
@@ -38,10 +46,12 @@ class DepthwiseParameters(Tile):
     def fitting(cls, conv: Conv2d, card: Card) -> Iterator[DepthwiseParameters]:
         """Parameters worth trying for a convolution on a card that has the resources for them."""
         for numbers in tiles_tried(conv, _planes(conv)):
-            one = cls(**numbers)
-            small = one.kept(conv) <= _MOST_KEPT or one.rows * one.columns == 1
-            if small and one.resident(conv, card) > 0:
-                yield one
+            for read_first in (True, False):
+                one = cls(**numbers, read_first=read_first)
+                single = one.rows * one.columns == 1  # whose loads ptxas does not delay
+                small = single or one.kept(conv) <= _MOST_KEPT
+                if small and not (single and read_first) and one.resident(conv, card) > 0:
+                    yield one
 
     def channel_blocks(self, conv: Conv2d) -> int:
         """Blocks of output planes."""
@@ -63,7 +73,8 @@ class DepthwiseParameters(Tile):
             wavefronts=read_waves + taps + write_waves,
             block_bytes=self.threads_z * (read_bytes + written_bytes),
         )
-        return cycles_of(conv, self, card, work)
+        single = self.rows * self.columns == 1
+        return cycles_of(conv, self, card, work) + (0 if single or self.read_first else _WAIT_CYCLES)
 
     def kernel(self, conv: Conv2d) -> Kernel:
         """The kernel for a convolution.
@@ -80,6 +91,7 @@ class DepthwiseParameters(Tile):
             "PLANES": _planes(conv),
             "CHANNELS": conv.shape.CO,
             "MULTIPLIER": conv.shape.CO // conv.shape.CI,
+            "READ_FIRST": int(self.read_first),
         }
         return self.text(conv, constants, ("data", "weight", "output"))
 
