@@ -147,8 +147,8 @@ def _template_space(workload: Workload, device: Device) -> SearchSpace:
     if isinstance(workload, Conv2d):
         return ConvSpace(workload, device)
     raise InputError(
-        f"{workload.name} is of the kind {workload.kind}: the templates compute matrix products and "
-        "convolutions, of the kinds gemm and conv2d."
+        f"{workload.name} is of the kind {workload.kind}: the templates compute matrix products "
+        "and convolutions, of the kinds gemm and conv2d."
     )
 
 

@@ -74,7 +74,9 @@ class DepthwiseParameters(Tile):
             block_bytes=self.threads_z * (read_bytes + written_bytes),
         )
         single = self.rows * self.columns == 1
-        return cycles_of(conv, self, card, work) + (0 if single or self.read_first else _WAIT_CYCLES)
+        return cycles_of(conv, self, card, work) + (
+            0 if single or self.read_first else _WAIT_CYCLES
+        )
 
     def kernel(self, conv: Conv2d) -> Kernel:
         """The kernel for a convolution.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +223,8 @@ def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
                 continue
             tile = {"rows": rows, "columns": columns}
             yield from (
-                {**tile, **threads} for threads in _blocks_tried(
+                {**tile, **threads}
+                for threads in _blocks_tried(
                     math.ceil(s.OW / columns), math.ceil(s.OH / rows), most_z
                 )
             )
@@ -231,14 +233,14 @@ def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
 @functools.cache
 def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, int], ...]:
     """Numbers of threads for so many tiles along the columns and rows."""
-    found = []
     all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
     all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
-    for x in sorted(all_x):
-        for y in sorted(all_y):
-            for z in sorted({min(most_z, threads) for threads in _THREADS_Z}):
-                if x * y * z in _THREADS:
-                    found.append({"threads_x": x, "threads_y": y, "threads_z": z})
+    all_z = {min(most_z, threads) for threads in _THREADS_Z}
+    found = [
+        {"threads_x": x, "threads_y": y, "threads_z": z}
+        for x, y, z in itertools.product(*map(sorted, (all_x, all_y, all_z)))
+        if x * y * z in _THREADS
+    ]
     if not found:  # a layer with few outputs
         x, y = min(along_x, max(_THREADS_X)), min(along_y, 8)
         z = min(most_z, max(_THREADS) // (x * y))

@@ -122,8 +122,7 @@ class TemplateForm(Generic[P]):
         kind = self.templates.get(recipe.template)
         if kind is None:
             raise FormError(
-                f"the template is {shown(recipe.template)} instead of "
-                f"{' or '.join(self.templates)}"
+                f"the template is {shown(recipe.template)} instead of {' or '.join(self.templates)}"
             )
         try:
             return kind.of(recipe.parameters)

@@ -58,9 +58,7 @@ class ParameterSpace(Generic[W]):
         """Number of kernels, and what is tried first."""
         return "; ".join([f"{len(self._parameters)} choices of parameters", *self._said])
 
-    def propose(
-        self, folder: Path, known: Callable[[], Sequence[Feedback]]
-    ) -> TemplateProposer[W]:
+    def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
         """Begin with the most promising ones, as far as they are not known already."""
         del folder  # a proposer has no files
         proposer = TemplateProposer(
@@ -91,7 +89,8 @@ def kernel_of(form: TemplateForm[Any], workload: Workload, recipe: str) -> Kerne
         KernelFault: the parameters do not suit the workload.
     """
     try:
-        return form.parameters(recipe).kernel(workload)
+        parameters: TemplateParameters[Any] = form.parameters(recipe)
+        return parameters.kernel(workload)
     except (FormError, InputError) as error:
         raise KernelFault("compile", str(error)) from None
 

@@ -9,12 +9,12 @@ from threading import Event
 
 import pytest
 
-from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
 from pytest_gpuenergy.tuning.template_proposer import TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
