@@ -4,13 +4,13 @@
     python bench/depthwise.py --json depthwise.json --layers dw01,dw09 --trials 300
     python bench/depthwise.py --json depthwise.json --table
 
-Each layer (one image, float32) is tuned for time with our templates; the fastest
-kernel found is measured, and so is cuDNN, through PyTorch, with ``cudnn.benchmark``, for tensors
-that are contiguous and for ``channels_last``. All are captured in CUDA graphs and measured in one
-session and process, alternately, because a process that has launched from the host, as cuDNN's
-choice of an algorithm does, launches more slowly afterwards. What is compared is the fastest of each
-side. Results are written after each layer, and layers that the file has are not measured again: an
-interrupted run is continued by the same command.
+Each layer (one image, float32) is tuned for time with our templates. The fastest kernel found is
+measured, and so is cuDNN, through PyTorch, with ``cudnn.benchmark``, for contiguous tensors and for
+``channels_last``. All are captured in CUDA graphs and measured in one session and process,
+one after the other, because a process that has launched from the host, as cuDNN's choice of an
+algorithm does, launches more slowly afterwards. What is compared is the fastest of each side.
+Results are written after each layer, and layers that the file has are not measured again: the same
+command continues an interrupted run.
 
 Without PyTorch or on the emulated GPU only our kernels are measured, and the table says why.
 """
@@ -315,12 +315,12 @@ def table(content: dict[str, Any]) -> str:
     title = f"{about['gpu']}{' (emulated)' if about['emulated'] else ''}, {about['started'][:10]}"
     software = ", ".join(f"{name} {version}" for name, version in about["software"].items())
     lines = [f"{title}, {software}.", "", markdown_table(_HEADER, rows, text=(0, 1, 11))]
-    for metric, found in ratios.items():
-        if found:
+    for metric, all_found in ratios.items():
+        if all_found:
             lines += [
                 "",
-                f"{metric}: cuDNN / ours is {geometric_mean(found):.3f}x (geometric mean of "
-                f"{len(found)}), {min(found):.3f}x at least.",
+                f"{metric}: cuDNN / ours is {geometric_mean(all_found):.3f}x (geometric mean of "
+                f"{len(all_found)}), {min(all_found):.3f}x at least.",
             ]
     return "\n".join(lines)
 

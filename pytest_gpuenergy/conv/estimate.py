@@ -17,6 +17,8 @@ _SCHEDULERS = 4
 """Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
 _LOADED_BYTES_PER_CYCLE = 48
 """That a multiprocessor gets from the L2 while all of them load, about."""
+_LAUNCH_CYCLES = 2500
+"""Between the kernels of a graph, about 1.3 µs."""
 _LATENCY_CYCLES = 900
 """From the start of a block to its first product, and from its last to its end, about."""
 _ALONE = 2.0
@@ -86,4 +88,4 @@ def cycles_of(conv: Conv2d, tile: Tile, card: Card, work: Work) -> float:
         of_one * work.block_bytes / _LOADED_BYTES_PER_CYCLE,
     )
     alone = _ALONE * instructions
-    return waves * (_LATENCY_CYCLES + alone) + busy + of_one * _BLOCK_CYCLES
+    return _LAUNCH_CYCLES + waves * (_LATENCY_CYCLES + alone) + busy + of_one * _BLOCK_CYCLES
