@@ -68,7 +68,7 @@ grouped(const float* __restrict__ data, const float* __restrict__ weight,
     copy_weights(weights, weight, first_part, first);
     __syncthreads();
     int depth = min(DEPTH, GROUP_IN - first);
-#pragma unroll 1
+#pragma unroll 2
     for (int of_input = 0; of_input < depth; ++of_input) {
       Window next = window;
       if (first + of_input + 1 < GROUP_IN) {

@@ -11,7 +11,9 @@ from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 TEMPLATE_FORM: TemplateForm[Parameters] = TemplateForm(TEMPLATES)
 _AT_ONCE = 16
-"""Kernels are small, and the estimate knows less of them than of matrix products."""
+"""They compile in tenths of a second, on several cores at the same time."""
+_EFFECT_SD = 0.1
+"""Smaller than of matrix products, because the launch is the greater part of most times."""
 
 
 class ConvSpace(ParameterSpace[Conv2d]):
@@ -28,4 +30,12 @@ class ConvSpace(ParameterSpace[Conv2d]):
     def __init__(self, workload: Conv2d, device: Device) -> None:
         card = card_of(device)
         offered = ranked(workload, card)
-        super().__init__(workload, device, card, TEMPLATE_FORM, offered, at_once=_AT_ONCE)
+        super().__init__(
+            workload,
+            device,
+            card,
+            TEMPLATE_FORM,
+            offered,
+            at_once=_AT_ONCE,
+            effect_sd=_EFFECT_SD,
+        )

@@ -16,7 +16,7 @@ TEMPLATES: Mapping[str, type[Parameters]] = {
 }
 """By name."""
 
-_MOST = 8000
+_MOST = 5000
 """Parameters of a search: more would only make it slower."""
 
 

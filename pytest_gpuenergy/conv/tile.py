@@ -161,7 +161,7 @@ class Tile(TemplateParameters[Conv2d]):
         return {
             **self.numbers,
             "tile": (self.rows, self.columns),
-            "threads": self.threads,
+            "warps": self.warps,
             "warps of all blocks": round(math.log2(self.warps * self.blocks(conv))),
         }
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _LARGEST_BATCH = 32
 _SHARE = 4
 """A batch has as many candidates as a quarter of what is known: the model learns often at first."""
-_EFFECT_SD = 0.2
-"""Of the effect of one choice on the logarithm of the cost, before anything is known."""
 _COMMON_SD = 100.0
 """Of what all kernels have in common: the clock, and the unit of the cost."""
 _NOISE_SD = 0.05
@@ -52,6 +50,8 @@ class TemplateProposer(Generic[W]):
         prepare: starts to compile a kernel.
         first: those of ``space`` to try before all others.
         at_once: candidates of a batch while little is known.
+        effect_sd: of the effect of one choice on the logarithm of the cost, before anything is
+            known.
     """
 
     processes = 1
@@ -64,6 +64,7 @@ class TemplateProposer(Generic[W]):
         prepare: Callable[[Kernel], object],
         first: Sequence[TemplateParameters[W]] = (),
         at_once: int = 4,
+        effect_sd: float = 0.2,
     ) -> None:
         self._workload = workload
         self._space = space
@@ -73,7 +74,9 @@ class TemplateProposer(Generic[W]):
         self._left = set(range(len(space)))
         self._first = [self._place[recipe_of(one)] for one in first]
         self._model = _Effects(
-            [one.choices(workload) for one in space], [one.cycles(workload, card) for one in space]
+            [one.choices(workload) for one in space],
+            [one.cycles(workload, card) for one in space],
+            effect_sd,
         )
 
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
@@ -115,9 +118,12 @@ class _Effects:
     Args:
         choices: of each kernel, by name; a pair of name and value has an effect.
         cycles: estimated for each.
+        effect_sd: see `TemplateProposer`.
     """
 
-    def __init__(self, choices: Sequence[dict[str, Any]], cycles: Sequence[float]) -> None:
+    def __init__(
+        self, choices: Sequence[dict[str, Any]], cycles: Sequence[float], effect_sd: float
+    ) -> None:
         import numpy as np
 
         pairs = sorted({pair for one in choices for pair in one.items()}, key=repr)
@@ -127,7 +133,7 @@ class _Effects:
         for place, one in enumerate(choices):
             self._rows[place, [column[pair] for pair in one.items()]] = 1
         self._expected = np.log(cycles)
-        prior_sd = np.array([_COMMON_SD, *[_EFFECT_SD] * len(pairs)])
+        prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
         self._covariance = np.diag(prior_sd**2)
         self._mean = np.zeros(len(pairs) + 1)
 

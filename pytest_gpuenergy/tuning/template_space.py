@@ -29,7 +29,7 @@ class ParameterSpace(Generic[W]):
         form: of their recipes.
         parameters: of all kernels, the most promising first.
         first: those to try before all others, and ``said``, a phrase about them.
-        at_once: kernels that are proposed together before anything is known.
+        at_once: see `TemplateProposer`, like ``effect_sd``.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class ParameterSpace(Generic[W]):
         first: Sequence[TemplateParameters[W]] = (),
         said: Sequence[str] = (),
         at_once: int = 4,
+        effect_sd: float = 0.2,
     ) -> None:
         self.workload = workload
         self.form = form
@@ -52,6 +53,7 @@ class ParameterSpace(Generic[W]):
         self._first = first
         self._said = said
         self._at_once = at_once
+        self._effect_sd = effect_sd
 
     @property
     def effort(self) -> str:
@@ -68,6 +70,7 @@ class ParameterSpace(Generic[W]):
             lambda kernel: self._device.prepare([kernel]),
             self._first,
             self._at_once,
+            self._effect_sd,
         )
         proposer.learn(known())
         return proposer
