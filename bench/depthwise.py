@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).parent / "peers"))
 
-from cudnn import FORMATS, SEED, convolution, cudnn_settings, error_bound
+from cudnn_convolution import FORMATS, SEED, convolution, cudnn_settings, error_bound
 
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.engine.callables import VerifiedCallable

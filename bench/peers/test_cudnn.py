@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cudnn import FORMATS, SEED, Precision, convolution, cudnn_settings, error_bound
+from cudnn_convolution import FORMATS, SEED, Precision, convolution, cudnn_settings, error_bound
 
 from pytest_gpuenergy.engine.references import cached_reference
 
