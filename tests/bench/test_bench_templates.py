@@ -19,7 +19,14 @@ LAYER = Conv2d.of("depthwise", 1, 8, 8, 4, 4, 3, 3, 1, 1, 1, 4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["--case", "depthwise"], ["--network", "project"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--case", "depthwise"],
+        pytest.param(["--network", "project"], marks=pytest.mark.thorough),
+    ],
+    ids=["case", "network"],
+)
 def test_a_layer_in_groups_is_measured_from_its_records(
     bench: Bench, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
