@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -298,6 +298,13 @@ class Device(ABC):
     @property
     def arrays(self) -> DeviceArrays | None:
         """For large references; None where this process cannot or should not compute there."""
+        return None
+
+    def make_current(self) -> None:  # noqa: B027 -- where a process has only this one
+        """Have what this process launches itself, such as callables, run on this GPU."""
+
+    def misplaced(self, arguments: Iterable[object]) -> str | None:  # noqa: ARG002
+        """Why a callable with these arguments would run elsewhere; None if it would not."""
         return None
 
     @property

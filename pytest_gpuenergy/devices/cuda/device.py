@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.machine_code import (
@@ -177,6 +177,20 @@ class CudaDevice(Device):
         except self.nvml.NVMLError:
             return None
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
+
+    def make_current(self) -> None:
+        if self.ordinal and self.arrays is not None:  # the first GPU is current without a context
+            self._arrays.make_current()
+
+    def misplaced(self, arguments: Iterable[object]) -> str | None:
+        for where in (self._arrays.current(), *map(gpu_of, arguments)):
+            if where not in (None, self.ordinal):
+                return (
+                    f"The callable works on CUDA device {where}, but this run measures device "
+                    f"{self.ordinal}, {self.uuid}: have it use the current device, or set "
+                    f"CUDA_VISIBLE_DEVICES={self.uuid}."
+                )
+        return None
 
     @property
     def processes(self) -> frozenset[int]:
