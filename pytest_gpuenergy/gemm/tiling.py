@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.card import Card
@@ -14,6 +14,7 @@ from pytest_gpuenergy.workloads.gemm import Gemm
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
+_LEAST = {"tile_m": 1, "tile_n": 1, "tile_k": 1, "stages": 2, "group": 1}  # of others 0
 _LARGEST = 1 << 20
 MOST_STEPS = 1 << 31
 """In all tiles: kernels count them in 32 bits."""
@@ -49,12 +50,12 @@ class Tiling(ABC):
     group: int = 8
 
     def __post_init__(self) -> None:
-        least = {"tile_m": 1, "tile_n": 1, "tile_k": 1, "stages": 2, "blocks": 0, "group": 1}
-        for name, value in asdict(self).items():
-            if not isinstance(value, int) or not least.get(name, 0) <= value <= _LARGEST:
+        for name, value in vars(self).items():  # a search makes ten thousand: no copies
+            least = _LEAST.get(name, 0)
+            if not isinstance(value, int) or not least <= value <= _LARGEST:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least.get(name, 0)} to {_LARGEST}, not {value!r:.40}."
+                    f"{least} to {_LARGEST}, not {value!r:.40}."
                 )
 
     @classmethod
@@ -79,7 +80,7 @@ class Tiling(ABC):
     @property
     def numbers(self) -> dict[str, int]:
         """All parameters by name, as they are stored."""
-        return {name: int(value) for name, value in asdict(self).items()}
+        return {name: int(value) for name, value in vars(self).items()}
 
     @property
     def cluster(self) -> tuple[int, int]:
