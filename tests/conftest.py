@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import shutil
@@ -103,20 +104,31 @@ def give_toolchain(host_cache: Path) -> Callable[[Path], None]:
     return give
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make an empty folder; pytest would look through all that it has made, which are thousands."""
+    root, numbers = tmp_path_factory.mktemp("folders"), itertools.count()
+
+    def make() -> Path:
+        folder = root / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folders(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder for each test."""
-    state = tmp_path_factory.mktemp("state")
+    state = new_folder()
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
     return state
 
 
 @pytest.fixture
-def machine_apart(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def machine_apart(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """What all processes of a machine share, apart: temporary files, and the locks of GPUs."""
-    folder = str(tmp_path_factory.mktemp("tmp"))
+    folder = str(new_folder())
     monkeypatch.setenv("TMPDIR", folder)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setattr(lock, "MACHINE_FOLDER", Path(folder))
