@@ -75,8 +75,9 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
             patch.delenv(variable, raising=False)
-        # Its plugin imports Hypothesis at the end of each run: half of what an empty run takes.
-        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+        # Hypothesis is imported at the end of each run, and trio for AnyIO's plugin at its start:
+        # two thirds of what an empty run takes.
+        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
