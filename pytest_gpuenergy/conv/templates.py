@@ -30,7 +30,7 @@ def ranked(conv: Conv2d, card: Card) -> list[Parameters]:
     found = [one for kind in kinds for one in kind.fitting(conv, card)]
     if not found:
         raise InputError(
-            f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit the "
-            "registers in which the templates keep it: search TVM's schedules with --tuner tvm."
+            f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit "
+            "the registers in which the templates keep it: search TVM's schedules with --tuner tvm."
         )
     return sorted(found, key=lambda one: one.cycles(conv, card))[:_MOST]
