@@ -280,10 +280,14 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
-    def renew(self) -> None:
+    def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Let the next kernel run in a process in which no other one has run.
 
         An emulated GPU has one for each kernel anyway.
+
+        Args:
+            modules: Python modules that the kernel needs: imported when this returns, and ahead of
+                time for the one after it.
         """
         return
 

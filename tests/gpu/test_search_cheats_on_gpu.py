@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import refusals
 from pytest_gpuenergy.search.evaluation import Bench
 
 pytestmark = pytest.mark.gpu
@@ -28,7 +28,7 @@ def gpu() -> Iterator[Device]:
 
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "additions", lambda *_: frozenset())
+    monkeypatch.setattr(refusals, "additions", lambda *_: frozenset())
 
 
 def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -> None:

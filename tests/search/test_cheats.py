@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import refusals
 from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
@@ -94,7 +94,7 @@ def test_an_honest_kernel_is_correct(device: EmulatedDevice) -> None:
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the check of the text, which comes first."""
-    monkeypatch.setattr(evaluation, "additions", lambda *_: frozenset())
+    monkeypatch.setattr(refusals, "additions", lambda *_: frozenset())
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.rglob("*.cu")}))

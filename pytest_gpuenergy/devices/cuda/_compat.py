@@ -1,8 +1,10 @@
-"""What we use of CuPy beyond its public interface."""
+"""What we use of CuPy and Triton beyond their public interfaces."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 
@@ -39,3 +41,15 @@ class PlainReductions:
 
 PLAIN_REDUCTIONS = PlainReductions()
 """CuPy's setting is the process's, and so is this."""
+
+
+def hash_triton() -> None:
+    """Have Triton hash its own files, which it remembers for the life of the process.
+
+    It does so anyway when it first compiles: hundreds of megabytes. Where a version of Triton keeps
+    the function elsewhere, nothing happens here.
+    """
+    for module in ("triton.runtime.cache", "triton.compiler.compiler"):
+        with suppress(Exception):
+            import_module(module).triton_key()
+            return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from threading import Lock
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, specific
 from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
@@ -19,6 +20,7 @@ class CompilerPools:
         self._architecture = specific(architecture)
         self._nvrtc: CompilerPool | None = None
         self._nvcc: ProgramCompilers | None = None
+        self._starting = Lock()
 
     def submit(self, kernel: AnyKernel) -> Future[Binary] | None:
         """Start compiling; None for a kernel that the worker prepares itself."""
@@ -53,6 +55,7 @@ class CompilerPools:
         self._nvrtc = self._nvcc = None
 
     def _of_text(self) -> CompilerPool:
-        if self._nvrtc is None:
-            self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
-        return self._nvrtc
+        with self._starting:  # listings are made in another thread
+            if self._nvrtc is None:
+                self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
+            return self._nvrtc
