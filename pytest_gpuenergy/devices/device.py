@@ -198,6 +198,18 @@ class Device(ABC):
             KernelFault: it does not compile.
         """
 
+    def prepare_job(self, job: Job) -> None:
+        """As `prepare`, for a kernel that is compiled for types and scalars, too."""
+        self.prepare([job.kernel])
+
+    def compile_job(self, job: Job) -> None:
+        """As `compile`; a fault may also be raised where the job runs.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+        self.compile(job.kernel)
+
     def tensor_core_instructions(
         self,
         job: Job,  # noqa: ARG002 -- for devices that can look

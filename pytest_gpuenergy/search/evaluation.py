@@ -37,7 +37,7 @@ from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
+from pytest_gpuenergy.search.workload import SpecWorkload, name_of, workload_of
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
 
 
@@ -64,7 +64,7 @@ class Bench:
                 # The compiler of a Triton module executes it.
                 check_text(state, self.spec.baseline)
                 for sizes in self.spec.sizes:
-                    self.device.prepare([kernel_of(self.spec, state, sizes)])
+                    self.device.prepare_job(self.job(state, sizes))
 
     def evaluate(self, state: State, limit: Limit | None = None) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
@@ -117,6 +117,13 @@ class Bench:
             if not has_others(self.spec) or not baseline.is_right(self.spec.sizes[-1]):
                 return None
             return other_sizes(self.spec, draw, baseline.is_right)
+
+    def job(self, state: State, sizes: Sizes) -> Job:
+        """What is compiled of a state with one set of sizes."""
+        name = name_of(self.spec, sizes)
+        if name not in self.hidden.contracts:
+            self.hidden.contracts[name] = workload_of(self.spec, sizes, dict).io
+        return Job(kernel_of(self.spec, state, sizes), self.hidden.contracts[name])
 
     def workload(self, sizes: Mapping[str, int], device: Device) -> SpecWorkload:
         """The workload with one set of sizes; the baseline is its reference if need be."""
@@ -243,11 +250,12 @@ class _Evaluation:
             return self._case(sizes, "other sizes")
 
     def _case(self, sizes: Sizes, step: str) -> _Case:
-        kernel = kernel_of(self.bench.spec, self.state, sizes)
+        job = self.bench.job(self.state, sizes)
+        kernel = job.kernel
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
         with self._timed("compile"):
-            self.device.compile(kernel)
+            self.device.compile_job(job)
         self._check_variables(kernel, sizes)
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pytest_gpuenergy.engine.references import Drawing, KeptCases
 from pytest_gpuenergy.engine.seeds import LARGEST_SEED, SEEDS
 from pytest_gpuenergy.search.reference import KnownOutputs
+from pytest_gpuenergy.workloads.workload import IoContract
 
 _TURNS = 3
 """Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""
@@ -27,6 +28,7 @@ class Hidden:
         cases: inputs with references, by workload and drawing.
         outputs: of a baseline that is the reference, by the name of the workload.
         ready: the cases for which the baseline has run.
+        contracts: the tensors and scalars, by the name of the workload.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -35,6 +37,7 @@ class Hidden:
         self.cases = KeptCases(_KEPT_BYTES)
         self.outputs: defaultdict[str, KnownOutputs] = defaultdict(dict)
         self.ready: set[tuple[str, Drawing]] = set()
+        self.contracts: dict[str, IoContract] = {}
 
     def seeds(self, purpose: str) -> tuple[int, ...]:
         """Seeds of inputs, which are drawn when they are first asked for."""

@@ -53,3 +53,24 @@ def hash_triton() -> None:
         with suppress(Exception):
             import_module(module).triton_key()
             return
+
+
+def compile_for(capability: int) -> None:
+    """Let Triton compile for GPUs of a compute capability, such as 90, where there is none.
+
+    What it compiles has the same keys in its cache as on such a GPU.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class Target:
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", capability, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, _device: int) -> int:
+            return 0
+
+    driver.set_active(Target())

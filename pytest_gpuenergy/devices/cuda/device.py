@@ -101,6 +101,14 @@ class CudaDevice(Device):
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
 
+    def prepare_job(self, job: Job) -> None:
+        if not self.refusal(job.kernel):
+            self._compilers.submit_job(job)
+
+    def compile_job(self, job: Job) -> None:
+        self.compile(job.kernel)
+        self._compilers.wait_for(job)
+
     def tensor_core_instructions(self, job: Job) -> frozenset[str]:
         if isinstance(job.kernel, LibraryCall):
             return frozenset()
