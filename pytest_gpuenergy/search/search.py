@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -133,6 +133,8 @@ class Search:
         self._states: dict[str, State] = {}
         self._scales = Scales(self.evaluator, self.folder)
         self._listings = Listings(self.bench)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="thoughts")
+        self._thoughts: list[Future[None]] = []
         self._times = Times()
         self._timed = self._times.timed
         self._proposed = 0
@@ -152,7 +154,7 @@ class Search:
             KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
         """
         self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
-        with self._listings:
+        with self._listings, self._aside:
             self._baseline()
             self._explore()
         self._check_stopped()
@@ -182,6 +184,8 @@ class Search:
         if self.state.builds + running >= self.options.budget:
             return None
         with self._timed("propose"):
+            wait(self._thoughts)
+            self._thoughts.clear()
             proposal = self.explorer.propose()
         if proposal is None:
             return None
@@ -192,6 +196,8 @@ class Search:
             with self._timed("propose"):
                 ahead = self.explorer.foreseen(_AHEAD)
             self._listings.begin(state)
+            if not self.bench.device.emulated:  # which has no processor to spare
+                self._thoughts.append(self._aside.submit(self.explorer.think, state))
             with self._timed("evaluate"):
                 pending = self.evaluator.start(self._proposed, state, ahead, self._limit())
         self._proposed += 1
