@@ -62,7 +62,7 @@ class Bench:
         for state in states:
             with suppress(KernelFault):
                 # The compiler of a Triton module executes it.
-                check_text(state, self.spec.baseline)
+                check_text(state, self.spec)
                 for sizes in self.spec.sizes:
                     self.device.prepare_job(self.job(state, sizes))
 
@@ -217,7 +217,7 @@ class _Evaluation:
         Args:
             purposes: of the hidden seeds with which the first case will run besides.
         """
-        check_text(self.state, self.bench.spec.baseline)
+        check_text(self.state, self.bench.spec)
         cases = [
             self._case(sizes, f"sizes[{number}]")
             for number, sizes in enumerate(self.bench.spec.sizes)

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.output_reads import outputs_read
+from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.support.errors import KernelFault
 
 
-def check_text(state: State, baseline: State) -> None:
+def check_text(state: State, spec: KernelSpec) -> None:
     """Check that a state adds nothing to the baseline's text that a variant may not have.
 
     Raises:
         KernelFault: it does.
+        UnavailableError: tree-sitter is needed and not installed.
     """
+    baseline = spec.baseline
     try:
         added = additions(state, baseline)
     except ModuleError as error:
@@ -26,6 +30,14 @@ def check_text(state: State, baseline: State) -> None:
             "constraints",
             f"Its source adds {', '.join(sorted(added))}: a variant may have nothing that outlives "
             "a launch or reads a clock, and no Python that Triton does not compile.",
+        )
+    if state.source == baseline.source:
+        return
+    if read := outputs_read(state, spec) - outputs_read(baseline, spec):
+        raise KernelFault(
+            "constraints",
+            f"It may read what {', '.join(sorted(read))} held before, which its baseline does not: "
+            "a variant must only store to its outputs, by pointers whose every use is a store.",
         )
 
 
