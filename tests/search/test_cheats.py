@@ -26,6 +26,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search import refusals
 from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.output_reads import outputs_read
 from pytest_gpuenergy.search.result import Result
@@ -192,6 +193,21 @@ class TestWhatTheCheatsWouldGain:
         monkeypatch.setattr(Bench, "hidden_seeds", lambda *_: KNOWN_SEEDS)
         spec = replace(SPEC, other_sizes=False)
         assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correct"
+
+    def test_one_that_knows_the_seeds_of_a_search_is_not_kept(
+        self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn = Bench.hidden_seeds
+
+        def leaked(bench: Bench, purpose: str) -> tuple[int, ...]:
+            return drawn(bench, purpose) if purpose.startswith("again") else KNOWN_SEEDS
+
+        monkeypatch.setattr(Bench, "hidden_seeds", leaked)
+        bench = Bench(replace(SPEC, other_sizes=False), device, Metric.TIME)
+        assert bench.evaluate(candidate("knows_the_seed")).outcome == "correct"
+        gain = compare(bench, candidate("knows_the_seed"))
+        assert (gain.accepted, gain.rounds) == (False, 0)
+        assert " are wrong " in str(gain.message)
 
     def test_one_that_knows_the_shape_is_right_for_it(self, device: EmulatedDevice) -> None:
         spec = replace(SPEC, sizes=SPEC.sizes[:1])

@@ -78,7 +78,10 @@ class TestOutcome:
             names = {path.name for path in variant.iterdir()} - {"comparison.json"}
             assert names == common | {"candidate.diff"}
             assert "\n+++ b/" in (variant / "candidate.diff").read_text()
-        assert "minimizing time" in (folder / "trace.md").read_text()
+        trace = (folder / "trace.md").read_text()
+        assert "minimizing time" in trace
+        for step in ("propose", "confirm", "evaluate: compile", "evaluate: verify sizes[1]"):
+            assert f"| {step} |" in trace
 
     def test_what_the_compiler_lists_is_kept(
         self, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
