@@ -144,11 +144,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _chosen(report: Report, arguments: Namespace) -> Report:
+    from msgspec.structs import replace
+
     from pytest_gpuenergy.commands.selection import select
-    from pytest_gpuenergy.report.store import Report
 
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
-    return Report(report.run, found, report.anchors)
+    return replace(report, measurements=found)
 
 
 def _refuse_useless(report: Report, arguments: Namespace) -> None:

@@ -36,7 +36,11 @@ class Setpoint:
     @classmethod
     def asked_for(cls, measurement: Measurement) -> Setpoint:
         """The setpoint requested when ``measurement`` was made."""
-        return cls(measurement.power_limit_w, index=measurement.cap_index)
+        return cls(
+            measurement.power_limit_w,
+            sm_clock_mhz=measurement.sm_clock_mhz,
+            index=measurement.cap_index,
+        )
 
     @classmethod
     def enforced_for(cls, measurement: Measurement) -> Setpoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.amounts import NotNegative
+from pytest_gpuenergy.record.amounts import Megahertz, NotNegative
 from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
@@ -46,6 +46,9 @@ class Measurement(Struct, frozen=True):
     of `PHASES`. ``in_process`` reports whether the measuring process itself launched the work, as
     it does for callables, rather than a worker process (None: not recorded).
     ``parameters`` are those of pytest's item that are plain values, by name, without the power cap.
+    ``sm_clock_mhz`` is the clock to which the SMs were asked to be locked (None: they were left as
+    they were), ``locked_sm_clock_min_mhz`` and ``locked_sm_clock_max_mhz`` the range to which the
+    card was locked.
     """
 
     node_id: str
@@ -89,6 +92,9 @@ class Measurement(Struct, frozen=True):
     phases_s: dict[str, float] = field(default_factory=dict)
     in_process: bool | None = None
     parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
+    sm_clock_mhz: Megahertz | None = None
+    locked_sm_clock_min_mhz: Megahertz | None = None
+    locked_sm_clock_max_mhz: Megahertz | None = None
 
     @property
     def measured(self) -> bool:

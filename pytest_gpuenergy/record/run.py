@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from pytest_gpuenergy.record.station import StationInfo
+
 
 class RunInfo(Struct, frozen=True):
     """The identity of a run: the host, GPU, software and options.
@@ -35,3 +37,16 @@ class RunInfo(Struct, frozen=True):
             return None
         commit, dash, rest = self.git_revision.partition("-")
         return f"{commit[:12]}{dash}{rest}"
+
+    @property
+    def station(self) -> StationInfo:
+        """The station on which this process measures."""
+        return StationInfo(
+            self.gpu_uuid,
+            self.gpu_name,
+            self.host,
+            self.architecture,
+            self.emulated,
+            self.power_limits_w,
+            self.software,
+        )

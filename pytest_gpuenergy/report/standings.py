@@ -47,8 +47,9 @@ class Standing(Struct, frozen=True):
 class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
-    ``anchors`` are the checks of anchor kernels, in chronological order. ``best`` is made from the
-    measurements when the report is written, and ignored when it is read.
+    ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
+    that took part, in the order in which they joined. ``best`` is made from the measurements when
+    the report is written, and ignored when it is read.
     """
 
     best: tuple[Standing, ...] = ()

@@ -16,6 +16,7 @@ from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.checks import check, check_ids
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record.station import StationInfo
 from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
 from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
 from pytest_gpuenergy.support.folders import followed
@@ -33,21 +34,24 @@ HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
-_RAW = (_RUN, _LINES, _CHECKS)
+_STATIONS = "stations.jsonl"
+_RAW = (_RUN, _LINES, _CHECKS, _STATIONS)
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
-_Record = TypeVar("_Record", bound=Measurement | AnchorCheck)
+_Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
 
 
 class Report(Struct, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
-    ``anchors`` are the checks of anchor kernels, in chronological order.
+    ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
+    that took part, in the order in which they joined (none in older records).
     """
 
     run: RunInfo
     measurements: tuple[Measurement, ...]
     anchors: tuple[AnchorCheck, ...] = ()
+    stations: tuple[StationInfo, ...] = ()
 
 
 class _RunFile(Struct, frozen=True):
@@ -76,6 +80,7 @@ class RunFolder:
                 write_atomically(ignore, _WARNING)
             write_atomically(folder.path / _RUN, dump(_RunFile(run)))
             write_atomically(home / _LATEST, run.run_id + "\n")
+        _append(folder.path / _STATIONS, run.station)
         return folder
 
     def restart(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
@@ -86,10 +91,12 @@ class RunFolder:
         """
         with _explained(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
-            (self.path / _LINES).unlink(missing_ok=True)
+            for name in (_LINES, _STATIONS):
+                (self.path / name).unlink(missing_ok=True)
             if lines := b"".join(encode(one) + b"\n" for one in kept):
                 write_atomically(self.path / _LINES, lines)
             write_atomically(self.path / _RUN, dump(_RunFile(run)))
+        _append(self.path / _STATIONS, run.station)
 
     @property
     def options(self) -> dict[str, str]:
@@ -121,7 +128,10 @@ class RunFolder:
         path = self.path / _RUN
         run = _read(path, read_text(path), _RunFile).run
         measurements = latest_only(_lines(self.path / _LINES, Measurement))
-        return Report(run, measurements, tuple(_lines(self.path / _CHECKS, AnchorCheck)))
+        checks = tuple(_lines(self.path / _CHECKS, AnchorCheck))
+        return Report(
+            run, measurements, checks, _joined(_lines(self.path / _STATIONS, StationInfo))
+        )
 
 
 def is_run(folder: Path) -> bool:
@@ -228,7 +238,8 @@ def merge(reports: Sequence[Report]) -> Report:
     anchors = tuple(check for report in ordered for check in report.anchors)
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
-    return Report(run, latest_only(measurements), anchors)
+    stations = _joined(station for report in ordered for station in report.stations)
+    return Report(run, latest_only(measurements), anchors, stations)
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
@@ -243,6 +254,11 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
         if not (same and item.verified_only):
             found[item.node_id] = item
     return tuple(found.values())
+
+
+def _joined(stations: Iterable[StationInfo]) -> tuple[StationInfo, ...]:
+    """The stations, each once, as it was described last."""
+    return tuple({one.gpu_uuid: one for one in stations}.values())
 
 
 def read_text(path: Path) -> str:
@@ -286,7 +302,7 @@ def _read_line(line: str | bytes, kind: type[_Record]) -> _Record:
     return record
 
 
-def _append(path: Path, record: Measurement | AnchorCheck) -> None:
+def _append(path: Path, record: Measurement | AnchorCheck | StationInfo) -> None:
     try:
         line = encode(record) + b"\n"
         _read_line(line, type(record))

@@ -32,7 +32,9 @@ Table = list[Sequence[str | int | float | None]]
 def json_document(report: Report) -> str:
     """The report as JSON, ``schema_version`` 1, with the best of each workload."""
     best = standings(report.measurements)
-    return dump(ReportDocument(report.run, report.measurements, report.anchors, best))
+    return dump(
+        ReportDocument(report.run, report.measurements, report.anchors, report.stations, best)
+    )
 
 
 def write_json(report: Report, path: Path) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def lines(folder: RunFolder) -> Path:
 
 
 def test_a_new_run_has_no_measurements(folder: RunFolder, run_info: Make) -> None:
-    assert folder.load() == Report(run_info(), ())
+    assert folder.load() == Report(run_info(), (), stations=(run_info().station,))
 
 
 def test_what_was_appended_is_read_back(folder: RunFolder, measured: Make, failed: Make) -> None:
@@ -260,8 +261,7 @@ def test_a_run_that_cannot_be_created_is_one_sentence(tmp_path: Path, run_info: 
 
 
 def test_a_run_folder_that_is_gone_cannot_be_appended_to(folder: RunFolder, measured: Make) -> None:
-    (folder.path / "run.json").unlink()
-    folder.path.rmdir()
+    shutil.rmtree(folder.path)
     with pytest.raises(ReportError, match=r"cannot be written: No such file"):
         folder.append(measured())
 
