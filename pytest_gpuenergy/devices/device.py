@@ -198,6 +198,18 @@ class Device(ABC):
             KernelFault: it does not compile.
         """
 
+    def prepare_job(self, job: Job) -> None:
+        """As `prepare`, for a kernel that is compiled for types and scalars, too."""
+        self.prepare([job.kernel])
+
+    def compile_job(self, job: Job) -> None:
+        """As `compile`; a fault may also be raised where the job runs.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+        self.compile(job.kernel)
+
     def tensor_core_instructions(
         self,
         job: Job,  # noqa: ARG002 -- for devices that can look
@@ -280,10 +292,14 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
-    def renew(self) -> None:
+    def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Let the next kernel run in a process in which no other one has run.
 
         An emulated GPU has one for each kernel anyway.
+
+        Args:
+            modules: Python modules that the kernel needs: imported when this returns, and ahead of
+                time for the one after it.
         """
         return
 

@@ -28,7 +28,8 @@ class FakeWorker:
 
     born = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, _: str, imports: tuple[str, ...], **__: Any) -> None:
+        self.imports = imports
         self.pid: int | None = None
         self.calls: list[tuple[int, str]] = []
         self.faults: dict[str, Exception] = {}
@@ -123,6 +124,28 @@ def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device: Cud
     before = measure(device, apart=False)
     device.renew()
     assert measure(device, apart=False) != before
+
+
+def test_the_process_after_the_next_kernels_has_its_imports_ahead(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    device.renew(("triton", "torch"))
+    assert workers[1].calls == [(workers[1].pid, "prepare")]
+    assert [one.imports for one in workers if one.pid is not None][1:] == [("triton", "torch")]
+    device.renew(("triton", "torch"))
+    assert workers[2].imports == ("triton", "torch")
+    assert workers[2].calls[0][1] == "prepare"
+
+
+def test_a_kernel_that_needs_no_modules_has_a_process_without(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    device.renew(("triton", "torch"))
+    device.renew()
+    number = measure(device, apart=False)
+    [worker] = [one for one in workers if one.pid == number]
+    assert worker.imports == ()
+    assert "prepare" not in [method for _, method in worker.calls]
 
 
 def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
