@@ -1,6 +1,8 @@
-"""What runs in the process of one GPU of several, see `team`."""
+"""What runs in the process of one GPU of several, see `engine.team`."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
@@ -21,6 +23,7 @@ class Task(Struct, frozen=True):
         seed: of the search.
         state: to evaluate.
         ahead: states to compile meanwhile.
+        emulated: whether the GPUs are.
     """
 
     spec: KernelSpec
@@ -28,6 +31,23 @@ class Task(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
+    emulated: bool = False
+
+    @property
+    def title(self) -> str:
+        """See `Errand`."""
+        return f"{self.spec.name}: {self.state.id}"
+
+    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
+        """See `Errand`."""
+        return Result(
+            id=self.state.id,
+            outcome=outcome,
+            emulated=self.emulated,
+            objective=self.objective,
+            gpu=gpu,
+            message=message,
+        )
 
 
 class GpuProcess:
