@@ -26,11 +26,11 @@ class ClaimedGpus:
 
     Attributes:
         stations: of this process, in the order in which the GPUs were named.
-        team: their own processes, if there are several.
+        team: their own processes, which start when they are first needed.
     """
 
     stations: tuple[Station, ...]
-    team: Team | None
+    team: Team
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -48,8 +48,8 @@ def claim_gpus(
         gpus: a list of what ``--gpu-device`` takes.
         powercap: one power limit.
         option: that gave the list.
-        factory: of the object in each process if there are several, see `Worker`; it is called with
-            what `open_device` takes.
+        factory: of the object in each process, see `Worker`; it is called with what `open_device`
+            takes.
 
     Raises:
         InputError: there is no such GPU, one is named twice, or they are of different models.
@@ -63,11 +63,7 @@ def claim_gpus(
     devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
     _check_alike(f"{option} {gpus}", devices)
     stations = tuple(claim(stack, device, powercap) for device in devices)
-    if len(devices) == 1:
-        return ClaimedGpus(stations, None)
     _check_limits(f"{option} {gpus}", devices)
-    for device in devices:
-        device.renew()  # so that no process of this one keeps a context on the GPU
     places = [
         (gpu, index) if device.emulated else (device.uuid, 0)
         for device, (gpu, index) in zip(devices, names, strict=True)

@@ -42,7 +42,7 @@ def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: i
     from pytest_gpuenergy.search.team import TeamEvaluator
 
     benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
-    if gpus.team is None:
+    if len(benches) == 1:
         return OwnProcess(benches[0])
     for device in gpus.devices:
         device.renew()  # so that no process of this one keeps a context on the GPU

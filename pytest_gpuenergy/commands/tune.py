@@ -105,8 +105,6 @@ def _confirm(gpus: ClaimedGpus, *, energy: bool) -> Confirm:
     """Confirms all kernels on one GPU: the first one that is used."""
     from pytest_gpuenergy.tuning.confirm import confirm_with
 
-    if gpus.team is None:
-        return confirm_with(gpus.stations[0], energy=energy, tell=tell)
     team = gpus.team
     made: dict[str, Confirm] = {}
 

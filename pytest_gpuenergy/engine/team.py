@@ -79,6 +79,7 @@ class Member:
         self.lost = ""
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=self.uuid)
         self._process = process
+        self._begun = False
 
     def evaluate(self, errand: Errand[R], tell: Callable[[str], None]) -> R:
         """The result of a task, which is a failure if its process ends twice.
@@ -107,7 +108,8 @@ class Member:
 
         def rest() -> None:
             with suppress(DeviceError):  # a process that has died keeps no context
-                self._process.call("rest", timeout_s=_STARTS_WITHIN_S)
+                if self._begun:
+                    self._process.call("rest", timeout_s=_STARTS_WITHIN_S)
             rests.set()
             goes_on.wait()
 
@@ -129,6 +131,7 @@ class Member:
 
     def _wake(self) -> None:
         """Have the process ready; one that died meanwhile is replaced."""
+        self._begun = True
         try:
             self._process.call("is_ready", timeout_s=_STARTS_WITHIN_S)
         except WorkerDiedError:

@@ -77,8 +77,8 @@ class Tuner:
         tell: called with lines of progress.
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
-        team: processes of all GPUs if there are several; they time the candidates.
-        devices: all GPUs as this process has opened them, if there are several.
+        team: processes of all GPUs; they time the candidates if there are several GPUs, or were.
+        devices: all GPUs of the team as this process has opened them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
@@ -149,7 +149,7 @@ class Tuner:
         tuning.begin()
         if tuning.proposer is None:
             return 0.0
-        count = "" if self.team is None else f"{len(self.team.working)} x "
+        count = "" if len(self.devices) < 2 or self.team is None else f"{len(self.team.working)} x "
         self.tell(f"{name}: searching on {count}{gpu_name(self.device)} with {tuning.space.effort}")
         with (
             SearchProgress(
@@ -172,10 +172,14 @@ class Tuner:
     def _rig(self, tuning: _Tuning) -> Iterator[Rig | TeamRig]:
         """Where candidates are evaluated."""
         workload, objective = tuning.workload, self.settings.objective
-        if self.team is None:
+        # Where there were several GPUs, the figures of one are made comparable to theirs, too.
+        several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
+        if self.team is None or not several:
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return
+        for device in self.devices:
+            device.renew()  # so that no process of this one keeps a context on the GPU
         with disk_folder() as folder:
             inputs = folder / save_arrays(folder, workload.make_inputs(0))
             yield TeamRig(self.team, self.device, inputs, objective, tuning.reference(objective))
