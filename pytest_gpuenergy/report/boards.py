@@ -38,6 +38,8 @@ Statistical Applications in Genetics and Molecular Biology 3, 2004.
 """
 
 _TAIL = 0.025
+_LARGEST_HALF = math.log(1e9)
+"""Wider intervals are clipped to this, so that their ends stay finite."""
 _ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
 """Flags of figures whose intervals hold all the same."""
 
@@ -229,6 +231,7 @@ def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estim
         math.log(ratio.high / ratio.low) / 2,
         NORMAL * gain.kernel_sd[metric],
     )
+    half = min(half, _LARGEST_HALF)
     middle = value / ratio.value
     return Estimate(middle, middle * math.exp(-half), middle * math.exp(half))
 

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.board_lines import board_lines, board_table
 from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, calibrated_report, spread
@@ -217,6 +218,14 @@ def test_raw_figures_stay_beside_calibrated_ones_in_the_tidy_table() -> None:
     assert third is None
     raw = rows[0]["energy_mj_ci95_high"] / rows[0]["energy_mj"]
     assert rows[0]["energy_calibrated_mj_ci95_high"] / first > raw
+
+
+def test_an_extreme_interval_stays_finite() -> None:
+    odd = board_measurement("GPU-1", "k", node_id="odd")
+    odd = replace(odd, energy_mj_ci95=Interval(0.0, 1e300))
+    found = Boards(report_on({"GPU-0": 1.0, "GPU-1": 1.04}, odd)).calibrated(odd)
+    assert found.energy_calibrated_mj_ci95 is not None
+    assert math.isfinite(found.energy_calibrated_mj_ci95.high)
 
 
 def test_a_calibrated_report_says_what_could_not_be_calibrated() -> None:
