@@ -7,22 +7,28 @@ from collections.abc import Iterator, Sequence
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
 from pytest_gpuenergy.report.text import markdown_text, spread
 from pytest_gpuenergy.report.ties import near_front
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, *, calibrated: bool = False) -> str:
     """The run, the best of each workload, and a collapsed table per workload and cap.
 
     Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
     and errors are escaped.
+
+    Args:
+        report: the report.
+        calibrated: whether its figures are (`calibrated_report`), which the head then says.
     """
-    return "\n".join([*_head(report), *_best(report.measurements), *_tables(report.measurements)])
+    tables = [*_best(report.measurements), *_tables(report.measurements)]
+    return "\n".join([*_head(report, calibrated=calibrated), *tables, *board_table(report)])
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: Report, *, calibrated: bool) -> Iterator[str]:
     run, rows = report.run, report.measurements
     measured = [m for m in rows if m.measured]
     flagged = sum(bool(m.validity) for m in measured)
@@ -35,6 +41,8 @@ def _head(report: Report) -> Iterator[str]:
         f"on {markdown_text(run.host)}."
     )
     for line in anchor_lines(rows, report.anchors, emulated=run.emulated):
+        yield f"{markdown_text(line)}  "
+    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
         yield f"{markdown_text(line)}  "
     yield ""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from pytest_gpuenergy.record.board import BoardGain, CalibratedItem
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
@@ -48,11 +49,14 @@ class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
     ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
-    that took part, in the order in which they joined. ``best`` is made from the measurements when
-    the report is written, and ignored when it is read.
+    that took part, in the order in which they joined. ``board_checks`` are measurements of the
+    kernels that every one of several boards measures. ``best``, ``boards`` and ``calibrated`` are
+    made from the rest when the report is written, and ignored when it is read.
     """
 
     best: tuple[Standing, ...] = ()
+    boards: tuple[BoardGain, ...] = ()
+    calibrated: tuple[CalibratedItem, ...] = ()
 
 
 def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:

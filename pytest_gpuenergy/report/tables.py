@@ -189,6 +189,7 @@ def summary(
     width: int | None = None,
     sort: str = "rank",
     gpu_name: str = "",
+    calibrated: bool = False,
 ) -> Iterator[str]:
     """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
 
@@ -201,8 +202,9 @@ def summary(
         width: of the terminal; None where lines may have any length.
         sort: a key of `SORTS`.
         gpu_name: of the card whose peaks the figures are compared with.
+        calibrated: whether the figures are, which each title then says.
     """
-    label = " (emulated)" if emulated else ""
+    label = title_label(emulated=emulated, calibrated=calibrated)
     for (workload, cap), rows in group(measurements).items():
         near = near_front(rows)
         # By id, because measurements may be equal.
@@ -231,6 +233,13 @@ def summary(
         if unbound:
             words = f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
             yield from wrapped(words, width)
+
+
+def title_label(*, emulated: bool, calibrated: bool = False) -> str:
+    """What a title says of the figures below it, such as `` (emulated, calibrated)``."""
+    said = {"emulated": emulated, "calibrated": calibrated}
+    words = ", ".join(word for word, holds in said.items() if holds)
+    return f" ({words})" if words else ""
 
 
 def _intensity(roof: Roofline) -> str:
@@ -262,7 +271,11 @@ def markdown_table(
 
 
 def best_lines(
-    measurements: Iterable[Measurement], *, emulated: bool, width: int | None = None
+    measurements: Iterable[Measurement],
+    *,
+    emulated: bool,
+    width: int | None = None,
+    calibrated: bool = False,
 ) -> Iterator[str]:
     """A table of each workload's best time, energy and EDP, with kernels and caps within noise."""
     best = best_of_each(measurements)
@@ -273,7 +286,7 @@ def best_lines(
         *(_best_row(one) for one in best),
     ]
     flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
-    yield f"best of each workload{' (emulated)' if emulated else ''}"
+    yield f"best of each workload{title_label(emulated=emulated, calibrated=calibrated)}"
     yield from (f"  {line}" for line in fitted(rows, None if width is None else width - 2))
     if flagged:
         yield "  ! flagged (see validity)"

@@ -11,6 +11,7 @@ function measurements() {
     figure("time_us"), figure("energy_mj"), figure("edp_mj_ms"), figure("power_w"), figure("gflops"), figure("percent_of_peak"),
     { title: "roof", detail: true, key: "roof" },
     figure("gb_s"), { ...figure("flop_per_byte"), detail: true }, figure("gflops_per_w"),
+    ...CALIBRATED.filter((name) => data.figures[name]).map(figure),
     { title: "Pareto", detail: true, key: "pareto", cell: (row) => row.pareto ? "front" : row.near_pareto ? "within noise" : "" },
     { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
     { title: "outcome", key: "outcome", wide: true, cell: (row) => row.state === "verified" ? row.error

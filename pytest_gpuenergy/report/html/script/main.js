@@ -65,6 +65,7 @@ place("charts", drawnWorkloads.length ? drawnWorkloads.map((one) => one.node) : 
 place("measurements", everything.node);
 validity();
 drift();
+boards();
 place("run", identity(data.run));
 readAddress();
 if (location.hash.includes("=")) update();
