@@ -246,7 +246,8 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
 
 
 def _print_summary(report: Report, sort: str) -> None:
-    from pytest_gpuenergy.report.tables import best_lines, summary
+    from pytest_gpuenergy.report.best_lines import best_lines
+    from pytest_gpuenergy.report.tables import summary
 
     rows, run, emulated = report.measurements, report.run, report.run.emulated
     width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
