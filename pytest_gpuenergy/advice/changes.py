@@ -13,7 +13,7 @@ from pytest_gpuenergy.advice.solve import Cost
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import Sample, around, sample, welch
+from pytest_gpuenergy.record.ratio import Sample, around, limited, sample, welch
 from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
 from pytest_gpuenergy.report.ties import MISSED
 
@@ -199,7 +199,8 @@ def log_change(
         shared += errors.shared.combined(weight)
     variance = sum(one for one, _ in own) + shared
     inner = around(value, variance, welch(own, variance), tail)
-    return Estimate(value, inner.low - base.optimism(metric), inner.high + new.optimism(metric))
+    low, high = inner.low - base.optimism(metric), inner.high + new.optimism(metric)
+    return Estimate(value, limited(low), limited(high))
 
 
 def rivals(chosen: Option, options: Iterable[Option], prices: Sequence[Cost]) -> list[Option]:

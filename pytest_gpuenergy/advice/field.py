@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_gpuenergy.advice.changes import Option
 from pytest_gpuenergy.record.measurement import Measurement
@@ -23,11 +26,15 @@ class Field:
         options: by setpoint and workload, at least one for each that is there.
         workloads: in order of appearance, with how often each runs.
         left_out: why measurements are not used, with how many there are.
+        gpu_name: the GPU model of all.
+        emulated: whether it is emulated.
     """
 
     options: Mapping[str, Mapping[str, Sequence[Option]]]
     workloads: Mapping[str, float]
     left_out: Mapping[str, int]
+    gpu_name: str
+    emulated: bool
 
     @classmethod
     def of(cls, report: Report, weights: Mapping[str, float]) -> Field:
@@ -38,7 +45,7 @@ class Field:
                 ``weights`` is not among them, or one name stands for several workloads.
         """
         rows = report.measurements
-        check_one_model(report)
+        model = _one_model(report)
         _check_names(rows)
         usable = [m for m in rows if not _why_not(m)]
         left_out = Counter(why for m in rows if (why := _why_not(m)))
@@ -59,7 +66,7 @@ class Field:
         for m in usable:
             name = m.workload.name
             options[m.cap].setdefault(name, []).append(Option(m, workloads[name]))
-        return cls(options, workloads, left_out)
+        return cls(options, workloads, left_out, model.gpu_name, model.emulated)
 
     def only(self, workload: str) -> Field:
         """The field of one workload alone, which runs once."""
@@ -68,7 +75,7 @@ class Field:
             for setpoint, found in self.options.items()
             if workload in found
         }
-        return Field(options, {workload: 1.0}, {})
+        return Field(options, {workload: 1.0}, {}, self.gpu_name, self.emulated)
 
     @property
     def complete(self) -> list[str]:
@@ -124,29 +131,57 @@ class Field:
         return list(dict.fromkeys(m.gpu_uuid for m in rows if m.gpu_uuid))
 
 
-def check_one_model(report: Report) -> None:
-    """Check that all measurements are of one GPU model.
+class Model(NamedTuple):
+    """A GPU model; an emulated one is another than the real one."""
+
+    gpu_name: str
+    emulated: bool
+
+    @property
+    def title(self) -> str:
+        """The name, with ``(emulated)`` where it is."""
+        return f"{self.gpu_name} (emulated)" if self.emulated else self.gpu_name
+
+
+def of_model(report: Report, name: str) -> Report:
+    """The measurements of a report on the GPU model that ``name`` is part of.
 
     Raises:
-        InputError: they are not.
+        InputError: none or several are called so.
     """
-    if len(names := models(report)) > 1:
+    known = _models(report)
+    wanted = name.strip().casefold()
+    exact = [
+        model for model in known if wanted in (model.title.casefold(), model.gpu_name.casefold())
+    ]
+    found = exact or [model for model in known if wanted in model.title.casefold()]
+    if not wanted or len(found) != 1:
         raise InputError(
-            f"The measurements are of several GPU models ({', '.join(names)}), and what is best "
-            "for one is not for another: choose one with --gpu."
+            f"--gpu {name[:40]!r} names {len(found)} of the GPU models that were measured: choose "
+            f"one of {', '.join(model.title for model in known)}."
         )
+    chosen = {id(m) for m in known[found[0]]}
+    return replace(report, measurements=tuple(m for m in report.measurements if id(m) in chosen))
 
 
-def models(report: Report) -> dict[str, set[str | None]]:
-    """The GPU models that were measured, each with its boards."""
-    titles = {
-        one.gpu_uuid: _title(one.gpu_name, one.emulated)
-        for one in (report.run.station, *report.stations)
-    }
-    own = _title(report.run.gpu_name, report.run.emulated)
-    found: dict[str, set[str | None]] = {}
+def _one_model(report: Report) -> Model:
+    known = _models(report)
+    if len(known) > 1:
+        names = ", ".join(model.title for model in known)
+        raise InputError(
+            f"The measurements are of several GPU models ({names}), and what is best for one is "
+            "not for another: choose one with --gpu."
+        )
+    return next(iter(known), Model(report.run.gpu_name, report.run.emulated))
+
+
+def _models(report: Report) -> dict[Model, list[Measurement]]:
+    """The GPU models that were measured, each with its measurements."""
+    stations = {one.gpu_uuid: one for one in (report.run.station, *report.stations)}
+    found: dict[Model, list[Measurement]] = {}
     for m in report.measurements:
-        found.setdefault(titles.get(m.gpu_uuid or "", own), set()).add(m.gpu_uuid)
+        station = stations.get(m.gpu_uuid or "", report.run.station)
+        found.setdefault(Model(station.gpu_name, station.emulated), []).append(m)
     return found
 
 
@@ -155,10 +190,6 @@ def listed(names: Sequence[str]) -> str:
     if len(names) <= _NAMED:
         return ", ".join(names)
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-
-
-def _title(gpu_name: str, emulated: bool) -> str:
-    return f"{gpu_name} (emulated)" if emulated else gpu_name
 
 
 def _why_not(m: Measurement) -> str:
