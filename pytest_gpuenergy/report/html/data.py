@@ -13,7 +13,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.setpoints import setpoints
+from pytest_gpuenergy.record.setpoints import clocks, limits, setpoints
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.axes import axes
 from pytest_gpuenergy.report.html.best import best_values
@@ -64,6 +64,8 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "emulated": run.emulated,
         "run": _identity(run),
         "caps": setpoints(measurements),
+        "limits": limits(measurements),
+        "clocks": clocks(measurements),
         "figures": {
             name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()
         },
