@@ -84,12 +84,9 @@ def unchecked(
     ]
 
 
-def anchor_place(m: Measurement) -> tuple[str, float | None, tuple[int, int] | None, str | None]:
-    """What an anchor shares with the measurements it covers.
-
-    The setpoint, the limit and the clocks that the card enforced, and the card.
-    """
-    return (m.cap, m.enforced_power_limit_w, m.locked_sm_clocks_mhz, m.gpu_uuid)
+def anchor_place(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
+    """What an anchor shares with the measurements it covers: setpoint, what held, and the card."""
+    return (m.cap, m.enforced_power_limit_w, m.locked_sm_clock_max_mhz, m.gpu_uuid)
 
 
 def _is_drift(ratio: Estimate) -> bool:

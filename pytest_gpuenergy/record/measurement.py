@@ -97,12 +97,6 @@ class Measurement(Struct, frozen=True):
     locked_sm_clock_max_mhz: Megahertz | None = None
 
     @property
-    def locked_sm_clocks_mhz(self) -> tuple[int, int] | None:
-        """The range to which the SM clock was locked; None if it was not, or it is not known."""
-        low, high = self.locked_sm_clock_min_mhz, self.locked_sm_clock_max_mhz
-        return None if low is None or high is None else (low, high)
-
-    @property
     def measured(self) -> bool:
         """Whether there are figures; either all are present or none."""
         return self.energy_mj is not None

@@ -76,7 +76,7 @@ class Pair:
             and (one.workload.parameters, one.workload.flops)
             == (other.workload.parameters, other.workload.flops)
             and one.enforced_power_limit_w == other.enforced_power_limit_w
-            and one.locked_sm_clocks_mhz == other.locked_sm_clocks_mhz
+            and one.locked_sm_clock_max_mhz == other.locked_sm_clock_max_mhz
             and energy_source(one) == energy_source(other)
             and not one.validity
             and not other.validity
@@ -90,7 +90,7 @@ class CommonShift:
 
     Attributes:
         metric: the metric.
-        place: the boards and the setpoint.
+        place: the boards and the cap.
         kernels: number of unchanged kernels.
         apart: number of these that lie too far out to be part of the scatter.
         change: the median of their ln(now / before), with its 95 % interval.
