@@ -170,7 +170,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
         changes(base.candidate, chosen),
         tuple(found),
         tuple(too_slow),
-        _edges(field, best),
+        _edges(field, tied),
     )
 
 
@@ -234,14 +234,13 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
     return tuple(one.setpoint for one in settings if may_be_as_good(one))
 
 
-def _edges(field: Field, best: Setting) -> tuple[str, ...]:
+def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
     """What is said where a lower limit or clock than any measured might be better still."""
-    rows = [field.row(name) for name in field.complete]
-    own = best.plan[0].row
+    rows, best = ([field.row(name) for name in names] for names in (field.complete, tied))
     return tuple(
-        f"{labels([own])[0]} is the lowest {noun} measured: a lower one may be better still"
+        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
         for labels, noun in ((limits, "power limit"), (clocks, "clock"))
-        if len(measured := labels(rows)) > 1 and labels([own])[0] == measured[0]
+        if len(measured := labels(rows)) > 1 and labels(best) == measured[:1]
     )
 
 

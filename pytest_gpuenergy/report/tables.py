@@ -8,7 +8,7 @@ from math import inf
 
 from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import Order, limit_label, setpoint_order
+from pytest_gpuenergy.record.setpoints import Order, clocks, limit_label, setpoint_order
 from pytest_gpuenergy.report.clock_saving import ClockSaving, clock_saving
 from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.roofline import Roofline, roofline
@@ -199,7 +199,8 @@ def summary(
     """The terminal summary's tables, one per workload and setpoint.
 
     ``*`` marks the Pareto front of time and energy, ``~`` what may be on the front too, within
-    noise. With more than `ROWS_SHOWN` measurements, only these are listed.
+    noise. With more than `ROWS_SHOWN` measurements, only these are listed, and of several clocks
+    only the setpoints that may be the best by a metric.
 
     Args:
         measurements: of one run.
@@ -209,11 +210,16 @@ def summary(
         gpu_name: of the card whose peaks the figures are compared with.
     """
     label = " (emulated)" if emulated else ""
-    for (workload, cap), rows in group(measurements).items():
+    groups = group(measurements)
+    many = len(measurements) > ROWS_SHOWN
+    listed = _among_best(measurements) if many and len(clocks(measurements)) > 1 else groups
+    for (workload, cap), rows in groups.items():
+        if (workload, cap) not in listed:
+            continue
         near = near_front(rows)
         # By id, because measurements may be equal.
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
-        shown = rows if len(measurements) <= ROWS_SHOWN else near
+        shown = near if many else rows
         table = []
         for m in arranged(shown, sort):
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
@@ -237,6 +243,19 @@ def summary(
         if unbound:
             words = f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
             yield from wrapped(words, width)
+    if hidden := len(groups) - len(listed):
+        words = f"{hidden} tables of setpoints that are not among the best are only in the report"
+        yield from wrapped(words, width)
+
+
+def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
+    """The workloads and setpoints that may be the best by a metric."""
+    return {
+        (row.workload.name, row.cap)
+        for best in best_of_each(measurements)
+        for tied in best.ties.values()
+        for row in tied.rows
+    }
 
 
 def _intensity(roof: Roofline) -> str:

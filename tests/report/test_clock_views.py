@@ -20,7 +20,7 @@ from pytest_gpuenergy.report import Measurement, WorkloadInfo
 from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.clock_saving import clock_saving
 from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.tables import group, idle_caps
+from pytest_gpuenergy.report.tables import group, idle_caps, summary
 from pytest_gpuenergy.report.ties import Tie, cap_words
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
 
@@ -126,6 +126,21 @@ def test_a_cap_that_holds_back_without_a_lock_is_not_idle(at_clock: Make) -> Non
         at_clock(1, 5, cap_binding=False),
     ]
     assert idle_caps(rows) == ["700W"]
+
+
+def test_of_many_setpoints_only_those_among_the_best_have_tables(at_clock: Make) -> None:
+    rows = [
+        at_clock(rank, cap, clock, time_ms=0.1 * rank + 100 / (clock or 1980), energy_mj=50.0 + cap)
+        for rank in range(1, 7)
+        for cap in (3, 4)
+        for clock in (990, 1500, None)
+    ]
+    lines = list(summary(rows, emulated=False))
+    assert [line.split(",")[0] for line in lines if line.startswith("case1 at")] == [
+        *("case1 at 450W-990MHz", "case1 at 450W-1500MHz", "case1 at 450W"),
+        "case1 at 575W",
+    ]
+    assert lines[-1] == ("2 tables of setpoints that are not among the best are only in the report")
 
 
 @pytest.fixture
