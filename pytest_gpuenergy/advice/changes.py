@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 
 from pytest_gpuenergy.advice.solve import Cost
 from pytest_gpuenergy.record.estimate import Estimate
@@ -16,6 +15,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.ratio import Sample, around, limited, sample, welch
 from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
 from pytest_gpuenergy.report.ties import MISSED
+from pytest_gpuenergy.support.statistics import largest_of
 
 TAIL = 0.025
 
@@ -155,15 +155,6 @@ class Candidate:
             largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, found, strict=True)
         )
         return by_kernels + largest_of(self.chosen_from) * math.hypot(*found)
-
-
-def largest_of(count: int) -> float:
-    """The expected largest of so many standard normal values, by Blom's approximation.
-
-    G. Blom, "Statistical Estimates and Transformed Beta-Variables", 1958; within 5 % for two values
-    and closer for more, from above.
-    """
-    return 0.0 if count < 2 else NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def log_change(

@@ -10,9 +10,10 @@ from msgspec import Struct
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import Sample, log_ratio, point_ratio, sample
+from pytest_gpuenergy.record.ratio import Sample, limited, log_ratio, point_ratio, sample
 from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
 from pytest_gpuenergy.report.ties import MISSED, Tie, tie
+from pytest_gpuenergy.support.statistics import largest_of
 
 
 class ClockSaving(Struct, frozen=True):
@@ -44,14 +45,12 @@ class ClockSaving(Struct, frozen=True):
 def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | None:
     """The saving among ``rows``, of one workload; None unless both were measured.
 
-    With and without a lock, the best is chosen among kernels and setpoints whose figures are noisy.
-    The interval holds although it is: a fourth of the allowed error on either side finds all that
-    may be the best there (`tie`), and the other half the interval of the change between two given
-    rows; the union of the intervals of all pairs that may be the best contains the change between
-    the truly best ones in at least 95 % of cases.
+    With and without a lock, the best is chosen among kernels and setpoints whose figures are noisy,
+    so both figures are expected to be too low. The interval of the change is wider by the most that
+    this makes out on either side, as if all that are tied were equal (`largest_of`).
     """
-    without = tie([m for m in rows if m.sm_clock_mhz is None], metric, MISSED / 4)
-    locked = tie([m for m in rows if m.sm_clock_mhz is not None], metric, MISSED / 4)
+    without = tie([m for m in rows if m.sm_clock_mhz is None], metric)
+    locked = tie([m for m in rows if m.sm_clock_mhz is not None], metric)
     if without is None or locked is None:
         return None
     change = point_ratio(without.best.figure(metric), locked.best.figure(metric))
@@ -71,18 +70,20 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
 
 def _interval(without: Tie, locked: Tie, metric: Metric) -> Estimate | None:
     """Of ln(least locked / least without); None where a figure has no interval."""
-    sides = [[(row, sample(row, metric)) for row in found.rows] for found in (without, locked)]
-    known = [[(row, one) for row, one in side if one is not None] for side in sides]
-    if [len(side) for side in known] != [len(side) for side in sides]:
+    base, new = sample(without.best, metric), sample(locked.best, metric)
+    if base is None or new is None:
         return None
-    changes = [_change(*base, *new, metric) for base in known[0] for new in known[1]]
-    value = math.log(known[1][0][1].mean / known[0][0][1].mean)
-    return Estimate(value, min(one.low for one in changes), max(one.high for one in changes))
-
-
-def _change(
-    base_row: Measurement, base: Sample, new_row: Measurement, new: Sample, metric: Metric
-) -> Estimate:
-    same_board = base_row.gpu_uuid == new_row.gpu_uuid
+    same_board = without.best.gpu_uuid == locked.best.gpu_uuid
     board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
-    return log_ratio(base, new, session_sd=board_sd, tail=MISSED / 4)
+    change = log_ratio(base, new, session_sd=board_sd, tail=MISSED / 2)
+    return Estimate(
+        change.value,
+        limited(change.low - _optimism(without, base)),
+        limited(change.high + _optimism(locked, new)),
+    )
+
+
+def _optimism(found: Tie, best: Sample) -> float:
+    """The most that the logarithm of the least figure is expected to be too low."""
+    error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
+    return largest_of(len(found.rows)) * error

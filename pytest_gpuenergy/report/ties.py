@@ -59,23 +59,23 @@ class Tie:
         return setpoints(self.rows)
 
 
-def tie(rows: Sequence[Measurement], metric: Metric, missed: float = MISSED) -> Tie | None:
+def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
     """The best of ``rows`` by ``metric``, and all that may be as good; None without figures.
 
     A row is left out when another one is certainly better: when the whole interval of the change
     between them lies on one side. Each of the k - 1 comparisons of a row with the others has an
-    error of at most ``missed`` / (k - 1), so by Bonferroni's inequality the truly best row is
-    among those returned in at least 95 % of cases (1 - ``missed``), whatever the others are (subset
-    selection: S. S. Gupta, "On Some Multiple Decision (Selection and Ranking) Rules",
-    Technometrics 7(2), 1965; the same as a comparison with the best: J. C. Hsu, "Simultaneous
-    Confidence Intervals for all Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row
-    without an interval is taken as exact.
+    error of at most `MISSED` / (k - 1), so by Bonferroni's inequality the truly best row is among
+    those returned in at least 95 % of cases, whatever the others are (subset selection: S. S.
+    Gupta, "On Some Multiple Decision (Selection and Ranking) Rules", Technometrics 7(2), 1965; the
+    same as a comparison with the best: J. C. Hsu, "Simultaneous Confidence Intervals for all
+    Distances from the 'Best'", Annals of Statistics 9(5), 1981). A row without an interval is
+    taken as exact.
     """
     known = _Known.of(rows, (metric,))
     ranked = sorted(known, key=lambda one: one.row.figure(metric) or 0.0)
     if not ranked:
         return None
-    tail = _tail(len(ranked), missed)
+    tail = _tail(len(ranked))
     kept = [
         one
         for place, one in enumerate(ranked)
@@ -170,8 +170,8 @@ def _exact(figure: float) -> Sample | None:
     return Sample(figure, 0.0, math.inf) if figure > 0 else None
 
 
-def _tail(count: int, missed: float = MISSED) -> float:
-    return missed / max(1, count - 1)
+def _tail(count: int) -> float:
+    return MISSED / max(1, count - 1)
 
 
 def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
