@@ -31,6 +31,7 @@ def all_totals(layers: Sequence[Sequence[Cost]]) -> list[Cost]:
     return [total(layers, choice) for choice in itertools.product(*(range(len(x)) for x in layers))]
 
 
+@pytest.mark.slow
 @given(LAYERS)
 def test_the_least_product_of_sums_is_the_least_of_all_choices(layers: list[list[Cost]]) -> None:
     found = least_product(layers)
@@ -60,6 +61,7 @@ def test_the_least_energy_within_a_time_is_the_least_of_all_that_are_as_fast(
         assert cost.energy <= min(within) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @given(LAYERS)
 def test_the_fastest_and_the_most_frugal_choice_are_the_ends_of_the_sweep(
     layers: list[list[Cost]],
