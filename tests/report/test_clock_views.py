@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from pytest_gpuenergy.report.clock_saving import clock_saving
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.tables import group, idle_caps, summary
 from pytest_gpuenergy.report.ties import Tie, cap_words
+from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
 
 Make = Callable[..., Any]
@@ -116,6 +119,16 @@ def test_the_classic_tree_has_columns_by_cap_and_then_by_clock(
     by_label = {m.cap: m.energy_mj for m in rows}
     outside = [label for label in IN_ORDER if label not in ("450W", "700W")]
     assert energies == [by_label[label] for label in ("450W", "700W", *outside)]
+
+
+def test_the_tidy_table_has_a_column_for_each_setting(
+    frugal_clock: list[Measurement], report: Make
+) -> None:
+    table = list(csv.DictReader(io.StringIO(tidy_csv(report(*frugal_clock)))))
+    settings = ("cap", "power_limit_w", "sm_clock_mhz", "locked_sm_clock_min_mhz")
+    assert [table[0][name] for name in settings] == ["450W", "450.0", "", ""]
+    assert [table[3][name] for name in settings] == ["700W-1500MHz", "700.0", "1500", "1500"]
+    assert (table[3]["effective_sm_clock_mhz"], table[3]["best_of"]) == ("1500.0", "energy edp")
 
 
 def test_a_cap_that_holds_back_without_a_lock_is_not_idle(at_clock: Make) -> None:
