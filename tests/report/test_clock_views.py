@@ -23,8 +23,8 @@ from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.clock_saving import clock_saving
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.tables import group, idle_caps, summary
-from pytest_gpuenergy.report.ties import Tie, cap_words
 from pytest_gpuenergy.report.tidy import tidy_csv
+from pytest_gpuenergy.report.ties import Tie, cap_words
 from pytest_gpuenergy.report.views import json_document, write_classic_csv
 
 Make = Callable[..., Any]
