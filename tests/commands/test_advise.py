@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,30 @@ def test_one_name_for_two_workloads_is_refused(
     other = replace(sweep[0].workload, parameters={"kind": "gemm"})
     assert main(["advise", write(*sweep[1:], replace(sweep[0], workload=other))]) == 2
     assert "resnet03 has other parameters in" in capsys.readouterr().err
+
+
+def test_what_is_not_exact_or_not_sure_is_said(
+    write: Make, at_clock: Make, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_gpuenergy.advice.solve.MOST_STATES", 1)
+    rng = random.Random(2)
+    rows = [
+        at_clock(
+            *(rank, 5),
+            workload=f"w{layer}",
+            time_ms=rng.uniform(1.0, 1.2),
+            energy_mj=rng.uniform(100.0, 200.0),
+            half=0.01,
+        )
+        for layer in range(6)
+        for rank in range(8)
+    ]
+    assert main(["advise", write(*rows), "--slower-by", "2%"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(
+        r"other kernels might take up to [0-9.]+ % less: the search was cut short", out
+    )
+    assert "the slowdown may be more than 2 %, within noise" in out
 
 
 def test_an_output_does_not_overwrite_the_input(write: Make, sweep: list[Measurement]) -> None:
