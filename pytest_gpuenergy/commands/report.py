@@ -268,9 +268,10 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
 
 
 def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
+    from pytest_gpuenergy.report.best_lines import best_lines
     from pytest_gpuenergy.report.board_lines import board_lines, calibration_lines
     from pytest_gpuenergy.report.boards import calibrated_report
-    from pytest_gpuenergy.report.tables import best_lines, summary
+    from pytest_gpuenergy.report.tables import summary
 
     report = calibrated_report(report) if calibrated else report
     rows, run, emulated = report.measurements, report.run, report.run.emulated

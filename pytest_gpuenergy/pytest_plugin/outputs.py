@@ -13,11 +13,12 @@ from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.measurement import VERIFIED
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.board_lines import board_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
-from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
+from pytest_gpuenergy.report.tables import idle_caps, summary
 from pytest_gpuenergy.report.views import (
     Target,
     check_targets,

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.setpoints import UNLOCKED, clocks
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.best_lines import CLOCK_OVER_CAP, saving_words
 from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
@@ -15,7 +17,7 @@ from pytest_gpuenergy.report.ties import near_front
 
 
 def markdown(report: Report, *, calibrated: bool = False) -> str:
-    """The run, the best of each workload, and a collapsed table per workload and cap.
+    """The run, the best of each workload, and a collapsed table per workload and setpoint.
 
     Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
     and errors are escaped.
@@ -52,7 +54,8 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
     if not best:
         yield from ("Nothing was measured.", "")
         return
-    yield "| workload | least time | least energy | least EDP | best cap | Pareto front |"
+    setpoint = "best cap" if clocks(rows) == (UNLOCKED,) else "best setpoint"
+    yield f"| workload | least time | least energy | least EDP | {setpoint} | Pareto front |"
     yield "|---|---|---|---|---|---:|"
     for one in best:
         cells = [
@@ -61,6 +64,18 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
             one.caps,
             one.size_of_front,
         ]
+        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    yield ""
+    yield from _savings([one for one in best if one.savings])
+
+
+def _savings(best: Sequence[Best]) -> Iterator[str]:
+    if not best:
+        return
+    yield f"| {CLOCK_OVER_CAP} | {' | '.join(metric.label for metric in METRICS)} |"
+    yield "|---|---|---|---|"
+    for one in best:
+        cells = (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
         yield f"| {' | '.join(map(markdown_text, cells))} |"
     yield ""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.setpoints import setpoint_order
 from pytest_gpuenergy.report.boards import Boards, calibrated_items
 from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
@@ -75,7 +76,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     for workload, rows in workloads.items():
         place = folder / folders[workload]
         caps = _by(
-            sorted(rows, key=_cap_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
+            sorted(rows, key=setpoint_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
         )
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
@@ -191,10 +192,6 @@ def _table_caps(report: Report) -> list[str]:
 def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
     """The caps in ``all.csv``: the whole table, measured or not, then caps outside it."""
     return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
-
-
-def _cap_order(m: Measurement) -> float:
-    return m.power_limit_w or m.enforced_power_limit_w or 0.0
 
 
 def _identifier(m: Measurement) -> str | int:

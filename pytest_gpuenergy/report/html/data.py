@@ -13,6 +13,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record.setpoints import clocks, limits, setpoints
 from pytest_gpuenergy.report.boards import Boards
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.axes import axes
@@ -68,7 +69,9 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "gpu": run.gpu_name,
         "emulated": run.emulated,
         "run": _identity(run),
-        "caps": _caps(measurements),
+        "caps": setpoints(measurements),
+        "limits": limits(measurements),
+        "clocks": clocks(measurements),
         "figures": {name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()}
         | calibrated_figures(boards),
         "rows": rows,
@@ -84,12 +87,6 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         if baseline is None
         else [_difference(one) for one in differences(report, baseline)],
     }
-
-
-def _caps(rows: Sequence[Measurement]) -> list[str]:
-    """Labels of the caps, lowest first."""
-    watts = {m.cap: m.enforced_power_limit_w or m.power_limit_w or 0.0 for m in rows}
-    return sorted(watts, key=lambda cap: (watts[cap], cap))
 
 
 def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:
