@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
-
-CLOCK_STEP_MHZ = 15
-"""NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
+from pytest_gpuenergy.devices.emulated.profiles import CLOCK_STEP_MHZ, GpuProfile
 
 GPU_IDLE = 0x1
 SW_POWER_CAP = 0x4
@@ -81,7 +78,7 @@ def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
 def operating_point(
     demand: Demand, profile: GpuProfile, cap_w: float, clock_limit_mhz: int | None = None
 ) -> OperatingPoint:
-    """The highest clock whose power does not exceed ``cap_w``.
+    """The highest clock whose power does not exceed ``cap_w``, up to the other limit.
 
     If the power at the lowest clock exceeds it too, the card works only part of the time. A cap
     that the kernel does not reach changes nothing.
@@ -90,7 +87,8 @@ def operating_point(
         demand: what the kernel takes without a limit.
         profile: the GPU.
         cap_w: enforced power limit, above the idle power.
-        clock_limit_mhz: another upper limit of the clock, such as that of thermal protection.
+        clock_limit_mhz: another upper limit of the clock: that of a lock, which a cap can go below,
+            or that of thermal protection.
     """
     top = profile.max_clock_mhz
     lowest = (top - profile.min_clock_mhz) // CLOCK_STEP_MHZ  # in steps below the top
