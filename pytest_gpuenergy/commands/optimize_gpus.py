@@ -1,18 +1,17 @@
-"""The GPUs of ``gpuenergy optimize``: opened, claimed, and held under a power limit."""
+"""The GPUs of ``gpuenergy optimize``: opened, claimed, and held at a setpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.setpoint_options import one_setpoint
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.evaluator import Evaluator
@@ -48,13 +47,28 @@ class ClaimedGpus:
         return TeamEvaluator(self.team, benches)
 
 
-def claim_gpus(stack: ExitStack, gpus: str, powercap: str) -> ClaimedGpus:
-    """Claim GPUs of one model, all under the same power limit, until the stack is closed.
+@dataclass(frozen=True)
+class Settings:
+    """What GPUs are set to while they are claimed.
+
+    Attributes:
+        powercap: one power limit, as ``--powercap`` takes it.
+        smclock: one clock, as ``--smclock`` takes it.
+        allow_clocks: see `Station`.
+    """
+
+    powercap: str
+    smclock: str
+    allow_clocks: bool
+
+
+def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:
+    """Claim GPUs of one model, all with the same settings, until the stack is closed.
 
     Args:
         stack: closed by the caller.
         gpus: a list of what ``--gpu-device`` takes.
-        powercap: one power limit.
+        settings: of all of them.
 
     Raises:
         InputError: there is no such GPU, one is named twice, or they are of different models.
@@ -67,7 +81,7 @@ def claim_gpus(stack: ExitStack, gpus: str, powercap: str) -> ClaimedGpus:
     devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
     _check_alike(gpus, devices)
     for device in devices:
-        _claim(stack, device, powercap)
+        _claim(stack, device, settings)
     if len(devices) == 1:
         return ClaimedGpus((devices[0],), None)
     members = [
@@ -77,14 +91,14 @@ def claim_gpus(stack: ExitStack, gpus: str, powercap: str) -> ClaimedGpus:
     return ClaimedGpus(tuple(devices), stack.enter_context(Team(members, tell)))
 
 
-def claim_one(stack: ExitStack, gpus: str, place: int, powercap: str) -> Device:
+def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """As `claim_gpus`, but only the GPU at a place of the list."""
     from pytest_gpuenergy.devices.select import open_device
 
     names = _names(gpus)
     gpu, index = names[min(place, len(names) - 1)]
     device = stack.enter_context(open_device(gpu, index=index))
-    _claim(stack, device, powercap)
+    _claim(stack, device, settings)
     return device
 
 
@@ -121,21 +135,13 @@ def _called(device: Device) -> str:
     return f"the emulated {device.name}" if device.emulated else device.name
 
 
-def _claim(stack: ExitStack, device: Device, powercap: str) -> None:
+def _claim(stack: ExitStack, device: Device, settings: Settings) -> None:
     from pytest_gpuenergy.engine.station import Station
 
-    station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
+    station = stack.enter_context(
+        Station(device, lock_wait_s=_LOCK_WAIT_S, allow_clocks=settings.allow_clocks)
+    )
     for sentence in station.restored:
         tell(sentence)
-    stack.enter_context(station.under(_one_setpoint(device, powercap)))
-
-
-def _one_setpoint(device: Device, text: str) -> Setpoint:
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-
-    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
-    if len(found) != 1:
-        raise InputError(
-            f"--powercap {text}: a search runs under a single power limit; give one, or current."
-        )
-    return found[0]
+    setpoint = one_setpoint(device, settings.powercap, settings.smclock)
+    stack.enter_context(station.under(setpoint))

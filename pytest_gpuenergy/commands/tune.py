@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
+from pytest_gpuenergy.commands.setpoint_options import one_setpoint
 from pytest_gpuenergy.commands.tune_options import (
     Wanted,
     add_device_options,
@@ -18,11 +18,8 @@ from pytest_gpuenergy.commands.tune_options import (
     chosen_workloads,
     settled,
 )
-from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
-    from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.tuning.outcome import TuneResult
 
 _LOCK_WAIT_S = 2.0
@@ -76,10 +73,14 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         device = stack.enter_context(open_device(arguments.gpu_device))
-        station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
+        allowed = arguments.allow == "clocks"
+        station = stack.enter_context(
+            Station(device, lock_wait_s=_LOCK_WAIT_S, allow_clocks=allowed)
+        )
         for sentence in station.restored:
             tell(sentence)
-        stack.enter_context(station.under(_one_setpoint(device, arguments.powercap)))
+        setpoint = one_setpoint(device, arguments.powercap, arguments.smclock)
+        stack.enter_context(station.under(setpoint))
         for group in groups:
             tuner = Tuner(
                 device=device,
@@ -99,17 +100,6 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         if complete and not arguments.json:
             stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
-
-
-def _one_setpoint(device: Device, text: str) -> Setpoint:
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-
-    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
-    if len(found) != 1:
-        raise InputError(
-            f"--powercap {text}: a search runs under a single power limit; give one, or current."
-        )
-    return found[0]
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

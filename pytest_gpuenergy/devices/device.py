@@ -20,7 +20,6 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import IoContract
 
-
 # It waits for some 20 us.
 _LIGHT = """extern "C" __global__ void light_load() {
   long long begin = clock64();

@@ -125,7 +125,10 @@ def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
     assert "The power limit of NVIDIA A30 is back at 165 W." in capsys.readouterr().out
     assert state(capsys)["power_limit_w"] == 700.0
     assert main(["powercap", "restore"]) == 0
-    assert capsys.readouterr().out == "nothing to restore: no power limit was set by gpuenergy\n"
+    assert (
+        capsys.readouterr().out
+        == "nothing to restore: no power limit or clock was set by gpuenergy\n"
+    )
 
 
 def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(

@@ -225,7 +225,7 @@ class EmulatedDevice(Device):
 
     @contextlib.contextmanager
     def twin(self) -> Iterator[Device]:
-        """A card of its own that has just been switched on, under the same power limit and clocks."""
+        """A card of its own that has just been switched on, with the same settings."""
         with self.state.change() as card:
             limit_mw, lock_mhz = card.limit_mw, card.lock_mhz
         runner = _Lent(self._runner)

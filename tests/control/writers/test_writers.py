@@ -60,10 +60,10 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
     with pytest.raises(SetpointError) as raised:
         Lease(real).set(CAP)
     assert str(raised.value) == (
-        "There is no permission to set the power limit of NVIDIA H200 (no zeusd at "
+        "There is no permission to change the settings of NVIDIA H200 (no zeusd at "
         "/nowhere/zeusd.sock; no sudo on the PATH): run as root (in a container: with the "
         "capability SYS_ADMIN), start zeusd, add the sudo rule that gpuenergy doctor prints, or "
-        "use --powercap current."
+        "use --powercap current and --smclock current."
     )
     assert present_mw(real) == PRIOR_MW
 
@@ -74,7 +74,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
     monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
     for watts in (300.0, 400.0):
-        with pytest.raises(SetpointError, match="There is no permission to set"):
+        with pytest.raises(SetpointError, match="There is no permission to change"):
             lease.set(Setpoint(watts))
     assert asked == [real]
 
