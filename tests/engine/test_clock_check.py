@@ -53,8 +53,8 @@ def test_a_card_that_is_not_locked_is_not_judged(read: Callable[..., Reading]) -
         ({"below_lock": {"percent": 1}}, ()),
         ({"lock_ignored": True}, ("clock_above_lock",)),
         ({"lock_lost": {"after_s": 0.5}}, ("clock_above_lock",)),
-        ({"lock_lost": {"after_s": 2.1}}, ("lock_lost",)),
-        ({"clock_locked": {"clock_mhz": 1200, "after_s": 2.1}}, ("clock_below_lock",)),
+        ({"lock_lost": {"after_s": 1.5}}, ("lock_lost",)),
+        ({"clock_locked": {"clock_mhz": 1200, "after_s": 1.5}}, ("clock_below_lock",)),
         ({"thermal_throttle": True}, ()),  # which has a flag of its own
     ],
     ids=str,
