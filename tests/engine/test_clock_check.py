@@ -9,12 +9,17 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as struct_replace
 
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.clock_check import keeps_to_lock, lock_flags
+from pytest_gpuenergy.engine.harness import Subject
+from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.record.infos import WorkloadInfo
 
 Make = Callable[..., AbstractContextManager[Repeater]]
 SETTINGS = MeterSettings(preheat_s=0.0)
@@ -88,3 +93,22 @@ def test_a_clock_that_nobody_knows_is_not_judged(read: Callable[..., Reading]) -
     unknown = replace(reading, effective_sm_clock_mhz=None, begin=blind, end=blind)
     assert lock_flags(unknown, 1200) == ()
     assert not keeps_to_lock(unknown, 1200)
+
+
+@pytest.mark.parametrize(
+    ("clock_mhz", "power_w", "binding"),
+    [(None, 445.0, True), (1980, 445.0, False), (1500, 445.0, False), (1980, 690.0, True)],
+    ids=["near the cap", "at the lock", "far below the cap", "below the lock"],
+)
+def test_a_cap_does_not_bind_where_the_lock_does(
+    device: EmulatedDevice, clock_mhz: int | None, power_w: float, binding: bool
+) -> None:
+    setpoint = Setpoint(450.0, sm_clock_mhz=clock_mhz)
+    with Station(device) as station:
+        subject = Subject("test_x", "f", setpoint, station.apply(setpoint))
+        found = station.harness(preheat_s=0.0).measure_callable(
+            lambda: device.play(Demand(2e-5, power_w)), WorkloadInfo("w", {}, 1, 1), subject, "f"
+        )
+    assert found.cap_binding is binding
+    assert found.sm_clock_mhz == found.locked_sm_clock_min_mhz == clock_mhz
+    assert not {"clock_below_lock", "clock_above_lock", "lock_lost"} & {*found.validity}

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_gpuenergy.devices.emulated import governor
 from pytest_gpuenergy.devices.emulated.energy_trace import HISTORY_NS, EnergyTrace
 from pytest_gpuenergy.devices.emulated.faults import ActiveFault, Fault
-from pytest_gpuenergy.devices.emulated.governor import Demand, OperatingPoint
+from pytest_gpuenergy.devices.emulated.governor import OperatingPoint
 from pytest_gpuenergy.devices.emulated.heat import Warmth
 from pytest_gpuenergy.devices.emulated.hidden_states import COUNT, in_state, next_state
 from pytest_gpuenergy.devices.emulated.load import Load
@@ -39,7 +39,6 @@ _EDGE_JITTER = 0.0005  # of the period of the energy counter
 # Guesses: the share of the top clock that remains under thermal and power-brake protection.
 _THERMAL_CLOCK = 0.7
 _BRAKE_CLOCK = 0.5
-_LEAST_RATIO = 0.01
 
 SLOW_POWER, FAST_POWER, TIME, EDGE, CALL = range(5)
 """Streams of the noise."""
@@ -199,26 +198,14 @@ class Card:
         point = governor.operating_point(demand, profile, room_w, clock_mhz)
         point = replace(point, event_reasons=point.event_reasons | reasons)
         point = in_state(point, demand, self.hidden_state, self.seed)
-        if lock_mhz is not None:
-            point = self._below_lock(point, demand)
+        for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
+            point = governor.slowed(point, demand, fault.percent or 0.0)
         return replace(point, time_s=min(point.time_s, MOST_RUN_S))
 
     def _lock_in_force(self) -> tuple[int, int] | None:
         if self.lock_mhz is None or any(self.active_faults("lock_ignored")):
             return None
         return self.lock_mhz
-
-    def _below_lock(self, point: OperatingPoint, demand: Demand) -> OperatingPoint:
-        """The point of a card whose SMs run slower than the lock, of which NVML says nothing."""
-        for fault in self.active_faults("below_lock"):
-            ratio = max(1 - (fault.percent or 0.0) / 100, _LEAST_RATIO)
-            slower = demand.memory_time + (1 - demand.memory_time) / ratio
-            point = replace(
-                point,
-                time_s=point.time_s * slower,
-                effective_clock_mhz=point.effective_clock_mhz * ratio,
-            )
-        return point
 
     # -- changes ---------------------------------------------------------------------------
 

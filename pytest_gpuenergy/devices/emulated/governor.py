@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.devices.emulated.profiles import CLOCK_STEP_MHZ, GpuProfile
 
@@ -17,6 +17,7 @@ HW_POWER_BRAKE = 0x80
 _FLOOR_CLOCK = 0.55
 _FLOOR_VOLTAGE = 0.65
 _LEAST_DUTY = 1e-6
+_LEAST_RATIO = 0.01
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,19 @@ def operating_point(
         time_s, power_w = time_s / duty, idle_w + (power_w - idle_w) * duty
     clock_mhz = top - low * CLOCK_STEP_MHZ
     return OperatingPoint(time_s, power_w, clock_mhz, SW_POWER_CAP if capped else 0)
+
+
+def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
+    """The point of a card whose SMs run slower than the governor says, at the same power.
+
+    Args:
+        point: that of the governor, in the present state of the card.
+        demand: of the kernel.
+        percent: by how much the SMs are slower; at most 99.
+    """
+    ratio = max(1 - percent / 100, _LEAST_RATIO)
+    return replace(
+        point,
+        time_s=point.time_s * (demand.memory_time + (1 - demand.memory_time) / ratio),
+        effective_clock_mhz=point.effective_clock_mhz * ratio,
+    )
