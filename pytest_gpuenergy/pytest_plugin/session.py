@@ -93,24 +93,29 @@ class Session:
         if not self.setpoints:
             every = self.device.emulated and not self.options.verify_only
             text = self.options.powercap or ("all" if every else "current")
-            self._named = self._with_caps_named(text)
+            self._named = self._with_ids(text)
             self.setpoints = self._named.setpoints
         return self.setpoints
 
-    def _with_caps_named(self, text: str) -> NamedSetpoints:
-        """The setpoints of ``text`` and, unless ``--powercap`` gives it, those in ids."""
-        named = NamedSetpoints.of(self.device, text, self.options.root)
-        for cap in () if self.options.powercap is not None else self.options.caps_named:
-            if cap not in [setpoint.label for setpoint in named.setpoints]:
-                with contextlib.suppress(InputError):  # pytest will say that there is no such item
-                    more = f"{text},{cap}"
-                    named = NamedSetpoints.of(self.device, more, self.options.root)
-                    text = more
-        return named
+    def _with_ids(self, text: str) -> NamedSetpoints:
+        """The setpoints of ``text`` and, unless the options give them, those in ids."""
+        options, device = self.options, self.device
+        named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+        return named.with_labels(
+            device,
+            options.setpoints_named,
+            options.root,
+            any_cap=options.powercap is None,
+            any_clock=options.smclock is None,
+        )
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
-        """The words of ``--powercap`` that name ``setpoint``."""
+        """The words of ``--powercap`` and ``--smclock`` that name ``setpoint``."""
         return self._named.words_for(setpoint)
+
+    def left_out(self, setpoint: Setpoint) -> bool:
+        """Whether ``setpoint`` is not expected to be set, see `NamedSetpoints.left_out`."""
+        return self._named.left_out(setpoint)
 
     def settings_writer(self) -> SettingsWriter:
         """The writer of the card's settings, chosen once.
@@ -139,7 +144,11 @@ class Session:
         options = self.options
         # Workers of one run that share a GPU take turns, however long that takes.
         self._station = station = Station(
-            device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
+            device,
+            lock_wait_s=options.lock_wait_s,
+            group=self.run_id,
+            writer=self._writer,
+            allow_clocks=options.allow_clocks,
         )
         self.restored += station.restored
         harness = station.harness(

@@ -146,6 +146,15 @@ class TestRecordedFigures:
         assert sum(one["saved_mj"] for one in report["savings"]) > 0
         assert "each call under the limit that suits it best" in capsys.readouterr().out
 
+    @pytest.mark.thorough
+    def test_clocks_make_a_table_too(self, recorded: Path) -> None:
+        chosen = ("--powercap", "current", "--smclock", "current,1500MHz")
+        status, report = emulated(recorded, *chosen)
+        assert status == 0
+        assert {one["cap"] for one in report["accounts"]} == {"current", "1500MHz"}
+        steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
+        assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
+
     def test_after_an_interrupt_resume_measures_what_is_left(
         self, recorded: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
