@@ -71,6 +71,12 @@ OPTIONS = (
         metavar="DEVICE",
     ),
     Option(
+        "--gpuenergy-fleet",
+        "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
+        'slurm:"OPTIONS OF SRUN" xN',
+        metavar="FLEET",
+    ),
+    Option(
         "--powercap",
         "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
         "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
@@ -214,3 +220,9 @@ def named_device(config: pytest.Config) -> str | None:
     """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
     given = config.getoption("gpu_device")
     return (config.getini("gpu_device") or None) if given is None else str(given)
+
+
+def named_fleet(config: pytest.Config) -> str:
+    """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
+    given = config.getoption("gpuenergy_fleet")
+    return str(config.getini("gpuenergy_fleet") if given is None else given).strip()

@@ -15,7 +15,7 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.pytest_plugin.xdist import gpu_number
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
 
@@ -97,7 +97,7 @@ class Options:
             strict_named=bool(config.getoption("gpuenergy_strict")),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=worker_input.get(GPU, 0),
+            worker_index=gpu_number(worker_input),
         )
 
     def described(self) -> dict[str, str]:

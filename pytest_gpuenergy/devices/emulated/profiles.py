@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.heat import Cooling
 from pytest_gpuenergy.record.peaks import PEAKS
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import emulated_host
 
 _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
 
@@ -95,8 +96,10 @@ class GpuProfile:
         return 64 if self.architecture in ("sm_60", "sm_70", "sm_75", "sm_80") else 128
 
     def uuid(self, index: int) -> str:
-        """The NVML UUID of the emulated card with this index."""
-        return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"
+        """The NVML UUID of the emulated card with this index; other emulated hosts have others."""
+        host = emulated_host()
+        name = f"{self.key}:{index}" + (f"@{host}" if host else "")
+        return f"GPU-{uuid.uuid5(_NAMESPACE, name)}"
 
 
 # The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements
