@@ -16,7 +16,7 @@ from pytest_gpuenergy.devices.nvml import WRITES_VARIABLE
 from pytest_gpuenergy.fleet.spec import RayFleet, SlurmFleet, SshFleet, SshHost
 from pytest_gpuenergy.support.hosts import FLEET_GPU
 
-BOOTSTRAP = ("-u", "-c", "import sys;exec(eval(sys.stdin.readline()))")
+_BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
 """What execnet has an interpreter run."""
 
 _SSH_OPTIONS = (
@@ -46,12 +46,11 @@ def ssh_probe(fleet: SshFleet, host: SshHost, device: str, project: str) -> list
 def ssh_worker(fleet: SshFleet, host: SshHost, gpu: int, project: str) -> list[str]:
     """The command that starts an interpreter for a GPU of a host.
 
-    ssh hands a line to a shell of that host, so what execnet appends has to be in that line. It
-    becomes the numbered arguments of the shell here, which ignores them.
+    ssh hands all its words to a shell of that host as one line, unquoted. So the interpreter's
+    arguments are in that line already, and what execnet appends to it is made a comment.
     """
     python = fleet.settings.python or sys.executable
-    inner = [*_environment(gpu), python, *BOOTSTRAP]
-    return ["sh", "-c", f"exec {shlex.join(_ssh(fleet, host, project, inner))}"]
+    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{_BOOTSTRAP}" #')
 
 
 def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:
@@ -66,11 +65,16 @@ def srun_worker(fleet: SlurmFleet, project: str) -> list[str]:
     return [*_srun(fleet, 1, project), *_environment(0), python]
 
 
-def ray_worker(fleet: RayFleet, device: str, project: str, node: str | None) -> list[str]:
-    """The command that has Ray place an actor with an interpreter, on this node if it can."""
+def ray_worker(
+    fleet: RayFleet, device: str, project: str, node: str, avoid: Sequence[str] = ()
+) -> list[str]:
+    """The command that has Ray place an actor with an interpreter, on this node if it can.
+
+    ``avoid`` are GPUs that cannot be used, each as ``NODE:NUMBER``.
+    """
     words = [sys.executable, "-m", "pytest_gpuenergy.fleet.ray_gateway", *ray_words(fleet, project)]
-    words += ["--device", device]
-    words += ["--node", node] if node else []
+    words += ["--device", device, "--node", node]
+    words += ["--avoid", ",".join(avoid)] if avoid else []
     return [*words, "--"]
 
 
@@ -124,9 +128,11 @@ def _probe(device: str) -> list[str]:
     return ["-m", "pytest_gpuenergy.fleet.probe", device]
 
 
-def _ssh(fleet: SshFleet, host: SshHost, project: str, command: Sequence[str]) -> list[str]:
+def _ssh(
+    fleet: SshFleet, host: SshHost, project: str, command: Sequence[str], rest: str = ""
+) -> list[str]:
     folder = project_on(fleet, host, project)
-    line = f"cd {shlex.quote(folder)} && exec {shlex.join(command)}"
+    line = f"cd {shlex.quote(folder)} && exec {shlex.join(command)} {rest}".rstrip()
     return ["ssh", *_SSH_OPTIONS, host.name, line]
 
 

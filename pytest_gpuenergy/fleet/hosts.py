@@ -21,6 +21,7 @@ from pytest_gpuenergy.fleet.commands import (
 )
 from pytest_gpuenergy.fleet.probe import (
     MARK,
+    FoundGpu,
     FoundHost,
     check_fleet_device,
     other_version,
@@ -80,10 +81,7 @@ def muster(fleet: Fleet | None, device: str, project: str, *, capping: bool) -> 
     """
     check_fleet_device(device)
     if isinstance(fleet, SlurmFleet):
-        seat = Seat(
-            tuple(srun_worker(fleet, project)), "slurm", None, project_on(fleet, None, project)
-        )
-        return Muster((seat,) * fleet.count)
+        return Muster((_slurm_seat(fleet, project),) * fleet.count)
     hosts = ask_hosts(fleet, device, project)
     return seated(fleet, hosts, device, project, capping=capping)
 
@@ -92,20 +90,21 @@ def seated(
     fleet: Fleet | None, hosts: Sequence[FoundHost], device: str, project: str, *, capping: bool
 ) -> Muster:
     """Give each GPU of these hosts that is usable a seat; see `muster`."""
-    seats, left_out = [], []
+    usable, left_out, avoid = [], [], []
     for host in hosts:
         if host.problem is not None or host.version != __version__:
-            left_out.append(
-                f"{host.title}: {host.problem or other_version(host.version, __version__)}"
-            )
+            reason = host.problem or other_version(host.version, __version__)
+            left_out.append(f"{host.title}: {reason}")
+            avoid += [f"{host.node}:{gpu.index}" for gpu in host.gpus]
             continue
         for gpu in host.gpus:
-            reason = gpu.reason_against(capping=capping)
-            if reason is not None:
-                left_out.append(f"{host.title}, GPU {gpu.index} ({gpu.name}): {reason}")
+            if (why := gpu.reason_against(capping=capping)) is None:
+                usable.append((host, gpu))
             else:
-                seats.append(_seat(fleet, host, gpu.index, gpu.uuid, device, project))
-    return Muster(tuple(seats), tuple(left_out), tuple(hosts))
+                left_out.append(f"{host.title}, GPU {gpu.index} ({gpu.name}): {why}")
+                avoid.append(f"{host.node}:{gpu.index}")
+    seats = tuple(_seat(fleet, host, gpu, device, project, avoid) for host, gpu in usable)
+    return Muster(seats, tuple(left_out), tuple(hosts))
 
 
 def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[FoundHost]:
@@ -129,19 +128,28 @@ def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[FoundHost]
 
 
 def _seat(
-    fleet: Fleet | None, host: FoundHost, gpu: int, uuid: str, device: str, project: str
+    fleet: Fleet | None,
+    host: FoundHost,
+    gpu: FoundGpu,
+    device: str,
+    project: str,
+    avoid: Sequence[str],
 ) -> Seat:
     if fleet is None:
-        return Seat(tuple(local_worker(gpu)), host.title, uuid, project)
+        return Seat(tuple(local_worker(gpu.index)), host.title, gpu.uuid, project)
     if isinstance(fleet, SshFleet):
         (one,) = [one for one in fleet.hosts if one.name == host.label]
-        command = ssh_worker(fleet, one, gpu, project)
-        return Seat(tuple(command), host.title, uuid, project_on(fleet, one, project))
+        command = ssh_worker(fleet, one, gpu.index, project)
+        return Seat(tuple(command), host.title, gpu.uuid, project_on(fleet, one, project))
     if isinstance(fleet, SlurmFleet):
-        there = project_on(fleet, None, project)
-        return Seat(tuple(srun_worker(fleet, project)), "slurm", None, there)
-    command = ray_worker(fleet, device, project, host.node)
+        return _slurm_seat(fleet, project)
+    command = ray_worker(fleet, device, project, host.node, avoid)
     return Seat(tuple(command), host.title, None, fleet.settings.directory)
+
+
+def _slurm_seat(fleet: SlurmFleet, project: str) -> Seat:
+    there = project_on(fleet, None, project)
+    return Seat(tuple(srun_worker(fleet, project)), "slurm", None, there)
 
 
 def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> FoundHost:
