@@ -33,6 +33,9 @@ from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.terminal import printable
 from pytest_gpuenergy.support.text import shortened
 
+_LEAST_WAIT_S = 120.0
+"""How long an answer may take at least, whatever is asked for: a host may be slow to begin."""
+
 _TOGETHER = 32
 """Hosts asked at the same time."""
 
@@ -122,9 +125,10 @@ def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[FoundHost]
             return list(
                 threads.map(lambda host: _ask_one(fleet, host, device, project), fleet.hosts)
             )
+    wait_s = max(fleet.wait_s, _LEAST_WAIT_S)
     if isinstance(fleet, SlurmFleet):
-        return _ask_together(srun_probe(fleet, device, project), fleet.wait_s, "srun", "Slurm")
-    return _ask_together(ray_probe(fleet, device, project), fleet.wait_s, "", "Ray")
+        return _ask_together(srun_probe(fleet, device, project), wait_s, "srun", "Slurm")
+    return _ask_together(ray_probe(fleet, device, project), wait_s, "", "Ray")
 
 
 def _seat(
@@ -154,10 +158,11 @@ def _slurm_seat(fleet: SlurmFleet, project: str) -> Seat:
 
 def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> FoundHost:
     command = ssh_probe(fleet, host, device, project)
+    wait_s = max(fleet.wait_s, _LEAST_WAIT_S)
     try:
-        done = _run(command, fleet.wait_s)
+        done = _run(command, wait_s)
     except subprocess.TimeoutExpired:
-        return _silent(host.name, f"it did not answer within {fleet.wait_s:g} s.")
+        return _silent(host.name, f"it did not answer within {wait_s:g} s.")
     except OSError:
         raise DeviceError(
             "ssh is missing: install an OpenSSH client, or use Ray or Slurm."

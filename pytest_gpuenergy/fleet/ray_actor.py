@@ -5,21 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from pytest_gpuenergy.fleet.ray_cluster import PROJECT_VARIABLE
 from pytest_gpuenergy.report.store import HOME
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.hosts import FLEET_GPU
-from pytest_gpuenergy.support.paths import state_dir
+from pytest_gpuenergy.support.paths import cache_dir, state_dir
 
 _PIECE_BYTES = 1 << 16
 _PATIENCE_S = 10.0
+_OLD_S = 7 * 86400.0
 _OUTPUT, _ERRORS = 1, 2
 
 
@@ -58,10 +63,10 @@ class Interpreter:
             variables: of its environment.
 
         Raises:
-            OSError: it cannot be started.
+            GpuEnergyError, OSError: it cannot be started.
         """
         if there is None:
-            _keep_runs()
+            there = str(own_copy(Path.cwd(), os.environ.get(PROJECT_VARIABLE) or "project"))
         environment = {**os.environ, **variables, FLEET_GPU: str(number)}
         if environment.get("OMP_NUM_THREADS") == "1":
             del environment["OMP_NUM_THREADS"]  # Ray's, for actors that reserve no processor
@@ -123,10 +128,32 @@ class Interpreter:
         self._pieces.put((kind, b""))
 
 
-def _keep_runs() -> None:
-    """Have the runs' folder outlive the project's, which Ray removes when it needs the space."""
-    link = Path(HOME)
-    if not link.exists():
-        kept = state_dir("fleet", os.environ.get(PROJECT_VARIABLE) or "project", HOME)
-        with contextlib.suppress(FileExistsError):  # another actor of this node was faster
-            link.symlink_to(kept)
+def own_copy(sent: Path, name: str) -> Path:
+    """A copy of the project that Ray has sent to ``sent``, whose folder of runs is kept.
+
+    Ray removes what it sent when it needs the space, with everything that was written there.
+
+    Raises:
+        GpuEnergyError, OSError: it cannot be written.
+    """
+    copies = cache_dir("fleet", name)
+    copy = copies / sent.name
+    if not is_folder(copy):
+        unfinished = Path(tempfile.mkdtemp(prefix=".", dir=copies))
+        shutil.copytree(sent, unfinished, symlinks=True, dirs_exist_ok=True)
+        (unfinished / HOME).symlink_to(state_dir("fleet", name, HOME))
+        try:
+            unfinished.rename(copy)
+        except OSError:  # another actor was faster
+            shutil.rmtree(unfinished)
+    copy.touch()
+    _remove_old(copies)
+    return copy
+
+
+def _remove_old(copies: Path) -> None:
+    """Remove the copies of earlier versions that have not been used for a week."""
+    with os.scandir(copies) as entries:
+        old = [one.path for one in entries if time.time() - one.stat().st_mtime > _OLD_S]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
