@@ -32,11 +32,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--node", help="Where to place the actor if that node is there")
     parser.add_argument("--avoid", default="", help="GPUs that cannot be used, as NODE:NUMBER,...")
     options = parser.parse_args(own)
+    output = os.dup(1)
+    os.dup2(2, 1)  # Ray, too, prints to the standard output
     # Until there is something to end gently.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
     try:
         with connected(options.address, options.project) as ray:
-            return _serve(ray, options, rest)
+            return _serve(ray, options, rest, {1: output, 2: 2})
     except GpuEnergyError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -47,7 +49,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:place], arguments[place + 1 :]
 
 
-def _serve(ray: Any, options: argparse.Namespace, arguments: list[str]) -> int:
+def _serve(
+    ray: Any, options: argparse.Namespace, arguments: list[str], outputs: dict[int, int]
+) -> int:
     try:
         actor, number = _placed(ray, options)
         ray.get(
@@ -61,7 +65,7 @@ def _serve(ray: Any, options: argparse.Namespace, arguments: list[str]) -> int:
     )
     threading.Thread(target=_feed, args=(ray, actor), daemon=True).start()
     try:
-        _drain(ray, actor)
+        _drain(ray, actor, outputs)
     except ray.exceptions.RayError as error:
         sys.stderr.write(f"Ray lost the worker: {last_sentence(error)}\n")
         return 1
@@ -117,15 +121,15 @@ def _feed(ray: Any, actor: Any) -> None:
             return
 
 
-def _drain(ray: Any, actor: Any) -> None:
-    """Print what the interpreter prints, until it has ended."""
-    open_streams = {1, 2}
-    while 1 in open_streams:
+def _drain(ray: Any, actor: Any, outputs: dict[int, int]) -> None:
+    """Write what the interpreter writes to these of our descriptors, until it has ended."""
+    while True:
         for descriptor, data in ray.get(actor.read.remote(_READ_WAIT_S)):
-            if not data:
-                open_streams.discard(descriptor)
-            while data:
-                data = data[os.write(descriptor, data) :]
+            if descriptor == 1 and not data:
+                return
+            rest = data
+            while rest:
+                rest = rest[os.write(outputs[descriptor], rest) :]
 
 
 def _stop(ray: Any, actor: Any) -> None:

@@ -194,9 +194,15 @@ class _Relay:
         return True
 
     def _give_up(self, what: str) -> None:
-        error = None if self._inner is None else self._inner._getremoteerror()
-        said = _last_line(str(error or "")) or _last_line(self._errors.tail())
+        said, _ = self._last_words()
         self._finish(f"{self._post.host}: {what}{f': {said}' if said else '.'}")
+
+    def _last_words(self) -> tuple[str, str]:
+        """Why the worker is gone, in a sentence, and all that is known about it."""
+        # execnet does not tell a callback. Of a lost connection, the command knows more.
+        error = None if self._inner is None else self._inner._getremoteerror()
+        remote = "" if error is None or isinstance(error, EOFError) else str(error)
+        return _last_line(remote) or _last_line(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker is done; with ``reason``, that it never came to be."""
@@ -211,9 +217,8 @@ class _Relay:
         if not self._started:
             self._give_up("its worker ended before it had started")
             return
-        error = self._inner._getremoteerror()  # execnet tells a callback nothing else
-        self._errors.show(str(error or ""))
-        said = _last_line(str(error or "")) or _last_line(self._errors.tail())
+        said, remote = self._last_words()
+        self._errors.show(remote)
         self._outer._executing = False  # or execnet closes it by itself, and without a reason
         with contextlib.suppress(OSError):
             self._outer.close(f"{self._post.host} was lost{f': {said}' if said else '.'}")
