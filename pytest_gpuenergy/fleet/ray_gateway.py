@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from pytest_gpuenergy.fleet.commands import environment_of
@@ -21,6 +22,7 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 _READ_WAIT_S = 30.0
 _STOP_WAIT_S = 15.0
 _PIECE_BYTES = 1 << 16
+_TRIES, _PAUSE_S = 5, 3.0
 _ACTOR_THREADS = 4  # a read that waits, a write, a stop, and one to spare
 
 
@@ -33,7 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--avoid", default="", help="GPUs that cannot be used, as NODE:NUMBER,...")
     options = parser.parse_args(own)
     output = os.dup(1)
-    os.dup2(2, 1)  # Ray, too, prints to the standard output
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123 -- for its descriptor
+        os.dup2(nothing.fileno(), 1)  # where Ray prints, too
     # Until there is something to end gently.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
     try:
@@ -80,18 +83,13 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     """
     from pytest_gpuenergy.fleet.ray_actor import Interpreter
 
-    avoided = set(filter(None, options.avoid.split(",")))
     kind = ray.remote(Interpreter).options(
-        num_gpus=1,
-        num_cpus=0,
-        max_concurrency=_ACTOR_THREADS,
-        max_restarts=0,
-        scheduling_strategy=_strategy(options.node),
+        num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0
     )
+    avoided = set(filter(None, options.avoid.split(",")))
     held = []
     while True:
-        actor = kind.remote()
-        node, number = ray.get(actor.place.remote())
+        actor, node, number = _on_a_node(ray, kind, options.node)
         if f"{node}:{number}" not in avoided:
             break
         held.append(actor)
@@ -100,6 +98,18 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     emulated = options.device.startswith("emulated")
     # The process sees only its own GPU, unless that is emulated.
     return actor, number if emulated else 0
+
+
+def _on_a_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, int]:
+    """An actor with its node and GPU; tried again where Ray has not noticed that a node died."""
+    for node in (preferred, *[None] * _TRIES):
+        actor = kind.options(scheduling_strategy=_strategy(node)).remote()
+        try:
+            return (actor, *ray.get(actor.place.remote()))
+        except ray.exceptions.RayActorError as error:
+            last = error
+            time.sleep(_PAUSE_S)
+    raise last
 
 
 def _strategy(node: str | None) -> Any:
