@@ -83,8 +83,8 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     """
     from pytest_gpuenergy.fleet.ray_actor import Interpreter
 
-    kind = ray.remote(Interpreter).options(
-        num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0
+    kind = ray.remote(num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0)(
+        Interpreter
     )
     avoided = set(filter(None, options.avoid.split(",")))
     held = []

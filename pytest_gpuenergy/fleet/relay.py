@@ -139,6 +139,10 @@ class _Relay:
             elif source == "failed":
                 self._give_up("its interpreter did not start")
                 return
+            elif source == "line":
+                target, item = value
+                with contextlib.suppress(OSError):
+                    target.send(item)
             elif source == "xdist":
                 if not self._obey(value):
                     return
@@ -189,9 +193,20 @@ class _Relay:
             return False
         self._station = {"host": self._post.host, "uuid": value["uuid"], "name": value["name"]}
         arguments = self._post.arguments(self._arguments, value["directory"])
+        given = {name: self._bridged(value) for name, value in self._workerinput.items()}
         # No basetemp, and no sys.path: those of this host mean nothing there.
-        self._inner.send((self._workerinput, arguments, {}, None))
+        self._inner.send((given, arguments, {}, None))
         return True
+
+    def _bridged(self, value: Any) -> Any:
+        """A channel to the worker for one to the controller; anything else as it is."""
+        if not isinstance(value, type(self._outer)):
+            return value
+        inner = self._inner.gateway.newchannel()
+        for source, target in ((value, inner), (inner, value)):
+            # In the order in which everything else comes.
+            source.setcallback(lambda item, to=target: self._events.put(("line", (to, item))))
+        return inner
 
     def _give_up(self, what: str) -> None:
         said, _ = self._last_words()

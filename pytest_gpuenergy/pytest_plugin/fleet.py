@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ def prepare(config: pytest.Config, text: str) -> None:
         "capping": capping,
         "version": pytest_gpuenergy.__version__,
     }
-    config.option.tx = [f"popen//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
+    # With an interpreter of its own, so that nobody takes these for processes of the run's host.
+    spec = tx_spec([sys.executable])
+    config.option.tx = [f"{spec}//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
     if config.option.dist == "no":
         config.option.dist = "loadgroup"
     if config.option.maxworkerrestart is None:
@@ -150,16 +153,17 @@ class FleetPlugin:
     def _expect_one_less(self, node: Any, session: Any) -> None:
         """pytest-xdist waits for what each worker has collected before it distributes anything."""
         scheduler = session.sched
+        expected = getattr(scheduler, "numnodes", None)
+        if expected is None:
+            return  # it is not pytest-xdist's own, and knows better
         if not self._starting and not self._running and not session.shuttingdown:
             node.workeroutput["shouldstop"] = (
                 "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
             )
-            return
-        if scheduler.collection_is_completed:
-            return
-        scheduler.numnodes -= 1
-        if scheduler.collection_is_completed:
-            scheduler.schedule()
+        elif not scheduler.collection_is_completed:
+            scheduler.numnodes = expected - 1
+            if scheduler.collection_is_completed:
+                scheduler.schedule()
 
 
 def _check_options(config: pytest.Config) -> None:
