@@ -27,6 +27,7 @@ RESTARTS_PER_SEAT = 4
 """As pytest-xdist does for ``-n``."""
 
 _SEAT_KEY = "gpuenergy_seat"
+_NONE_LEFT = "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
 
 
 def prepare(config: pytest.Config, text: str) -> None:
@@ -127,7 +128,7 @@ class FleetPlugin:
             self.stations[node.gateway.id] = station
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Go on without a worker that could not be started; end the run if none is left."""
         self._starting.discard(node)
         self._running.discard(node)
@@ -136,8 +137,12 @@ class FleetPlugin:
         if reason:
             self.lost.append(reason)
             session.report_line(f"\n{printable(f'fleet: left out: {reason}')}")
-        if reason is not None:
-            self._expect_one_less(node, session)
+        # Of pytest-xdist's own schedulers; ours knows what is left to whom.
+        if hasattr(session.sched, "numnodes") and error is None and not session.shuttingdown:
+            if not self._starting and not self._running:
+                node.workeroutput["shouldstop"] = _NONE_LEFT
+            elif reason is not None:
+                _expect_one_less(session.sched)
         if session.shuttingdown:
             for waiting in self._starting:
                 waiting.shutdown()
@@ -150,20 +155,13 @@ class FleetPlugin:
     def _seat(self, node: Any) -> Seat:
         return self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
 
-    def _expect_one_less(self, node: Any, session: Any) -> None:
-        """pytest-xdist waits for what each worker has collected before it distributes anything."""
-        scheduler = session.sched
-        expected = getattr(scheduler, "numnodes", None)
-        if expected is None:
-            return  # it is not pytest-xdist's own, and knows better
-        if not self._starting and not self._running and not session.shuttingdown:
-            node.workeroutput["shouldstop"] = (
-                "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
-            )
-        elif not scheduler.collection_is_completed:
-            scheduler.numnodes = expected - 1
-            if scheduler.collection_is_completed:
-                scheduler.schedule()
+
+def _expect_one_less(scheduler: Any) -> None:
+    """It waits for what each worker has collected before it distributes anything."""
+    if not scheduler.collection_is_completed:
+        scheduler.numnodes -= 1
+        if scheduler.collection_is_completed:
+            scheduler.schedule()
 
 
 def _check_options(config: pytest.Config) -> None:
