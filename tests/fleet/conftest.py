@@ -133,3 +133,26 @@ def run_fleet(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
         return pytester.runpytest_inprocess(*own, *arguments)
 
     return run
+
+
+@pytest.fixture
+def no_ssh(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ssh reach nothing."""
+    program = tmp_path_factory.mktemp("programs") / "ssh"
+    program.write_text("#!/bin/sh\necho 'no route' >&2; exit 255\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def no_programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide all programs."""
+    monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("empty")))
+
+
+@pytest.fixture
+def no_ray(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes that are started find no Ray."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "ray.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
