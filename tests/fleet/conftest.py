@@ -128,11 +128,13 @@ def hosts(
 def run_fleet(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     """Run the project's tests over a fleet, in this process."""
 
-    def run(fleet: str, *arguments: str) -> pytest.RunResult:
+    def run_it(
+        fleet: str, *arguments: str, run: Callable[..., pytest.RunResult] | None = None
+    ) -> pytest.RunResult:
         own = ("-p", "no:benchmark", "-v", "--gpuenergy-fleet", fleet)
-        return pytester.runpytest_inprocess(*own, *arguments)
+        return (run or pytester.runpytest_inprocess)(*own, *arguments)
 
-    return run
+    return run_it
 
 
 @pytest.fixture
