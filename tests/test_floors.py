@@ -24,7 +24,7 @@ FLOORS = (
     {"gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "gemm", "replay", "tvm"},
+    {"ab", "fleet", "gemm", "replay", "tvm"},
     {"search"},
     {"tuners"},
     {"contenders"},

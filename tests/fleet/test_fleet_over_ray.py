@@ -41,7 +41,7 @@ def cluster(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A head without GPUs, where Ray would look for them first."""
     from ray.cluster_utils import Cluster
 
-    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(hosts.project)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
     monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
