@@ -31,9 +31,9 @@ def begin(channel: Any) -> None:
     """Look at the GPU and the project, tell the relay, and become one of pytest-xdist's workers.
 
     Receives a dictionary: ``directory`` of the project (None: where this process was started),
-    ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, and
-    the controller's ``version``. Sends `STARTED` with what there is here, or `UNFIT` with the
-    reason.
+    ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, the
+    controller's ``version``, and the ``options`` in its environment. Sends `STARTED` with what
+    there is here, or `UNFIT` with the reason.
     """
     asked = channel.receive()
     problem, gpu = _look(asked)
@@ -44,6 +44,8 @@ def begin(channel: Any) -> None:
     here = os.getcwd()  # noqa: PTH109 -- as pytest will see it, links and all
     os.chdir(Path(here, asked["inside"]))
     channel.send((STARTED, {"directory": here, "uuid": gpu.uuid, "name": gpu.name}))
+    if asked.get("options") is not None:
+        os.environ["PYTEST_ADDOPTS"] = asked["options"]
     path = _xdist_remote()
     code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
     own = __package__.partition(".")[0]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -54,6 +55,7 @@ def prepare(config: pytest.Config, text: str) -> None:
         "device": device,
         "capping": capping,
         "version": pytest_gpuenergy.__version__,
+        "options": os.environ.get("PYTEST_ADDOPTS"),
     }
     # With an interpreter of its own, so that nobody takes these for processes of the run's host.
     spec = tx_spec([sys.executable])

@@ -64,10 +64,12 @@ class Hosts:
     Attributes:
         project: the controller's.
         folder: has a folder for each host.
+        cache: with what all kernels of the emulated GPU share.
     """
 
     project: Path
     folder: Path
+    cache: Path
 
     def add(self, *names: str, copy: bool = True, **environment: str) -> None:
         """Add hosts, by default with a copy of the project; ``environment`` is theirs."""
@@ -121,7 +123,7 @@ def hosts(
     project = pytester.path
     (project / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
-    return Hosts(project, folder)
+    return Hosts(project, folder, shared_cache)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ def cluster(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def node(cluster: Any, hosts: Hosts, name: str) -> Any:
     """Add a node with a home, a state and a cache of its own."""
     home = hosts.folder / name
-    home.mkdir()
+    shutil.copytree(hosts.cache / "emulated", home / "cache" / "emulated")
     own = {"HOME": home, "GPUENERGY_STATE": home / "state", "GPUENERGY_CACHE": home / "cache"}
     variables = {name: str(path) for name, path in own.items()}
     variables["GPUENERGY_EMULATED_HOST"] = name
