@@ -15,9 +15,10 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import gpu_number
+from pytest_gpuenergy.pytest_plugin.xdist import GPU
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import gpu_number
 
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
@@ -97,7 +98,7 @@ class Options:
             strict_named=bool(config.getoption("gpuenergy_strict")),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=gpu_number(worker_input),
+            worker_index=gpu_number(worker_input.get(GPU)),
         )
 
     def described(self) -> dict[str, str]:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
-from pytest_gpuenergy.support.hosts import FLEET_GPU
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
 PROBLEMS = "gpuenergy_problems"
 """Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
-
-
-def gpu_number(worker_input: Mapping[str, Any]) -> int:
-    """The number of a process's GPU on its host: the fleet's, the controller's, or else 0."""
-    given = os.environ.get(FLEET_GPU, "")
-    if worker_input and given.isascii() and given.isdecimal():
-        return int(given)
-    return int(worker_input.get(GPU, 0))
 
 
 class WorkerPlugin:

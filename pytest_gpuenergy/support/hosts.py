@@ -19,3 +19,16 @@ def emulated_host() -> str:
 def host_name(*, emulated: bool) -> str:
     """The name of this host, or of the emulated one that an emulated GPU is on."""
     return (emulated and emulated_host()) or socket.gethostname()
+
+
+def gpu_number(given: int | None) -> int:
+    """The number of a process's GPU on its host.
+
+    Args:
+        given: by pytest-xdist's controller to its worker, which a fleet knows better; None: this
+            process is no worker.
+    """
+    if given is None:
+        return 0
+    own = os.environ.get(FLEET_GPU, "")
+    return int(own) if own.isascii() and own.isdecimal() else given
