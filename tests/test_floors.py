@@ -24,7 +24,7 @@ FLOORS = (
     {"gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "fleet", "gemm", "replay", "tvm"},
+    {"ab", "conv", "fleet", "gemm", "replay", "tvm"},
     {"search"},
     {"tuners"},
     {"contenders"},
