@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 PATIENCE_S = 300.0
 ITEMS = """
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,7 @@ def test_item(number, powercap, load_kernel, energy_benchmark):
     energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
     (HOME / "begun").touch()
     if HOME.name == "n2":
-        while True:  # until its node is killed
-            os.sched_yield()
+        signal.pause()  # until its node is killed
 """
 
 
@@ -85,14 +85,15 @@ def test_a_node_that_is_killed_loses_nothing_but_its_item(
         assert time.monotonic() < deadline_s
         os.sched_yield()
     cluster.remove_node(doomed, allow_graceful=False)
-    node(cluster, hosts, "n3")
+    # Another worker finds a place when the one on n1 has ended, if it is needed.
     output, _ = run.communicate(timeout=PATIENCE_S)
     assert "fleet: ray wait=300: 2 workers: n" in output
     assert "n2 was lost" in output
     assert "INTERNALERROR" not in output
-    measured = {name: kept(hosts, name) for name in ("n1", "n2", "n3")}
+    measured = {name: kept(hosts, name) for name in ("n1", "n2")}
     assert {record["power_limit_w"] for record in measured["n1"]} == {200}
-    uuids = {record["gpu_uuid"] for records in measured.values() for record in records}
-    assert len(uuids) >= 2
+    assert {record["gpu_uuid"] for record in measured["n1"]}.isdisjoint(
+        record["gpu_uuid"] for record in measured["n2"]
+    )
     done = {record["node_id"] for records in measured.values() for record in records}
     assert len(done) == 6
