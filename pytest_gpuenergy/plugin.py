@@ -27,6 +27,7 @@ from pytest_gpuenergy.pytest_plugin.option_table import (
     any_option_is_set,
     named_device,
     named_fleet,
+    runs_items,
 )
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin
 
@@ -83,7 +84,7 @@ def load_run(config: pytest.Config) -> RunPlugin:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
     fleet = named_fleet(config)
-    if fleet and not hasattr(config, "workerinput") and not config.getoption("collectonly"):
+    if fleet and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin.fleet import prepare
 
         prepare(config, fleet)

@@ -112,19 +112,20 @@ class Interpreter:
     def stop(self) -> None:
         """End the process, with time to restore the card's settings."""
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_PATIENCE_S)
-                return
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_PATIENCE_S)
+        self.write(b"")
 
     def _pump(self, stream: IO[bytes], kind: int) -> None:
-        descriptor = stream.fileno()
-        while piece := os.read(descriptor, _PIECE_BYTES):
-            self._pieces.put((kind, piece))
+        with stream:
+            while piece := os.read(stream.fileno(), _PIECE_BYTES):
+                self._pieces.put((kind, piece))
         self._pieces.put((kind, b""))
 
 

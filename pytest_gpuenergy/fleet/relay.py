@@ -137,7 +137,12 @@ class _Relay:
                 self._inner = value
                 value.setcallback(lambda item: self._events.put(("far", item)), endmarker=_END)
             elif source == "failed":
-                self._give_up("its interpreter did not start")
+                printed = isinstance(value, AssertionError)  # execnet's, of the first byte
+                self._give_up(
+                    "it printed something before Python started, which no login shell must"
+                    if printed
+                    else "its interpreter did not start"
+                )
                 return
             elif source == "line":
                 target, item = value

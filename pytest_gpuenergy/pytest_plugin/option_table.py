@@ -16,6 +16,10 @@ LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 AUTO = "auto"
 LARGEST_SEED = (1 << 32) - 1
+_ONLY_SHOW = (
+    *("collectonly", "help", "version", "markers"),
+    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
 
 
 @dataclass(frozen=True)
@@ -226,3 +230,8 @@ def named_fleet(config: pytest.Config) -> str:
     """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
     given = config.getoption("gpuenergy_fleet")
     return str(config.getini("gpuenergy_fleet") if given is None else given).strip()
+
+
+def runs_items(config: pytest.Config) -> bool:
+    """Whether items will be run, rather than something only be shown."""
+    return not any(getattr(config.option, name, None) for name in _ONLY_SHOW)

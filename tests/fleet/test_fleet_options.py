@@ -50,9 +50,16 @@ def test_an_empty_option_switches_the_ini_file_off(passing: pytest.Pytester) -> 
     passing.runpytest_inprocess(*OWN, "").assert_outcomes(passed=1)
 
 
-def test_collecting_needs_no_fleet(passing: pytest.Pytester) -> None:
-    result = passing.runpytest_inprocess(*OWN, "ssh:a,b", "--collect-only", "-q")
-    result.stdout.fnmatch_lines(["*::test_of_somebody_else"])
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [("--collect-only", "*test_of_somebody_else*"), ("--markers", "*energy_budget*")],
+)
+def test_what_only_shows_something_needs_no_fleet(
+    passing: pytest.Pytester, option: str, shown: str
+) -> None:
+    result = passing.runpytest_inprocess(*OWN, "ssh:a,b", option)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([shown])
 
 
 def test_a_run_outside_the_project_is_refused(passing: pytest.Pytester) -> None:
