@@ -25,7 +25,7 @@ from pytest_gpuenergy.commands.optimize_strategy import (
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.optimize_gpus import ClaimedGpus
+    from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.search.llm.endpoint import Endpoint
     from pytest_gpuenergy.search.search_state import Gain, SearchState
@@ -189,6 +189,7 @@ def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[K
 def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
+    from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.folder import KernelFolder
@@ -199,7 +200,7 @@ def _search_one(
     words = {name: str(value) for name, value in vars(options).items()}
     device = gpus.devices[0]
     info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
-    evaluator = gpus.evaluator(spec, Metric(arguments.objective), arguments.seed)
+    evaluator = evaluator_of(gpus, spec, Metric(arguments.objective), arguments.seed)
     identity = identity_of(evaluator.bench, asdict(parameters_of(arguments)))
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
@@ -231,8 +232,13 @@ def _run_worker(arguments: Namespace) -> int:
         print_json(plain(result))
     else:
         cost = "" if result.cost is None else f", {result.cost:.4g} {result.objective.unit}"
+        steps = ", ".join(f"{step} {seconds:.3f} s" for step, seconds in result.steps_s.items())
         print_lines(
-            [f"{result.id}: {result.message or result.outcome}{cost}", f"written to {path}"]
+            [
+                f"{result.id}: {result.message or result.outcome}{cost}",
+                *([steps] if steps else []),
+                f"written to {path}",
+            ]
         )
     return 0 if result.cost is not None else 1
 

@@ -159,6 +159,13 @@ OPTIONS = (
         default=f"{ANCHOR_S:g}",
     ),
     Option(
+        "--gpuenergy-boards",
+        "Whether each GPU first measures two kernels of ours under each power cap, by which "
+        "boards are compared: auto (in runs on several GPUs; the default), always or never",
+        metavar="WHEN",
+        default=AUTO,
+    ),
+    Option(
         "--gpuenergy-seed",
         "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
         "message names (default: one that is drawn on this machine)",

@@ -18,6 +18,7 @@ from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.energy.settings import PREHEAT_S
 from pytest_gpuenergy.engine.anchors import AnchorWatch
+from pytest_gpuenergy.engine.boards import BoardWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
@@ -64,6 +65,7 @@ class Session:
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
+        self._boards: BoardWatch | None = None
         self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
@@ -161,6 +163,8 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+        if options.compares_boards:
+            self._boards = BoardWatch(device, self._harness, self._folder)
 
     @property
     def _preheat_s(self) -> float:
@@ -226,6 +230,17 @@ class Session:
         self.begin()
         assert self._anchors is not None
         return self._anchors
+
+    def check_card(self, subject: Subject) -> None:
+        """Measure what tells boards and sessions apart, if it is due, before an item.
+
+        Raises:
+            DeviceError, ReportError: as `begin`, or a measurement cannot be written.
+        """
+        anchors = self.anchors
+        if self._boards is not None:
+            self._boards.ensure(subject)
+        anchors.check(subject)
 
     def recall_anchor(
         self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload

@@ -13,6 +13,8 @@ from pytest_gpuenergy.pytest_plugin.names import FIGURES
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
+BOARDS = "gpuenergy_boards"
+"""Key of a worker's ``workerinput``: the number of GPUs in the run, if its controller knows it."""
 PROBLEMS = "gpuenergy_problems"
 """Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
 

@@ -1,12 +1,15 @@
-"""What runs in the process of one GPU of several, see `team`."""
+"""What runs in the process of one GPU of several, see `engine.team`."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
@@ -21,6 +24,8 @@ class Task(Struct, frozen=True):
         seed: of the search.
         state: to evaluate.
         ahead: states to compile meanwhile.
+        limit: see `Bench.evaluate`.
+        emulated: whether the GPUs are.
     """
 
     spec: KernelSpec
@@ -28,6 +33,24 @@ class Task(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
+    limit: Limit | None = None
+    emulated: bool = False
+
+    @property
+    def title(self) -> str:
+        """See `Errand`."""
+        return f"{self.spec.name}: {self.state.id}"
+
+    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
+        """See `Errand`."""
+        return Result(
+            id=self.state.id,
+            outcome=outcome,
+            emulated=self.emulated,
+            objective=self.objective,
+            gpu=gpu,
+            message=message,
+        )
 
 
 class GpuProcess:
@@ -53,7 +76,7 @@ class GpuProcess:
             self._bench = bench
         bench = self._bench
         bench.prepare([task.state, *task.ahead])
-        return bench.evaluate(task.state)
+        return bench.evaluate(task.state, task.limit)
 
     def rest(self) -> None:
         """Keep no context on the GPU, which may be in a mode where only one process has one."""
