@@ -21,6 +21,7 @@ from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT, STATION
 from pytest_gpuenergy.fleet.relay import RELAY
 from pytest_gpuenergy.fleet.spec import Fleet, parse_fleet
 from pytest_gpuenergy.pytest_plugin.option_table import named_device
+from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.terminal import printable
 
@@ -112,6 +113,7 @@ class FleetPlugin:
         """Tell a relay what to start, and where."""
         seat = self._seat(node)
         self._starting.add(node)
+        node.workerinput[BOARDS] = len(self._found.seats)
         node.workerinput[SEAT] = {
             "spec": tx_spec(seat.command),
             "host": seat.host,
