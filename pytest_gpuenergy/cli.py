@@ -17,7 +17,7 @@ from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
     *("doctor", "tune", "gemm", "optimize", "profile", "replay", "extract", "kernels"),
-    "powercap",
+    *("powercap", "hosts"),
     *("report", "advise", "compare", "ab", "baseline", "history", "clean"),
 )
 """Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""

@@ -24,7 +24,7 @@ FLOORS = (
     {"advice", "gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "conv", "gemm", "replay", "tvm"},
+    {"ab", "conv", "fleet", "gemm", "replay", "tvm"},
     {"search"},
     {"tuners"},
     {"contenders"},

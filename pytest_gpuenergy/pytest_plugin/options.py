@@ -21,6 +21,7 @@ from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, name
 from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import gpu_number
 
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
@@ -111,7 +112,7 @@ class Options:
             allow_clocks=CLOCKS in _allowed(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=worker_input.get(GPU, 0),
+            worker_index=gpu_number(worker_input.get(GPU)),
             worker_boards=worker_input.get(BOARDS),
         )
 
