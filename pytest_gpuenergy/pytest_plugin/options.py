@@ -15,7 +15,7 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.pytest_plugin.xdist import GPU, REMOTE
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
 
@@ -30,7 +30,7 @@ class Options:
 
     ``caps_named`` are those in ids on the command line. Without measurements there is no
     ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
-    strict gate.
+    strict gate. ``remote`` reports whether this process is a worker that may be on another host.
     """
 
     device: str
@@ -58,6 +58,7 @@ class Options:
     root: Path
     worker: str | None
     worker_index: int
+    remote: bool
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
@@ -98,6 +99,7 @@ class Options:
             root=config.rootpath,
             worker=worker_input.get("workerid"),
             worker_index=worker_input.get(GPU, 0),
+            remote=bool(worker_input.get(REMOTE)),
         )
 
     def described(self) -> dict[str, str]:

@@ -107,6 +107,16 @@ class RunFolder:
         except ReportInputError:
             return {}
 
+    @property
+    def measurements_path(self) -> Path:
+        """The file with one line per measurement, as it was made or flagged."""
+        return self.path / _LINES
+
+    @property
+    def checks_path(self) -> Path:
+        """The file with one line per check of an anchor kernel."""
+        return self.path / _CHECKS
+
     def append(self, measurement: Measurement) -> None:
         """Append one measurement; it is on disk when this returns.
 
@@ -118,6 +128,10 @@ class RunFolder:
     def append_check(self, check: AnchorCheck) -> None:
         """Append one check of an anchor kernel, like `append`."""
         _append(self.path / _CHECKS, check)
+
+    def append_station(self, station: StationInfo) -> None:
+        """Append one GPU that takes part, like `append`."""
+        _append(self.path / _STATIONS, station)
 
     def load(self) -> Report:
         """Everything measured so far; a line truncated by a crash is skipped.
