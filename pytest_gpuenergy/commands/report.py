@@ -246,13 +246,15 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
 
 
 def _print_summary(report: Report, sort: str) -> None:
+    from pytest_gpuenergy.report.models import by_model
     from pytest_gpuenergy.report.tables import best_lines, summary
 
-    rows, run, emulated = report.measurements, report.run, report.run.emulated
     width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
-    print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
-    print_lines(summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=run.gpu_name))
-    print_lines(best_lines(rows, emulated=emulated, width=width))
+    for part in by_model(report):
+        rows, run, emulated = part.measurements, part.run, part.run.emulated
+        print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
+        print_lines(summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=run.gpu_name))
+        print_lines(best_lines(rows, emulated=emulated, width=width))
 
 
 def _load(paths: list[Path], gpu: str | None) -> list[Report]:

@@ -105,9 +105,7 @@ class WorkloadScheduling:
         left: the number of items that are not complete.
     """
 
-    def __init__(
-        self, crew: Crew, durations_s: Mapping[str, float], *, eager: bool = True
-    ) -> None:
+    def __init__(self, crew: Crew, durations_s: Mapping[str, float], *, eager: bool = True) -> None:
         self.left = 0
         self._crew = crew
         self._eager = eager

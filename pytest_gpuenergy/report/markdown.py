@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
 from pytest_gpuenergy.report.text import markdown_text, spread
@@ -19,7 +20,11 @@ def markdown(report: Report) -> str:
     Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
     and errors are escaped.
     """
-    return "\n".join([*_head(report), *_best(report.measurements), *_tables(report.measurements)])
+    return "\n".join(
+        line
+        for part in by_model(report)
+        for line in (*_head(part), *_best(part.measurements), *_tables(part.measurements))
+    )
 
 
 def _head(report: Report) -> Iterator[str]:

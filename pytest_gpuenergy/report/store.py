@@ -220,9 +220,10 @@ def load_report(path: Path) -> Report:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One report from several runs on the same GPU model.
+    """One report from several runs on the same GPU model, or of what one run left on several hosts.
 
-    Of an item measured more than once, the measurement of the latest run is kept.
+    Of an item measured more than once, the measurement of the latest run is kept; within a run, the
+    latest measurement, with the flags it has got on any host.
 
     Raises:
         ReportInputError: the runs differ in GPU model, cache state, or in being emulated or
@@ -231,7 +232,8 @@ def merge(reports: Sequence[Report]) -> Report:
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
     for report in ordered:
-        for name in ("gpu_name", "emulated", "legacy"):
+        same_run = report.run.run_id == last.run.run_id  # which may have been on several models
+        for name in ("emulated", "legacy") if same_run else ("gpu_name", "emulated", "legacy"):
             ours, theirs = getattr(last.run, name), getattr(report.run, name)
             if ours != theirs:
                 raise ReportInputError(
@@ -243,17 +245,37 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because their "
             "GPUs are unknown: name the GPU with --gpu."
         )
-    measurements = [m for report in ordered for m in report.measurements]
+    runs = _by_run(ordered)
+    measurements = [
+        m
+        for parts in runs
+        for m in _in_turn([m for part in parts for m in part.measurements], alone=len(parts) == 1)
+    ]
     if len({m.cache for m in measurements}) > 1:
         raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: some kernels "
             "were measured with a hot cache and others with a cold one."
         )
-    anchors = tuple(check for report in ordered for check in report.anchors)
+    anchors = tuple(dict.fromkeys(check for report in ordered for check in report.anchors))
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
     stations = _joined(station for report in ordered for station in report.stations)
     return Report(run, latest_only(measurements), anchors, stations)
+
+
+def _by_run(reports: Iterable[Report]) -> list[list[Report]]:
+    """The reports of each run: what it has left on each of its hosts."""
+    found: dict[str, list[Report]] = {}
+    for report in reports:
+        found.setdefault(report.run.run_id, []).append(report)
+    return list(found.values())
+
+
+def _in_turn(measurements: list[Measurement], *, alone: bool) -> list[Measurement]:
+    """One run's measurements by time; of the same one from two hosts, that with more flags last."""
+    if alone:
+        return measurements
+    return sorted(measurements, key=lambda m: (m.started, len(m.validity)))
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
 from pytest_gpuenergy.support.csv_output import csv_text
@@ -31,7 +32,7 @@ Table = list[Sequence[str | int | float | None]]
 
 def json_document(report: Report) -> str:
     """The report as JSON, ``schema_version`` 1, with the best of each workload."""
-    best = standings(report.measurements)
+    best = tuple(one for part in by_model(report) for one in standings(part.measurements))
     return dump(
         ReportDocument(report.run, report.measurements, report.anchors, report.stations, best)
     )
