@@ -1,4 +1,4 @@
-"""Hosts of a fleet as folders: each with a project, state, caches and an emulated GPU of its own."""
+"""Hosts of a fleet as folders: each with a project, a state and an emulated GPU of its own."""
 
 from __future__ import annotations
 

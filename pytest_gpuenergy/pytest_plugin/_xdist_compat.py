@@ -19,6 +19,9 @@ class Judge(Protocol):
     def may_restart(self, node: Any) -> bool:
         """Whether a lost worker shall be replaced by one at the same place."""
 
+    def lost_for_good(self) -> None:
+        """A lost worker is not replaced."""
+
     def prepare(self, node: Any) -> None:
         """The next worker that is started gets the GPU of this one."""
 
@@ -53,16 +56,18 @@ class Nodes:
         active.discard(None)  # in the place of one that could not be started
         return active
 
-    def recruit(self) -> bool:
-        """Start one more worker, where there is one that can measure; False if none can be."""
-        return any(self._cloned(node) is not None for node in list(self._judge.usable()))
+    def recruit(self, most: int) -> None:
+        """Start more workers, at most so many, where there are some that can measure."""
+        for node in list(self._judge.usable()):
+            if most > 0 and self._cloned(node) is not None:
+                most -= 1
 
     def _replaced(self, node: Any) -> Any:
         """In the place of ``DSession._clone_node``, which cannot fail."""
         self._session._active_nodes.discard(None)
         clone = self._cloned(node) if self._judge.may_restart(node) else None
-        if clone is None and not (self.active - {node}):
-            self.recruit()
+        if clone is None:
+            self._judge.lost_for_good()
         return clone
 
     def _cloned(self, node: Any) -> Any:

@@ -28,6 +28,10 @@ class Node(Protocol):
         """Have it end after the items that it has."""
 
 
+_LEAST = 2
+"""Items that a worker must have: it begins one only when it knows the next, or that it ends."""
+
+
 @dataclass
 class Unit:
     """Items that go to one worker, in their order.
@@ -84,8 +88,8 @@ class Crew(Protocol):
     def starting(self) -> bool:
         """Whether there is a worker that is not ready yet."""
 
-    def recruit(self) -> None:
-        """Start another worker: items are left, and all workers are ending."""
+    def recruit(self, most: int) -> None:
+        """Start other workers: items are left, and all workers are ending."""
 
 
 class WorkloadScheduling:
@@ -167,9 +171,10 @@ class WorkloadScheduling:
         self._pool.extend(self._longest_first(units.values()))
 
     def schedule(self) -> None:
-        """Give out work."""
-        for node in self.nodes:
-            self._give(node)
+        """Give out work: a unit to each worker before any gets another."""
+        for least in (1, _LEAST):
+            for node in self.nodes:
+                self._give(node, least)
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:  # noqa: ARG002
         """A worker has ended an item; one that it only put off goes to others."""
@@ -181,17 +186,20 @@ class WorkloadScheduling:
         if self._crew.deferred(node, node_id):
             self._put_back([Unit(unit.group, [node_id], unit.model, unit.avoid)])
             node.shutdown()
-            self._call_others()
+            self.call_others()
         else:
             self.left -= 1
-            self._give(node)
+            if node.shutting_down and self._pool:
+                self.call_others()
+            else:
+                self._give(node)
 
     def mark_test_pending(self, item: str) -> None:
         """An item shall be run again."""
         self.left += 1
         group = self._crew.group(item) or f"item {item}"
         self._put_back([Unit(group, [item])])
-        self._call_others()
+        self.call_others()
 
     def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
         """Nothing is ever taken away from a worker."""
@@ -221,7 +229,7 @@ class WorkloadScheduling:
                 self.left -= 1
                 lost = running
         self._put_back(units.values())
-        self._call_others()
+        self.call_others()
         return lost
 
     def _longest_first(self, units: Iterable[Unit]) -> list[Unit]:
@@ -243,21 +251,22 @@ class WorkloadScheduling:
     def _put_back(self, units: Iterable[Unit]) -> None:
         self._pool.extendleft(reversed(list(units)))
 
-    def _call_others(self) -> None:
-        """Give what was put back to workers that wait; start another if none will ever ask."""
-        for node in self.nodes:
-            self._give(node)
+    def call_others(self) -> None:
+        """Give what was put back to workers that wait; start others if none will ever ask."""
+        self.schedule()
         asking = (node for node in self._hands if not node.shutting_down and self._crew.fit(node))
         if self._pool and next(asking, None) is None:
-            self._crew.recruit()
+            self._crew.recruit(len(self._pool))
 
-    def _give(self, node: Any) -> None:
-        """Keep a worker busy: it begins an item only when it knows the next, or that it ends."""
+    def _give(self, node: Any, least: int = _LEAST) -> None:
+        """Let a worker have at least so many items, or end it."""
         hand = self._hands[node]
-        while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < 2:
+        while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < least:
             unit = self._next_for(node, hand)
             if unit is None:
-                if hand.pending:  # one without any stays, for what others may lose
+                if (
+                    hand.pending and least == _LEAST
+                ):  # one without any stays, for what others may lose
                     node.shutdown()
                 return
             index = self._indices[id(hand.collection)]

@@ -155,7 +155,9 @@ class Workers:
         """Note that an item has ended."""
         worker = self._workers.get(getattr(report, "node", None))
         if worker is not None and report.when == "teardown":
-            worker.running, worker.completed = None, True
+            if worker.running == report.nodeid:
+                worker.running = None
+            worker.completed = True
             self._futile.pop(worker.place, None)
 
     @pytest.hookimpl(optionalhook=True)
@@ -231,10 +233,10 @@ class Workers:
         active = set() if self._nodes is None else self._nodes.active
         return any(not self._worker(node).down for node in active.difference(ready))
 
-    def recruit(self) -> None:
-        """Start another worker: items are left, and all workers are ending."""
+    def recruit(self, most: int) -> None:
+        """Start other workers: items are left, and all workers are ending."""
         if self._nodes is not None and not self._replacing and not self.starting():
-            self._nodes.recruit()
+            self._nodes.recruit(most)
 
     # What starting workers takes
 
@@ -249,6 +251,11 @@ class Workers:
             )
             return False
         return not worker.unusable
+
+    def lost_for_good(self) -> None:
+        """A lost worker is not replaced."""
+        if self._scheduler is not None:
+            self._scheduler.call_others()
 
     def prepare(self, node: Any) -> None:
         """The next worker that is started gets the GPU of this one."""
