@@ -15,7 +15,7 @@ from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.plugin import load_run
 from pytest_gpuenergy.pytest_plugin.products import NETWORK, records_folder, sources_said
 from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
-from pytest_gpuenergy.tuners import records_of
+from pytest_gpuenergy.tuners import kernels_of, records_of
 from pytest_gpuenergy.tuning.record_folders import choose_ranks
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tvm.store import KernelStore
@@ -154,9 +154,9 @@ def bundled_kernel(
         prefetched.add(name)
         for rank in _selected(request.session, name):
             with contextlib.suppress(GpuEnergyError):  # its own item reports it
-                gpu.prepare([kernel_store.kernel(candidate.file, rank)])
+                gpu.prepare(kernels_of(candidate.file, [rank], kernel_store))
     try:
-        kernel = kernel_store.kernel(candidate.file, candidate.rank)
+        (kernel,) = kernels_of(candidate.file, [candidate.rank], kernel_store)
     except GpuEnergyError as error:
         problem = str(error)
     else:

@@ -22,11 +22,11 @@ from typing import Any
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.gemm.card import Card, card_of
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import write_atomically
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuning.card import Card, card_of
 from pytest_gpuenergy.workloads.gemm import Gemm
 
 PRODUCT = Gemm("1024", 1024, 1024, 1024)

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.engine.best_of import best_of
-from pytest_gpuenergy.gemm.card import card_of
 from pytest_gpuenergy.gemm.cublas import cublas_call
 from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates, cutlass_program
 from pytest_gpuenergy.gemm.cutlass.headers import find_headers
 from pytest_gpuenergy.gemm.cutlass.names import configuration_named
 from pytest_gpuenergy.gemm.cutlass.profiler import profiled_kernel
-from pytest_gpuenergy.gemm.space import fits, recorded_kernel
+from pytest_gpuenergy.gemm.space import fits
 from pytest_gpuenergy.gemm.templates import Parameters, ranked
 from pytest_gpuenergy.gemm.triton import triton_candidates
 from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import records_of
+from pytest_gpuenergy.tuning.card import card_of
 from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
+from pytest_gpuenergy.tuning.template_space import recorded_kernel
 from pytest_gpuenergy.tvm.generators import require_space
 
 if TYPE_CHECKING:

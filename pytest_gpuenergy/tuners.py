@@ -1,19 +1,21 @@
-"""The tuners: TVM for all kinds of workloads that it knows, our templates for matrix products."""
+"""The tuners: TVM for all kinds of workloads that it knows, our templates for some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.conv.templates import TEMPLATES as CONVOLUTIONS
+from pytest_gpuenergy.gemm.templates import TEMPLATES as PRODUCTS
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuning import record_folders, records
-from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, USUAL_TUNERS, TunerName
+from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName, usual_tuner
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.space import RecipeForm
+from pytest_gpuenergy.tuning.template_form import TemplateForm
 from pytest_gpuenergy.tvm.ansor import refuse_ansor
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.workloads.workload import Workload
@@ -25,13 +27,11 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tvm.settings import SearchSettings
     from pytest_gpuenergy.tvm.store import KernelStore
 
-FORMS: Mapping[TunerName, RecipeForm] = {TVM: METASCHEDULE, TEMPLATE: TEMPLATE_FORM}
+FORMS: Mapping[TunerName, RecipeForm] = {
+    TVM: METASCHEDULE,
+    TEMPLATE: TemplateForm[Any]({**PRODUCTS, **CONVOLUTIONS}),
+}
 """Of the recipes that each tuner writes."""
-
-
-def usual_tuner(workload: Workload) -> TunerName:
-    """The tuner for a workload unless another is asked for: the template if there is one."""
-    return USUAL_TUNERS.get(workload.kind, TVM)
 
 
 def load_records(path: Path) -> RecordFile:
@@ -48,7 +48,7 @@ def load_records(path: Path) -> RecordFile:
 
 
 def records_of(
-    folder: Path, workload: Workload, gpu: str | None = None, tuner: TunerName = TVM
+    folder: Path, workload: Workload, gpu: str | None = None, tuner: TunerName | None = None
 ) -> RecordFile:
     """The records in ``folder`` that serve ``workload``, under its name.
 
@@ -56,13 +56,23 @@ def records_of(
         folder: contains record files, or one folder of them per GPU model.
         workload: what is to be computed.
         gpu: model of the GPU that will compute it, whose records are preferred.
-        tuner: which wrote them.
+        tuner: which wrote them; None: the usual one of this workload or, without its records,
+            another.
 
     Raises:
-        InputError: there are none, or the file cannot be used or is for another shape.
+        UnavailableError: there are none.
+        InputError: the file cannot be used or is for another shape.
     """
-    variant = FORMS[tuner].variant
-    return record_folders.records_of(folder, workload, load_records, gpu, variant)
+    usual = usual_tuner(workload) if tuner is None else tuner
+    try:
+        return record_folders.records_of(folder, workload, load_records, gpu, FORMS[usual].variant)
+    except UnavailableError:
+        for other in FORMS.keys() - {usual} if tuner is None else ():
+            with suppress(UnavailableError):
+                return record_folders.records_of(
+                    folder, workload, load_records, gpu, FORMS[other].variant
+                )
+        raise
 
 
 def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
@@ -106,9 +116,7 @@ class Spaces:
             search: how TVM searches.
         """
         if tuner == TEMPLATE:
-            from pytest_gpuenergy.gemm.space import TemplateSpace
-
-            return lambda workload: TemplateSpace(workload, device)
+            return lambda workload: _template_space(workload, device)
         from pytest_gpuenergy.tvm.space import TvmSpace
         from pytest_gpuenergy.tvm.store import KernelStore
 
@@ -124,18 +132,47 @@ class Spaces:
         self._stack.close()
 
 
-def kernels_of(file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
+def _template_space(workload: Workload, device: Device) -> SearchSpace:
+    """The space of our templates for a workload.
+
+    Raises:
+        InputError: there are none for it, or for this device.
+    """
+    from pytest_gpuenergy.conv.space import ConvSpace
+    from pytest_gpuenergy.gemm.space import TemplateSpace
+    from pytest_gpuenergy.workloads import Conv2d, Gemm
+
+    if isinstance(workload, Gemm):
+        return TemplateSpace(workload, device)
+    if isinstance(workload, Conv2d):
+        return ConvSpace(workload, device)
+    raise InputError(
+        f"{workload.name} is of the kind {workload.kind}: the templates compute matrix products "
+        "and convolutions, of the kinds gemm and conv2d."
+    )
+
+
+def kernels_of(
+    file: RecordFile, ranks: Sequence[int], store: KernelStore | None = None
+) -> list[Kernel]:
     """The kernels of these ranks of a record file, in that order.
+
+    Args:
+        file: of any tuner.
+        ranks: in the file.
+        store: makes the kernels of TVM's records; None: one is made and closed again.
 
     Raises:
         InputError: no such rank; or TVM is needed and missing, or crashes on this record.
         KernelFault: a record does not apply to its workload or cannot be lowered.
     """
-    if file.form == TEMPLATE_FORM:
-        from pytest_gpuenergy.gemm.space import recorded_kernel
+    if file.form == FORMS[TEMPLATE]:
+        from pytest_gpuenergy.tuning.template_space import recorded_kernel
 
         return [recorded_kernel(file, rank) for rank in ranks]
     from pytest_gpuenergy.tvm.store import KernelStore
 
-    with KernelStore() as store:
+    if store is not None:
         return list(store.kernels(file, ranks))
+    with KernelStore() as own:
+        return list(own.kernels(file, ranks))

@@ -24,7 +24,7 @@ FLOORS = (
     {"gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "gemm", "replay", "tvm"},
+    {"ab", "conv", "gemm", "replay", "tvm"},
     {"search"},
     {"tuners"},
     {"contenders"},

@@ -81,8 +81,9 @@ def add_search_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--tuner",
         choices=TUNER_NAMES,
-        help="template searches the parameters of our templates for matrix products, tvm the "
-        "schedules of MetaSchedule (default: template for matrix products, otherwise tvm)",
+        help="template searches the parameters of our templates for matrix products and "
+        "convolutions, tvm the schedules of MetaSchedule (default: template for matrix products "
+        "and convolutions in groups, otherwise tvm)",
     )
     group.add_argument(
         "--space",
@@ -210,7 +211,7 @@ class Group:
 
 def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
     """How each workload is tuned, in their order; neighbours that are tuned alike are together."""
-    from pytest_gpuenergy.tuners import usual_tuner
+    from pytest_gpuenergy.tuning.names import usual_tuner
 
     def how(one: Wanted) -> tuple[TunerName, int]:
         quick = _QUICK_TRIALS if arguments.quick else _TRIALS

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.tiling import Tiling
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads.gemm import Gemm
 
 _BUSY_WARPS = 12

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.gemm.boxes import LINE_BYTES, ROW_BYTES, can_copy_boxes, matrix_map
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
-from pytest_gpuenergy.gemm.tiled_kernel import Constant, tiled_kernel
+from pytest_gpuenergy.gemm.tiled_kernel import tiled_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.tuning.template_text import Constant
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 WARPGROUP = 128  # threads

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _WARP_LANES = 32

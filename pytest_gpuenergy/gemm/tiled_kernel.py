@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.gemm.tiling import MOST_STEPS, Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.names import TEMPLATE
+from pytest_gpuenergy.tuning.template_text import Constant, template_text
 from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.workload import Tensor
 
-Constant = int | bool | str
 _SUM_THREADS = 256
 _SUMS_OF_THREAD = 4
 _WIDEST_BYTES = 16
@@ -69,7 +66,6 @@ def tiled_kernel(
             "larger tiles."
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
-    lines = itertools.starmap(_definition, every.items())
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
     maps = {one.tensor: one.name for one in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
@@ -85,7 +81,7 @@ def tiled_kernel(
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
     return Kernel(
-        "\n".join([_ELEMENTS[gemm.dtype], *lines, "", *map(_text, ("tiles", *texts, "sum"))]),
+        template_text("gemm", every, ("tiles", *texts, "sum"), [_ELEMENTS[gemm.dtype]]),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
@@ -93,20 +89,7 @@ def tiled_kernel(
     )
 
 
-def _definition(name: str, value: Constant) -> str:
-    if isinstance(value, bool):
-        return f"#define {name} {int(value)}"
-    if isinstance(value, str):
-        return f"#define {name} {value}"
-    return f"constexpr int {name} = {value};"
-
-
 def _width(gemm: Gemm, distance: int) -> int:
     """Elements that can be copied at once where rows lie that far apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
-
-
-@functools.cache
-def _text(name: str) -> str:
-    return (cuda_dir() / "gemm" / f"{name}.cu").read_text()

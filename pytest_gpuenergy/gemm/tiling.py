@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.gemm.card import Card
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.tuning.template import TemplateParameters
+from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.workloads.workload import Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)
-_LARGEST = 1 << 20
 MOST_STEPS = 1 << 31
 """In all tiles: kernels count them in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tiling(ABC):
+class Tiling(TemplateParameters[Gemm]):
     """The part of a template's parameters that divides the work.
 
     Attributes:
@@ -35,11 +35,16 @@ class Tiling(ABC):
         InputError: no kernel can have these.
     """
 
-    template: ClassVar[str]
+    modes: ClassVar[tuple[Mode, ...]]
     least_capability: ClassVar[int]
     most_capability: ClassVar[int] = 1 << 20
-    added: ClassVar[Mapping[str, int]] = {}
-    """Parameters that recipes of earlier versions lack, and what these kernels had."""
+    least: ClassVar[Mapping[str, int]] = {
+        "tile_m": 1,
+        "tile_n": 1,
+        "tile_k": 1,
+        "stages": 2,
+        "group": 1,
+    }
 
     tile_m: int = 64
     tile_n: int = 64
@@ -48,38 +53,10 @@ class Tiling(ABC):
     blocks: int = 0
     group: int = 8
 
-    def __post_init__(self) -> None:
-        least = {"tile_m": 1, "tile_n": 1, "tile_k": 1, "stages": 2, "blocks": 0, "group": 1}
-        for name, value in asdict(self).items():
-            if not isinstance(value, int) or not least.get(name, 0) <= value <= _LARGEST:
-                raise InputError(
-                    f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least.get(name, 0)} to {_LARGEST}, not {value!r:.40}."
-                )
-
     @classmethod
-    def of(cls, numbers: Mapping[str, int]) -> Self:
-        """From all `numbers`, of which those that were `added` may be missing.
-
-        Raises:
-            InputError: one is missing, unknown or not valid.
-        """
-        numbers = {**cls.added, **numbers}
-        known = {field.name: field.default for field in fields(cls)}
-        if wrong := known.keys() ^ numbers.keys():
-            name = min(wrong)
-            problem = f"does not take {name!r:.40}" if name in numbers else f"needs {name}"
-            raise InputError(f"The template {cls.template} {problem}.")
-        flags = {name for name, default in known.items() if isinstance(default, bool)}
-        if any(numbers[name] not in (0, 1) for name in flags):
-            raise InputError(f"The template {cls.template} needs {min(flags)} to be 0 or 1.")
-        values = {name: bool(value) if name in flags else value for name, value in numbers.items()}
-        return cls(**values)
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """All parameters by name, as they are stored."""
-        return {name: int(value) for name, value in asdict(self).items()}
+    def computes(cls, workload: Workload) -> bool:
+        """Matrix products in the template's modes."""
+        return isinstance(workload, Gemm) and workload.mode in cls.modes
 
     @property
     def cluster(self) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from pytest_gpuenergy.gemm.hopper import (
     HopperTiling,
     places_after,
 )
-from pytest_gpuenergy.gemm.tiled_kernel import Constant
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.template_text import Constant
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _LINE = 64  # elements

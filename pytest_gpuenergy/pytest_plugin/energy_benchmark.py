@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.engine.callable_check import CallableCheck
-from pytest_gpuenergy.engine.callable_inputs import first_call
+from pytest_gpuenergy.engine.callables import VerifiedCallable
 from pytest_gpuenergy.engine.harness import Subject, describe_workload
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.engine.results import Specification
@@ -231,30 +229,12 @@ class EnergyBenchmark:
         if self._session.options.verify_only and specification is None:
             pytest.skip("a callable without a reference can be measured, but not verified")
         self._claim(named, info.name)
-        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-
-        correctness, check = None, lambda _: None
-        if specification is not None:
-            # Before measuring, because the callable may change its arguments.
-            expected, correctness = first_call(function, args, specification)
-            check = CallableCheck(expected, args)
+        verified = VerifiedCallable.of(function, args, specification)
         if self._session.options.verify_only:
             draft = self._session.harness.draft_of_callable(info, named, "callable")
-            return replace(draft, correctness=correctness)
-        captured = []
-
-        @contextmanager
-        def repeater() -> Iterator[GraphRepeater]:
-            replayed = GraphRepeater([lambda: function(*args)], must_capture=False)
-            captured.append(replayed.captured)
-            yield replayed
-
+            return replace(draft, correctness=verified.correctness)
         self._session.anchors.check(named)
-        measurement = self._session.harness.measure_callable(
-            repeater, info, named, "callable", check
-        )
-        measurement = replace(measurement, correctness=correctness)
-        return measurement if all(captured) else measurement.flagged("host_gaps")
+        return verified.measure(self._session.harness, info, named)
 
     def _skip_known(self, known: Measurement) -> NoReturn:
         """Skip an item that the run being resumed has measured or verified."""

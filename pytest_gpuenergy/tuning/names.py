@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.workloads.workload import Workload
 
 TunerName = Literal["template", "tvm"]
 TUNER_NAMES: tuple[TunerName, ...] = get_args(TunerName)
 TEMPLATE: TunerName = "template"
 TVM: TunerName = "tvm"
 
-USUAL_TUNERS: Mapping[str, TunerName] = {"gemm": TEMPLATE}
-"""By kind of workload; of all others it is TVM."""
+
+def usual_tuner(workload: Workload) -> TunerName:
+    """The tuner of a workload unless another is asked for.
+
+    Matrix products and convolutions in groups have templates; of all others it is TVM.
+    """
+    from pytest_gpuenergy.workloads.conv2d import Conv2d
+    from pytest_gpuenergy.workloads.gemm import Gemm
+
+    grouped = isinstance(workload, Conv2d) and workload.shape.groups > 1
+    return TEMPLATE if grouped or isinstance(workload, Gemm) else TVM

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.tuning.names import TVM, USUAL_TUNERS
+from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
     WHAT,
@@ -107,7 +107,8 @@ def records_of(
 
 def _options_of(workload: Workload, variant: str) -> str:
     """The options with which ``gpuenergy tune`` makes records of that variant for ``workload``."""
-    tuner = f" --tuner {variant or TVM}" if workload.kind in USUAL_TUNERS else ""
+    several = variant or usual_tuner(workload) != TVM
+    tuner = f" --tuner {variant or TVM}" if several else ""
     kind = KINDS.get(workload.kind)
     if kind is None or any(workload in group for group in kind.networks.values()):
         return f"--case {workload.name}{tuner}"

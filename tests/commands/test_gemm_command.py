@@ -96,6 +96,18 @@ def test_products_of_other_commands_are_tuned_by_the_template_too(
     assert tuned == [Tuned("gemm_64x64x64_nn", "template", 9), Tuned("a", "tvm-metaschedule", 9)]
 
 
+@pytest.mark.parametrize(
+    ("words", "tuner"), [([], "template"), (["--tuner", "tvm"], "tvm-metaschedule")]
+)
+def test_convolutions_in_groups_are_tuned_by_the_template_unless_told_otherwise(
+    words: list[str], tuner: str, tuned: list[Tuned], tmp_path: Path
+) -> None:
+    shapes = ["--shape", "dw=1,9,9,8,8,3,3,1,1,1,8", "--shape", "gr=1,9,9,8,8,3,3,1,1,1,2"]
+    arguments = [*EMULATED, "--out", str(tmp_path), "--trials", "9"]
+    assert main(["tune", *shapes, *words, *arguments]) == 0
+    assert tuned == [Tuned("dw", tuner, 9), Tuned("gr", tuner, 9)]
+
+
 def test_the_background_is_the_shells_business(
     tuned: list[Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,13 +137,12 @@ def test_bad_sizes_are_told(
     assert message in capsys.readouterr().err
 
 
-def test_a_convolution_has_no_template(
-    tuned: list[Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_convolution_without_groups_may_have_a_template(
+    tuned: list[Tuned], tmp_path: Path
 ) -> None:
     arguments = ["--case", "case7", "--tuner", "template", *EMULATED, "--out", str(tmp_path)]
-    assert main(["tune", *arguments]) == 2
-    assert "case7 is of the kind conv2d: the templates compute matrix" in capsys.readouterr().err
-    assert tuned == []
+    assert main(["tune", *arguments]) == 0
+    assert tuned == [Tuned("case7", "template", 1000)]
 
 
 def test_missing_records_of_a_template_are_told(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.cutlass.candidates import (
     configurations,
     cutlass_candidates,
@@ -23,6 +22,7 @@ from pytest_gpuenergy.gemm.cutlass.headers import find_headers, has_builders
 from pytest_gpuenergy.gemm.cutlass.names import configuration_named
 from pytest_gpuenergy.kernels import Headers
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Gemm
 from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Mode
 

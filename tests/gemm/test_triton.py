@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.triton import CONFIGURATIONS, triton_candidates
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL_CARD = Card(90, 1, 128, 2048, 228 << 10, 227 << 10)

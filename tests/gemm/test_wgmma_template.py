@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.templates import ranked
 from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)

@@ -13,11 +13,11 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.quick import verify_timed
 from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.card import Card, card_of
 from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates
 from pytest_gpuenergy.gemm.cutlass.headers import find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
 from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.tuning.card import Card, card_of
 from pytest_gpuenergy.workloads import Gemm
 from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuenergy.gemm.card import Card
 from pytest_gpuenergy.gemm.cutlass.configurations import (
     Alignments,
     Configuration,
@@ -16,6 +15,7 @@ from pytest_gpuenergy.gemm.cutlass.headers import has_builders
 from pytest_gpuenergy.kernels.kernel import Origin
 from pytest_gpuenergy.kernels.program import CudaProgram, Headers
 from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _LEAST_CAPABILITY: Mapping[Mode, int] = {

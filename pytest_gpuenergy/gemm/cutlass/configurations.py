@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gpuenergy.gemm.card import FIRST_ASYNCHRONOUS
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.tuning.card import FIRST_ASYNCHRONOUS
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 Schedule = Literal["", "_pingpong", "_cooperative"]

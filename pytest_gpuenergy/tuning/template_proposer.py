@@ -13,15 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from pytest_gpuenergy.gemm.card import Card
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.templates import Parameters
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.tuning.template import TemplateParameters, W
+from pytest_gpuenergy.tuning.template_form import recipe_of, untimed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,11 +28,9 @@ if TYPE_CHECKING:
 
     _Numbers = npt.NDArray[np.float64]
 
-_LEAST_BATCH, _LARGEST_BATCH = 4, 32
+_LARGEST_BATCH = 32
 _SHARE = 4
 """A batch has as many candidates as a quarter of what is known: the model learns often at first."""
-_EFFECT_SD = 0.2
-"""Of the effect of one choice on the logarithm of the cost, before anything is known."""
 _COMMON_SD = 100.0
 """Of what all kernels have in common: the clock, and the unit of the cost."""
 _NOISE_SD = 0.05
@@ -43,42 +40,50 @@ _FAILED, _FAILED_SD = math.log(2.0), 0.5
 """A kernel that fails counts as one that takes twice as long as expected, give or take."""
 
 
-class TemplateProposer:
+class TemplateProposer(Generic[W]):
     """Proposes parameters of templates; see `tuning.space.Proposer`.
 
     Args:
-        gemm: the product.
+        workload: what they compute.
         card: on which it runs.
         space: all parameters.
         prepare: starts to compile a kernel.
         first: those of ``space`` to try before all others.
+        at_once: candidates of a batch while little is known.
+        effect_sd: of the effect of one choice on the logarithm of the cost, before anything is
+            known.
     """
 
     processes = 1
 
     def __init__(
         self,
-        gemm: Gemm,
+        workload: W,
         card: Card,
-        space: Sequence[Parameters],
+        space: Sequence[TemplateParameters[W]],
         prepare: Callable[[Kernel], object],
-        first: Sequence[Parameters] = (),
+        first: Sequence[TemplateParameters[W]] = (),
+        at_once: int = 4,
+        effect_sd: float = 0.2,
     ) -> None:
-        self._gemm = gemm
+        self._workload = workload
         self._space = space
         self._prepare = prepare
-        self._place = {TEMPLATE_FORM.recipe(one): place for place, one in enumerate(space)}
+        self._at_once = at_once
+        self._place = {recipe_of(one): place for place, one in enumerate(space)}
         self._left = set(range(len(space)))
-        self._first = [self._place[TEMPLATE_FORM.recipe(one)] for one in first]
+        self._first = [self._place[recipe_of(one)] for one in first]
         self._model = _Effects(
-            [one.choices(gemm) for one in space], [one.cycles(gemm, card) for one in space]
+            [one.choices(workload) for one in space],
+            [one.cycles(workload, card) for one in space],
+            effect_sd,
         )
 
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
         """The most promising ones that were not taken before."""
         del stop  # they are made at once
         known = len(self._space) - len(self._left)
-        batch = min(max(_LEAST_BATCH, known // _SHARE), _LARGEST_BATCH)
+        batch = min(max(self._at_once, known // _SHARE), _LARGEST_BATCH)
         chosen = [place for place in self._first if place in self._left][:wanted]
         self._left.difference_update(chosen)
         best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
@@ -89,7 +94,7 @@ class TemplateProposer:
     def learn(self, feedback: Sequence[Feedback]) -> None:
         """Learn from costs, and from which kernels fail."""
         for one in feedback:
-            place = self._place.get(TEMPLATE_FORM.identity(one.recipe))
+            place = self._place.get(untimed(one.recipe))
             if place is not None:  # another card's folder may have others
                 self._left.discard(place)
                 self._model.learn(place, one.cost_s)
@@ -97,10 +102,10 @@ class TemplateProposer:
     def close(self) -> None:
         """Nothing is under way."""
 
-    def _candidate(self, parameters: Parameters) -> Candidate:
-        recipe = TEMPLATE_FORM.recipe(parameters)
+    def _candidate(self, parameters: TemplateParameters[W]) -> Candidate:
+        recipe = recipe_of(parameters)
         try:
-            kernel = parameters.kernel(self._gemm)
+            kernel = parameters.kernel(self._workload)
         except InputError as error:
             return Candidate(recipe, KernelFault("compile", str(error)))
         self._prepare(kernel)
@@ -113,9 +118,12 @@ class _Effects:
     Args:
         choices: of each kernel, by name; a pair of name and value has an effect.
         cycles: estimated for each.
+        effect_sd: see `TemplateProposer`.
     """
 
-    def __init__(self, choices: Sequence[dict[str, Any]], cycles: Sequence[float]) -> None:
+    def __init__(
+        self, choices: Sequence[dict[str, Any]], cycles: Sequence[float], effect_sd: float
+    ) -> None:
         import numpy as np
 
         pairs = sorted({pair for one in choices for pair in one.items()}, key=repr)
@@ -125,7 +133,7 @@ class _Effects:
         for place, one in enumerate(choices):
             self._rows[place, [column[pair] for pair in one.items()]] = 1
         self._expected = np.log(cycles)
-        prior_sd = np.array([_COMMON_SD, *[_EFFECT_SD] * len(pairs)])
+        prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
         self._covariance = np.diag(prior_sd**2)
         self._mean = np.zeros(len(pairs) + 1)
 

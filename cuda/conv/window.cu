@@ -1,0 +1,130 @@
+// What a thread of a convolution reads and writes: the part of all templates.
+//
+// A kernel consists of its constants, this text and that of its template. Tensors are NCHW. Constants
+// are:
+//   H, W, OH, OW       size of the planes of the input and of the output
+//   KH, KW             taps of the convolution in a plane, DILATION apart
+//   STRIDE, PADDING    of the convolution
+//   ROWS, COLUMNS      size of the tile of an output plane that a thread computes
+//   THREADS_X, THREADS_Y, THREADS_Z   threads of a block: along columns, along rows, and others
+//   IN_WIDTH, OUT_WIDTH   elements of a row that can be read and written at once: rows begin at
+//                      multiples of them, and so do the tiles in these rows
+//
+// A thread keeps the part of the input that its tile depends on, its window, in registers, because
+// most of it is used by several outputs. All of it is read before the first product, so that a thread
+// waits for memory once. Neighbouring threads have neighbouring tiles: what their windows have in
+// common comes from the L1.
+
+constexpr int THREADS = THREADS_X * THREADS_Y * THREADS_Z;
+constexpr int TAPS = KH * KW;
+constexpr int WINDOW_ROWS = (ROWS - 1) * STRIDE + (KH - 1) * DILATION + 1;
+constexpr int WINDOW_COLUMNS = (COLUMNS - 1) * STRIDE + (KW - 1) * DILATION + 1;
+// What is read of a row begins LEAD columns before the window, at a multiple of IN_WIDTH.
+constexpr int LEAD = (IN_WIDTH - PADDING % IN_WIDTH) % IN_WIDTH;
+constexpr int PIECES = (LEAD + WINDOW_COLUMNS + IN_WIDTH - 1) / IN_WIDTH;
+// Where the last tile begins, in the output.
+constexpr int LAST_ROW = (OH - 1) / ROWS * ROWS, LAST_COLUMN = (OW - 1) / COLUMNS * COLUMNS;
+static_assert(W % IN_WIDTH == 0 && COLUMNS * STRIDE % IN_WIDTH == 0, "pieces must be aligned");
+static_assert(OW % OUT_WIDTH == 0 && COLUMNS % OUT_WIDTH == 0, "pieces must be aligned");
+
+template <int WIDTH>
+struct Piece;
+template <>
+struct Piece<4> {
+  using Type = float4;
+};
+template <>
+struct Piece<2> {
+  using Type = float2;
+};
+template <>
+struct Piece<1> {
+  using Type = float;
+};
+
+// Copy WIDTH neighbouring elements at once; both places must be aligned to as many.
+template <int WIDTH>
+__device__ __forceinline__ void copy(float* to, const float* from) {
+  using Type = typename Piece<WIDTH>::Type;
+  *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+}
+
+// The tile of a thread: its first row and column in the output, and whether it exists.
+struct Tile {
+  int row = (blockIdx.y * THREADS_Y + threadIdx.y) * ROWS;
+  int column = (blockIdx.z * THREADS_X + threadIdx.x) * COLUMNS;
+  bool exists = ((LAST_ROW / ROWS + 1) % THREADS_Y == 0 || row <= LAST_ROW) &&
+                ((LAST_COLUMN / COLUMNS + 1) % THREADS_X == 0 || column <= LAST_COLUMN);
+};
+
+struct Window {
+  alignas(16) float of[WINDOW_ROWS][PIECES * IN_WIDTH];
+
+  __device__ __forceinline__ float at(int row, int column) const { return of[row][LEAD + column]; }
+
+  // Read what is in the plane; what is outside is 0. The tile must exist. Conditions that all tiles
+  // meet are constants once the loops are unrolled.
+  __device__ __forceinline__ void read(const float* __restrict__ plane, const Tile& tile) {
+    int top = tile.row * STRIDE - PADDING, left = tile.column * STRIDE - PADDING - LEAD;
+    const float* first = plane + (top * W + left);
+#pragma unroll
+    for (int row = 0; row < WINDOW_ROWS; ++row) {
+      bool has_row = (row >= PADDING || top + row >= 0) &&
+                     (LAST_ROW * STRIDE - PADDING + row < H || top + row < H);
+#pragma unroll
+      for (int piece = 0; piece < PIECES; ++piece) {
+        int column = piece * IN_WIDTH;
+        // A piece is in the plane or outside, never both.
+        bool has = has_row && (column >= PADDING + LEAD || left + column >= 0) &&
+                   (LAST_COLUMN * STRIDE - PADDING - LEAD + column < W || left + column < W);
+        const float* from = first + row * W + column;
+        int begin = max(LEAD - column, 0), end = min(LEAD + WINDOW_COLUMNS - column, IN_WIDTH);
+        if (end - begin > 1) {
+#pragma unroll
+          for (int i = 0; i < IN_WIDTH; ++i) of[row][column + i] = 0.0f;
+          if (has) copy<IN_WIDTH>(&of[row][column], from);
+        } else {
+          of[row][column + begin] = has ? from[begin] : 0.0f;
+        }
+      }
+    }
+  }
+};
+
+struct Sums {
+  alignas(16) float of[ROWS][COLUMNS];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+      for (int column = 0; column < COLUMNS; ++column) of[row][column] = 0.0f;
+    }
+  }
+
+  // Add the products of one tap, whose place in the kernel is (y, x).
+  __device__ __forceinline__ void add(const Window& window, int y, int x, float weight) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+      for (int column = 0; column < COLUMNS; ++column) {
+        float factor = window.at(row * STRIDE + y * DILATION, column * STRIDE + x * DILATION);
+        of[row][column] = fmaf(factor, weight, of[row][column]);
+      }
+    }
+  }
+
+  // Write what is in the plane of the output. The tile must exist.
+  __device__ __forceinline__ void write(float* __restrict__ plane, const Tile& tile) const {
+    float* first = plane + (tile.row * OW + tile.column);
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+      if (LAST_ROW + row >= OH && tile.row + row >= OH) continue;
+#pragma unroll
+      for (int column = 0; column < COLUMNS; column += OUT_WIDTH) {
+        if (LAST_COLUMN + column >= OW && tile.column + column >= OW) continue;
+        copy<OUT_WIDTH>(first + row * OW + column, &of[row][column]);
+      }
+    }
+  }
+};

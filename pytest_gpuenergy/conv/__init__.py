@@ -1,0 +1,1 @@
+"""Our templates for convolutions in groups, and the search over their parameters."""

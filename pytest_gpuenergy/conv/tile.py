@@ -1,0 +1,248 @@
+"""How an output is divided into threads and blocks: what all templates have in common."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, Origin
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.tuning.names import TEMPLATE
+from pytest_gpuenergy.tuning.template import TemplateParameters
+from pytest_gpuenergy.tuning.template_text import Constant, template_text
+from pytest_gpuenergy.workloads.conv2d import Conv2d
+
+WARP_LANES = 32
+_WIDEST = 4
+"""Elements of the widest load, 16 bytes."""
+_MOST_THREADS = 1024
+_MOST_THREADS_Z = 64
+_MOST_BLOCKS_Y = 65_535
+"""And along Z; along X there can be 2^31 - 1 blocks (all from the CUDA C++ Programming Guide)."""
+_MOST_PRODUCTS = 1 << 13
+"""Of a thread with one plane of the input: they are unrolled."""
+_OTHER_REGISTERS = 24
+"""Of a thread, for addresses and conditions, about."""
+_TILE_ROWS = (1, 2, 3, 4, 6, 7, 8)
+_TILE_COLUMNS = (1, 2, 4, 7, 8)
+_THREADS_X = (4, 8, 16, 32, 64)
+_THREADS_Y = (1, 2, 4, 8, 16, 32)
+_THREADS_Z = (1, 2, 4, 8, 16, 32, 64)
+_THREADS = range(64, 513)
+_MOST_TRIED_PRODUCTS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile(TemplateParameters[Conv2d]):
+    """The part of a template's parameters that divides the work.
+
+    Attributes:
+        rows: of an output plane that a thread computes; ``columns`` likewise.
+        threads_x: of a block that have neighbouring columns; ``threads_y`` neighbouring rows,
+            ``threads_z`` other channels.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    least: ClassVar[Mapping[str, int]] = {
+        "rows": 1,
+        "columns": 1,
+        "threads_x": 1,
+        "threads_y": 1,
+        "threads_z": 1,
+    }
+
+    rows: int = 1
+    columns: int = 1
+    threads_x: int = 32
+    threads_y: int = 1
+    threads_z: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threads > _MOST_THREADS or self.threads_z > _MOST_THREADS_Z:
+            raise InputError(
+                f"A block of {self.threads_x} x {self.threads_y} x {self.threads_z} threads is too "
+                f"large: it can have {_MOST_THREADS} threads, and {_MOST_THREADS_Z} along Z."
+            )
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.threads_x * self.threads_y * self.threads_z
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return math.ceil(self.threads / WARP_LANES)
+
+    def tiles(self, conv: Conv2d) -> tuple[int, int]:
+        """Tiles of an output plane, along the columns and along the rows."""
+        return math.ceil(conv.shape.OW / self.columns), math.ceil(conv.shape.OH / self.rows)
+
+    def grid(self, conv: Conv2d) -> Dim3:
+        """Blocks: of channels and images, along the rows and along the columns."""
+        along_x, along_y = self.tiles(conv)
+        of_rows, of_columns = (
+            math.ceil(along_y / self.threads_y),
+            math.ceil(along_x / self.threads_x),
+        )
+        return self.channel_blocks(conv), of_rows, of_columns
+
+    def blocks(self, conv: Conv2d) -> int:
+        """Number of blocks."""
+        return math.prod(self.grid(conv))
+
+    def window(self, conv: Conv2d) -> tuple[int, int]:
+        """Rows and columns of the input that a tile depends on."""
+        s = conv.shape
+        height, width = s.window
+        return (self.rows - 1) * s.strides + height, (self.columns - 1) * s.strides + width
+
+    def in_width(self, conv: Conv2d) -> int:
+        """Elements of an input row that can be read at once."""
+        return math.gcd(_WIDEST, conv.shape.W, self.columns * conv.shape.strides)
+
+    def out_width(self, conv: Conv2d) -> int:
+        """Elements of an output row that can be written at once."""
+        return math.gcd(_WIDEST, conv.shape.OW, self.columns)
+
+    def pieces(self, conv: Conv2d) -> int:
+        """Loads of a row of the window."""
+        width = self.in_width(conv)
+        return math.ceil((-conv.shape.padding % width + self.window(conv)[1]) / width)
+
+    def products(self, conv: Conv2d) -> int:
+        """Multiplications of a thread with one plane of the input, for one of the output."""
+        return self.rows * self.columns * conv.shape.KH * conv.shape.KW
+
+    def window_registers(self, conv: Conv2d) -> int:
+        """Registers for a window."""
+        return self.window(conv)[0] * self.pieces(conv) * self.in_width(conv)
+
+    @abstractmethod
+    def channel_blocks(self, conv: Conv2d) -> int:
+        """Blocks of the output's channels, in all images."""
+
+    @abstractmethod
+    def kept(self, conv: Conv2d) -> int:
+        """Numbers that a thread keeps in registers: windows, weights and sums."""
+
+    def registers(self, conv: Conv2d) -> int:
+        """Registers that a thread needs, about."""
+        return self.kept(conv) + _OTHER_REGISTERS
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        """Shared memory of a block."""
+        del conv
+        return 0
+
+    def resident(self, conv: Conv2d, card: Card) -> int:
+        """Blocks that a multiprocessor holds at once; 0 if not even one."""
+        registers, shared_bytes = self.registers(conv), self.shared_bytes(conv)
+        if registers > card.most_registers:
+            return 0
+        return min(
+            card.threads // (self.warps * WARP_LANES),
+            card.shared_bytes // (shared_bytes + card.reserved_shared_bytes),
+            card.registers // (registers * self.warps * WARP_LANES),
+            card.most_blocks,
+        )
+
+    def choices(self, conv: Conv2d) -> dict[str, object]:
+        """What the parameters were chosen to be, each of which may have an effect of its own."""
+        return {
+            **self.numbers,
+            "tile": (self.rows, self.columns),
+            "warps": self.warps,
+            "warps of all blocks": round(math.log2(self.warps * self.blocks(conv))),
+        }
+
+    def text(
+        self, conv: Conv2d, constants: Mapping[str, Constant], arguments: Sequence[str]
+    ) -> Kernel:
+        """The kernel of the template with its constants, besides those of ``window.cu``.
+
+        Raises:
+            InputError: these parameters have none.
+        """
+        s, grid = conv.shape, self.grid(conv)
+        if max(grid[1:]) > _MOST_BLOCKS_Y:
+            raise InputError(f"{conv.name} has too many tiles in a plane: choose larger ones.")
+        if self.products(conv) > _MOST_PRODUCTS or self.window_registers(conv) > _MOST_PRODUCTS:
+            raise InputError(
+                f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
+                "smaller one."
+            )
+        every = {
+            "H": s.H,
+            "W": s.W,
+            "OH": s.OH,
+            "OW": s.OW,
+            "KH": s.KH,
+            "KW": s.KW,
+            "STRIDE": s.strides,
+            "PADDING": s.padding,
+            "DILATION": s.dilation,
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "THREADS_X": self.threads_x,
+            "THREADS_Y": self.threads_y,
+            "THREADS_Z": self.threads_z,
+            "IN_WIDTH": self.in_width(conv),
+            "OUT_WIDTH": self.out_width(conv),
+            **constants,
+        }
+        block = (self.threads_x, self.threads_y, self.threads_z)
+        return Kernel(
+            template_text("conv", every, ("window", self.template)),
+            (Launch(self.template, grid, block, tuple(arguments)),),
+            origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
+        )
+
+
+def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
+    """Numbers of `Tile` that may be worth trying.
+
+    Args:
+        conv: what they compute.
+        most_z: threads that a block can have use for, along Z.
+    """
+    s = conv.shape
+    columns_tried = sorted({columns for columns in _TILE_COLUMNS if columns <= s.OW})
+    for rows in (rows for rows in _TILE_ROWS if rows <= s.OH):
+        for columns in columns_tried:
+            if rows * columns * s.KH * s.KW > max(_MOST_TRIED_PRODUCTS, s.KH * s.KW):
+                continue
+            tile = {"rows": rows, "columns": columns}
+            yield from (
+                {**tile, **threads}
+                for threads in _blocks_tried(
+                    math.ceil(s.OW / columns), math.ceil(s.OH / rows), most_z
+                )
+            )
+
+
+@functools.cache
+def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, int], ...]:
+    """Numbers of threads for so many tiles along the columns and rows."""
+    all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
+    all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
+    all_z = {min(most_z, threads) for threads in _THREADS_Z}
+    found = [
+        {"threads_x": x, "threads_y": y, "threads_z": z}
+        for x, y, z in itertools.product(*map(sorted, (all_x, all_y, all_z)))
+        if x * y * z in _THREADS
+    ]
+    if not found:  # a layer with few outputs
+        x, y = min(along_x, max(_THREADS_X)), min(along_y, 8)
+        z = min(most_z, max(_THREADS) // (x * y))
+        found.append({"threads_x": x, "threads_y": y, "threads_z": z})
+    return tuple(found)

@@ -1,0 +1,86 @@
+"""What the parameters of a template have in common, whatever its kernels compute."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import ClassVar, Generic, Self, TypeVar
+
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.workloads.workload import Workload
+
+W = TypeVar("W", bound=Workload)
+
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateParameters(ABC, Generic[W]):
+    """The parameters of one kernel of a template; each is a whole number or a yes or no.
+
+    Raises:
+        InputError: no kernel can have these.
+    """
+
+    template: ClassVar[str]
+    added: ClassVar[Mapping[str, int]] = {}
+    """Parameters that recipes of earlier versions lack, and what these kernels had."""
+    least: ClassVar[Mapping[str, int]] = {}
+    """The smallest values of parameters, if not 0."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            least = self.least.get(name, 0)
+            if not isinstance(value, int) or not least <= value <= _LARGEST:
+                raise InputError(
+                    f"The template {self.template} needs {name} to be a whole number from "
+                    f"{least} to {_LARGEST}, not {value!r:.40}."
+                )
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, int]) -> Self:
+        """From all `numbers`, of which those that were `added` may be missing.
+
+        Raises:
+            InputError: one is missing, unknown or not valid.
+        """
+        numbers = {**cls.added, **numbers}
+        known = {field.name: field.default for field in fields(cls)}
+        if wrong := known.keys() ^ numbers.keys():
+            name = min(wrong)
+            problem = f"does not take {name!r:.40}" if name in numbers else f"needs {name}"
+            raise InputError(f"The template {cls.template} {problem}.")
+        flags = {name for name, default in known.items() if isinstance(default, bool)}
+        if any(numbers[name] not in (0, 1) for name in flags):
+            raise InputError(f"The template {cls.template} needs {min(flags)} to be 0 or 1.")
+        values = {name: bool(value) if name in flags else value for name, value in numbers.items()}
+        return cls(**values)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """All parameters by name, as they are stored."""
+        return {name: int(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    @abstractmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Whether the template has kernels for a workload."""
+
+    @abstractmethod
+    def choices(self, workload: W) -> dict[str, object]:
+        """What the parameters were chosen to be, each of which may have an effect of its own."""
+
+    @abstractmethod
+    def cycles(self, workload: W, card: Card) -> float:
+        """Clock cycles that the kernel is expected to take."""
+
+    @abstractmethod
+    def kernel(self, workload: W) -> Kernel:
+        """The kernel for a workload.
+
+        Raises:
+            InputError: these parameters have none for it.
+        """

@@ -1,0 +1,146 @@
+"""How parameters of templates, the recipes of their search, are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import (
+    FormError,
+    convert,
+    decode,
+    member,
+    read_bytes,
+    shown,
+    typed,
+)
+from pytest_gpuenergy.tuning.names import TEMPLATE
+from pytest_gpuenergy.tuning.template import TemplateParameters
+from pytest_gpuenergy.workloads.workload import Workload
+
+P = TypeVar("P", bound=TemplateParameters[Any])
+
+_LARGEST_BYTES = 256 << 20
+
+
+class _Recipe(Struct, frozen=True, forbid_unknown_fields=True):
+    template: str
+    parameters: dict[str, int]
+    time_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class TemplateForm(Generic[P]):
+    """Recipes are a template's name, its parameters and a time; see `tuning.space.RecipeForm`.
+
+    Attributes:
+        templates: that are known, by name.
+    """
+
+    templates: Mapping[str, type[P]] = field(compare=False, repr=False)
+    tuner: str = TEMPLATE
+    file_name: str = "parameters.jsonl"
+    variant: str = TEMPLATE
+
+    def recipe(self, parameters: P) -> str:
+        """The recipe of these parameters, without a time."""
+        return recipe_of(parameters)
+
+    def parameters(self, recipe: str) -> P:
+        """The parameters in a recipe.
+
+        Raises:
+            FormError: it has no valid ones.
+        """
+        return self._parameters(decode(recipe, _Recipe, "the recipe"))
+
+    def identity(self, recipe: str) -> str:
+        """The recipe without its time."""
+        return untimed(recipe)
+
+    def with_time(self, recipe: str, time_ms: float | None) -> str:
+        """The recipe with the time of its trial, null for one that failed."""
+        found = decode(recipe, _Recipe)
+        return _text(_Recipe(found.template, found.parameters, time_ms))
+
+    def time_ms(self, recipe: str) -> float:
+        """The time of its trial."""
+        found = decode(recipe, _Recipe)
+        return float("inf") if found.time_ms is None else found.time_ms
+
+    def line(self, recipe: str) -> str:
+        """The recipe itself."""
+        return recipe
+
+    def read(self, path: Path) -> list[str]:
+        """The lines of a file."""
+        content = read_bytes(path, "list of parameters", _LARGEST_BYTES)
+        recipes = []
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                recipes.append(_text(decode(line, _Recipe)))
+            except FormError as error:
+                raise InputError(
+                    f"Line {number} of {path} cannot be used, because {error}: restore the file, "
+                    "or name another folder with --out."
+                ) from None
+        return recipes
+
+    def check_stored(self, recipe: str, *, ran: bool) -> None:
+        """The parameters must be valid, and a trial that ran has a time."""
+        self.parameters(recipe)
+        if ran and decode(recipe, _Recipe).time_ms is None:
+            raise FormError("its time is missing")
+
+    def check(self, value: object, workload: Workload) -> str:
+        """Valid parameters of a trial that ran, for what the template computes."""
+        found = convert(value, _Recipe, "the recipe")
+        if not self._parameters(found).computes(workload):
+            raise FormError(f"the template {found.template} does not compute {workload.name}")
+        if found.time_ms is None or not 0 < found.time_ms < float("inf"):
+            raise FormError(f"the time is {shown(found.time_ms)}")
+        return _text(found)
+
+    def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The version of this package, whose templates these are."""
+        top = typed(header, dict, "the document")
+        return {"gpuenergy": member(top, "gpuenergy", str)}
+
+    @property
+    def toolchain(self) -> Mapping[str, Any]:
+        """What recipes of this process are made with."""
+        return {"gpuenergy": __version__}
+
+    def _parameters(self, recipe: _Recipe) -> P:
+        kind = self.templates.get(recipe.template)
+        if kind is None:
+            raise FormError(
+                f"the template is {shown(recipe.template)} instead of {' or '.join(self.templates)}"
+            )
+        try:
+            return kind.of(recipe.parameters)
+        except InputError as error:
+            raise FormError(f"the parameters are not valid ({str(error).rstrip('.')})") from None
+
+
+def recipe_of(parameters: TemplateParameters[Any]) -> str:
+    """The recipe of these parameters, without a time."""
+    return _text(_Recipe(parameters.template, parameters.numbers))
+
+
+def untimed(recipe: str) -> str:
+    """A recipe without its time."""
+    found = decode(recipe, _Recipe)
+    return _text(_Recipe(found.template, found.parameters))
+
+
+def _text(recipe: _Recipe) -> str:
+    content = {"template": recipe.template, "parameters": recipe.parameters}
+    return json.dumps({**content, "time_ms": recipe.time_ms}, separators=(",", ":"))
