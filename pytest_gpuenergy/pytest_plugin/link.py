@@ -33,8 +33,9 @@ RESTORED = "restored"
 """A sentence about settings that a dead run had left on this worker's host."""
 ENDED = "ended"
 """The GPU is released, and nothing more will be measured."""
-ASK_ITEM, ASK_CAP = "item?", "cap?"
-"""Questions about the run being resumed: its measurement of a node id, or any under a cap."""
+ASK_ITEM, ASK_CAP, ASK_RUN = "item?", "cap?", "run?"
+"""Questions about the run being resumed: its measurement of a node id, any under a cap, itself."""
+QUESTIONS = (ASK_ITEM, ASK_CAP, ASK_RUN)
 
 # What the controller says.
 ANSWER = "answer"
@@ -58,7 +59,7 @@ class Link:
         self.armed = False
         self._interrupted = False
         self._channel = channel
-        self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, str, bytes | None] | None] = queue.SimpleQueue()
 
     def listen(self) -> None:
         """From now on, obey the controller."""
@@ -72,20 +73,23 @@ class Link:
         except OSError:
             self._answers.put(None)
 
-    def ask(self, kind: str, about: str) -> bytes | None:
+    def ask(self, kind: str, about: str = "") -> bytes | None:
         """Ask the controller something; None when it does not know or does not answer."""
-        while not self._answers.empty():  # too late for an earlier question
-            self._answers.get()
         self.tell(kind, about)
-        try:
-            return self._answers.get(timeout=_PATIENCE_S)
-        except queue.Empty:
-            return None
+        while True:
+            try:
+                answer = self._answers.get(timeout=_PATIENCE_S)
+            except queue.Empty:
+                return None
+            if answer is None:
+                return None
+            if answer[:2] == (kind, about):  # others come too late
+                return answer[2]
 
     def _received(self, message: Any) -> None:
         """Called in execnet's receiving thread."""
         if message is not None and message[0] == ANSWER:
-            self._answers.put(message[1])
+            self._answers.put(tuple(message[1:]))
             return
         self._answers.put(None)
         if self.armed and not self._interrupted:

@@ -24,7 +24,16 @@ from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.pytest_plugin.link import ASK_CAP, ASK_ITEM, ENDED, RESTORED, RUN, SET, Link
+from pytest_gpuenergy.pytest_plugin.link import (
+    ASK_CAP,
+    ASK_ITEM,
+    ASK_RUN,
+    ENDED,
+    RESTORED,
+    RUN,
+    SET,
+    Link,
+)
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.travel import SentFolder
 from pytest_gpuenergy.record.infos import WorkloadInfo
@@ -367,24 +376,31 @@ class Session:
     def _take_up(self, run: RunInfo) -> RunInfo:
         """Load the run being resumed and return its identity; ``run`` when there is none."""
         last = self.report()
-        if last is None:
+        before = self._run_before() if last is None else last.run
+        if before is None:
             return run
         # Workers may be on other GPUs than before: each measurement names its own.
-        known = {last.run.gpu_uuid, *(station.gpu_uuid for station in last.stations)}
+        known = {before.gpu_uuid, *(one.gpu_uuid for one in (last.stations if last else ()))}
         elsewhere = not self.options.worker and run.gpu_uuid not in known
-        if elsewhere or last.run.emulated != run.emulated:
+        if elsewhere or before.emulated != run.emulated:
             raise InputError(
-                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), but this one "
+                f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
                 f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
-        cache = last.run.options.get("gpuenergy-cache", "hot")
+        cache = before.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(
                 f"The last run was made with a {cache} cache, but this one uses a "
                 f"{self.options.cache} cache: run without --gpuenergy-resume."
             )
-        self._earlier = last
-        self._known = {item.node_id: item for item in last.measurements}
-        self.identities = Identities(last.measurements)
-        table_w = run.cap_table_w or last.run.cap_table_w
-        return replace(run, started=last.run.started, cap_table_w=table_w)
+        if last is not None:
+            self._earlier = last
+            self._known = {item.node_id: item for item in last.measurements}
+            self.identities = Identities(last.measurements)
+        table_w = run.cap_table_w or before.cap_table_w
+        return replace(run, started=before.started, cap_table_w=table_w)
+
+    def _run_before(self) -> RunInfo | None:
+        """The identity of the run being resumed, of which this host has nothing."""
+        found = None if self.link is None else self.link.ask(ASK_RUN)
+        return None if found is None else decode(found, RunInfo)

@@ -98,6 +98,7 @@ class Workers:
         self._left_out: dict[str, str] = {}
         self._lost: list[_Worker] = []
         self._futile: Counter[Hashable] = Counter()
+        self._resumed: bytes | None = None
         self._known: dict[str, Measurement] = {}
         self._durations_s: dict[str, float] = {}
         self._nodes: Nodes | None = None
@@ -117,13 +118,15 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self) -> None:
         """Read what the run being resumed, or the last one, has measured."""
-        last = latest_run(self._options.root)
+        folder = latest_run(self._options.root)
         try:
-            measurements = () if last is None else last.load().measurements
+            last = None if folder is None else folder.load()
         except (GpuEnergyError, OSError):
-            measurements = ()  # who needs them says so
+            last = None  # who needs it says so
+        measurements = () if last is None else last.measurements
         self._durations_s = {m.node_id: m.wall_s for m in measurements if m.wall_s > 0}
-        if self._options.resume:
+        if self._options.resume and last is not None:
+            self._resumed = encode(last.run)
             self._known = {m.node_id: m for m in measurements}
             self._durations_s |= {
                 m.node_id: 0.0 for m in measurements if m.measured and not m.validity
@@ -352,6 +355,8 @@ class Workers:
 
     def _answer(self, kind: str, about: str) -> bytes | None:
         """Called in execnet's receiving threads; what it reads has been complete before."""
+        if kind == link.ASK_RUN:
+            return self._resumed
         if kind == link.ASK_ITEM:
             known = self._known.get(about)
             return None if known is None else encode(known)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.link import ANSWER, ASK_CAP, ASK_ITEM, ENDED, INTERRUPT, LINE
+from pytest_gpuenergy.pytest_plugin.link import ANSWER, ENDED, INTERRUPT, LINE, QUESTIONS
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
@@ -135,8 +135,8 @@ class WorkerPlugin:
 
     def _received(self, node: Any, message: tuple[Any, ...] | None) -> None:
         """Called in execnet's receiving threads, one for each worker."""
-        if message is not None and message[0] in (ASK_ITEM, ASK_CAP):
-            self._send(node, ANSWER, self.answer(*message))
+        if message is not None and message[0] in QUESTIONS:
+            self._send(node, ANSWER, *message, self.answer(*message))
             return
         with self._silence:
             if message is None or message[0] == ENDED:

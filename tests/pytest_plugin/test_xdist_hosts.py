@@ -19,7 +19,7 @@ from pytest_gpuenergy.report import load_report
 
 pytestmark = pytest.mark.slow
 
-ONE_CAP = ("--gpu-device", "emulated:h200x2", "--powercap", "1")
+ONE_CAP = ("--gpu-device", "emulated:h200x3", "--powercap", "1")
 PATIENCE_S = 120.0
 
 
@@ -64,7 +64,7 @@ def limit_w(host: Host, monkeypatch: pytest.MonkeyPatch, index: int) -> float:
     with monkeypatch.context() as patch:
         patch.setenv("GPUENERGY_STATE", str(host.path / "state"))
         patch.setenv("GPUENERGY_EMULATED_HOST", host.path.name)
-        with open_device("emulated:h200x2", index=index) as device:
+        with open_device("emulated:h200x3", index=index) as device:
             return device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) / 1e3
 
 
@@ -128,20 +128,22 @@ def test_a_lost_host_and_one_that_cannot_measure_are_named(
     assert limit_w(lost, monkeypatch, 0) == 200
 
 
-def test_a_run_goes_on_over_other_hosts(fleet: Fleet) -> None:
+def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
+    cap = ("--powercap", "300W")
     fleet.add("alpha", module(count=3))
-    code, said = fleet.run(*ONE_CAP, "-k", "0- or 1-")
+    code, said = fleet.run("--gpu-device", "emulated:h200", *cap, "-k", "0- or 1-")
     assert code == 0, said
     before = {m.node_id: m for m in fleet.control.stored().measurements}
     fleet.hosts.clear()
     fleet.add("beta", module(count=3))
-    code, said = fleet.run(*ONE_CAP, "--gpuenergy-resume")
+    code, said = fleet.run("--gpu-device", "emulated:a100", *cap, "--gpuenergy-resume")
     after = fleet.control.stored()
     clean = [m for m in before.values() if not m.validity]
     assert f"{len(clean)} skipped" in said, said
     assert len(after.measurements) == 3
     assert all(m in after.measurements for m in clean)
     assert len(after.stations) == 2
+    assert "on NVIDIA H200" in said
 
 
 def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> None:
