@@ -12,7 +12,11 @@ from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.workloads.workload import Workload
 
 
-def group_of(item: pytest.Item) -> str | None:
+Seen = dict[tuple[str, str], dict[int, int]]
+"""The values of each parameter of each test, by identity, numbered as they appear."""
+
+
+def group_of(item: pytest.Item, seen: Seen) -> str | None:
     """The name of an item's group; None for an item that is not ours.
 
     A mark ``xdist_group`` names the group. Otherwise, the items of one workload are a group if a
@@ -33,9 +37,9 @@ def group_of(item: pytest.Item) -> str | None:
     if callspec is None:
         return f"test {test}"
     rest = [
-        f"{name}{place}"  # of the parameter's value in its list: values may be large
-        for name, place in callspec.indices.items()
-        if name not in ("powercap", POWERCAP_FIXTURE) and not isinstance(params[name], AnyKernel)
+        f"{name}{_number(seen.setdefault((test, name), {}), value)}"  # values may be large
+        for name, value in params.items()
+        if name not in ("powercap", POWERCAP_FIXTURE) and not isinstance(value, AnyKernel)
     ]
     return f"test {test}[{', '.join(rest)}]"
 
@@ -43,11 +47,16 @@ def group_of(item: pytest.Item) -> str | None:
 def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
     """The names of all groups, and for each item the place of its own; -1 for none."""
     places: dict[str, int] = {}
+    seen: Seen = {}
     of_items = [
-        -1 if (name := group_of(item)) is None else places.setdefault(name, len(places))
+        -1 if (name := group_of(item, seen)) is None else places.setdefault(name, len(places))
         for item in items
     ]
     return list(places), of_items
+
+
+def _number(known: dict[int, int], value: object) -> int:
+    return known.setdefault(id(value), len(known))
 
 
 def _name_of(mark: pytest.Mark) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from pytest_gpuenergy.pytest_plugin.travel import Gathering
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin, is_plain
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report.store import latest_run
+from pytest_gpuenergy.report.store import durations_s, latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.terminal import printable
@@ -119,18 +120,16 @@ class Workers:
     def pytest_xdist_setupnodes(self) -> None:
         """Read what the run being resumed, or the last one, has measured."""
         folder = latest_run(self._options.root)
-        try:
-            last = None if folder is None else folder.load()
-        except (GpuEnergyError, OSError):
-            last = None  # who needs it says so
-        measurements = () if last is None else last.measurements
-        self._durations_s = {m.node_id: m.wall_s for m in measurements if m.wall_s > 0}
-        if self._options.resume and last is not None:
-            self._resumed = encode(last.run)
-            self._known = {m.node_id: m for m in measurements}
-            self._durations_s |= {
-                m.node_id: 0.0 for m in measurements if m.measured and not m.validity
-            }
+        if folder is not None and self._plugin.defers:
+            self._durations_s = durations_s(folder)
+        if folder is not None and self._options.resume:
+            with contextlib.suppress(GpuEnergyError, OSError):  # who needs it says so
+                last = folder.load()
+                self._resumed = encode(last.run)
+                self._known = {m.node_id: m for m in last.measurements}
+                self._durations_s |= {
+                    m.node_id: 0.0 for m in last.measurements if m.measured and not m.validity
+                }
         if self._plugin.defers:
             self._nodes = Nodes(self._config, self)
 

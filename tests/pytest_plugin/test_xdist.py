@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import BENCH
 
 from pytest_gpuenergy.devices.select import open_device
 
@@ -56,12 +57,16 @@ def limits_w(count: int) -> list[float]:
 
 def test_workers_write_one_report(project: Project) -> None:
     project.ini('gpuenergy_json = "r.json"')
-    arguments = (*TWO, "--gpu-device", "emulated:h200x2")
+    marked = BENCH.replace("def test", '@pytest.mark.xdist_group("mine")\ndef test')
+    project.module(f"import pytest\n{marked}")
+    arguments = (*TWO, "--gpu-device", "emulated:h200x2", "--dist", "loadgroup")
     result = project.run(*arguments)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(["EMULATED NVIDIA H200: results are verified, *"])
     report = project.report()
     assert sorted(m.cap for m in report.measurements) == ["200W", "325W", "450W", "575W", "700W"]
+    assert len({m.gpu_uuid for m in report.measurements}) == 1
+    assert not any("@" in m.node_id for m in report.measurements)  # as pytest-xdist marks groups
     assert (project.path / "r.json").exists()
     flagged = sum(bool(m.validity) for m in report.measurements)
     project.run(*arguments, "--gpuenergy-resume").assert_outcomes(

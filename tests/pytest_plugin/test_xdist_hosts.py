@@ -19,7 +19,7 @@ from pytest_gpuenergy.report import load_report
 
 pytestmark = pytest.mark.slow
 
-ONE_CAP = ("--gpu-device", "emulated:h200x3", "--powercap", "1")
+ONE_CAP = ("--gpu-device", "emulated:h200x4", "--powercap", "1")
 PATIENCE_S = 120.0
 
 
@@ -64,7 +64,7 @@ def limit_w(host: Host, monkeypatch: pytest.MonkeyPatch, index: int) -> float:
     with monkeypatch.context() as patch:
         patch.setenv("GPUENERGY_STATE", str(host.path / "state"))
         patch.setenv("GPUENERGY_EMULATED_HOST", host.path.name)
-        with open_device("emulated:h200x3", index=index) as device:
+        with open_device("emulated:h200x4", index=index) as device:
             return device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) / 1e3
 
 
@@ -116,13 +116,16 @@ def test_a_lost_host_and_one_that_cannot_measure_are_named(
     lost = fleet.add("gone", module(count=3, before=gone))
     fleet.add("mig", module(count=3), GPUENERGY_EMULATED_FAULTS='{"mig": {}}')
     fleet.add("good", module(count=3))
+    busy = '{"foreign_process": {"pid": 4711}}'
+    fleet.add("busy", module(count=3), GPUENERGY_EMULATED_FAULTS=busy)
     code, said = fleet.run(*ONE_CAP)
     assert "3 passed" in said, said
     assert code == 0
     assert {m.gpu_uuid for m in fleet.control.stored().measurements} == {
         m.gpu_uuid for m in fleet.hosts[2].stored().measurements
     }
-    assert "left out: gw1" in said
+    assert "MIG mode" in said
+    assert "Other processes use NVIDIA H200: 4711." in said
     assert "no worker can be started with" in said
     assert "was set to 200W: the next run on" in " ".join(said.split())
     assert limit_w(lost, monkeypatch, 0) == 200
