@@ -107,10 +107,11 @@ class WorkloadScheduling:
 
     Attributes:
         left: the number of items that are not complete.
+        numnodes: as pytest-xdist's schedulers have it; nothing here depends on it.
     """
 
     def __init__(self, crew: Crew, durations_s: Mapping[str, float], *, eager: bool = True) -> None:
-        self.left = 0
+        self.left = self.numnodes = 0
         self._crew = crew
         self._eager = eager
         self._durations_s = durations_s
@@ -270,8 +271,12 @@ class WorkloadScheduling:
                     node.shutdown()
                 return
             index = self._indices[id(hand.collection)]
+            try:
+                node.send_runtest_some([index[node_id] for node_id in unit.ids])
+            except OSError:  # it is lost, which pytest-xdist is about to tell
+                self._put_back([unit])
+                return
             hand.pending |= dict.fromkeys(unit.ids, unit)
-            node.send_runtest_some([index[node_id] for node_id in unit.ids])
 
     def _next_for(self, node: Any, hand: _Hand) -> Unit | None:
         """The first unit in the pool for this worker, or the part of it that it has collected."""

@@ -11,7 +11,6 @@ from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, POWERCAP_FIXTUR
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.workloads.workload import Workload
 
-
 Seen = dict[tuple[str, str], dict[int, int]]
 """The values of each parameter of each test, by identity, numbered as they appear."""
 

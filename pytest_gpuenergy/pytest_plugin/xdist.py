@@ -158,4 +158,5 @@ class WorkerPlugin:
 
 def is_plain(spec: Any) -> bool:
     """Whether a worker is just another process of this machine."""
-    return bool(getattr(spec, "popen", None)) and not (spec.python or spec.via or spec.chdir)
+    elsewhere = ("python", "via", "chdir", "gpuenergy_seat")
+    return bool(spec.popen) and not any(getattr(spec, name, None) for name in elsewhere)

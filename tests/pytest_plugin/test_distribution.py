@@ -21,8 +21,11 @@ class Node:
     shutting_down: bool = False
     queue: list[int] = field(default_factory=list)
     running: str | None = None
+    broken: bool = False
 
     def send_runtest_some(self, indices: Sequence[int]) -> None:
+        if self.broken:
+            raise OSError("cannot send (already closed?)")
         self.queue += indices
 
     def shutdown(self) -> None:
@@ -236,6 +239,16 @@ def test_the_rest_of_a_group_stays_on_its_model() -> None:
     run.lose(one)
     run.finish(other, two)
     assert {by for item, by in run.done if item[0] == group} == {"gw0", "gw1"}
+
+
+def test_a_worker_that_can_no_longer_be_told_anything_gets_nothing() -> None:
+    one, two = Node("gw0", broken=True), Node("gw1")
+    run = Run(one, two)
+    for node in (one, two):
+        run.collect(node, ITEMS)
+    run.lose(one)
+    run.finish(two)
+    assert sorted(item for item, _ in run.done) == ITEMS
 
 
 def test_items_that_nobody_else_has_collected_do_not_hold_up_the_end() -> None:
