@@ -29,6 +29,8 @@ def die():
     import signal
     os.kill(os.getpid(), signal.SIGKILL)
 
+AT_IMPORT
+
 @pytest.mark.parametrize("number", range(COUNT))
 def test_scale(number, powercap, gpu, load_kernel, energy_benchmark):
     BEFORE
@@ -50,9 +52,11 @@ class Host:
         return RunFolder(folder).load()
 
 
-def module(*, count: int = 4, before: str = "pass", after: str = "pass") -> str:
-    """A test module with ``count`` workloads; workers may die before or after a measurement."""
-    text = MODULE.replace("COUNT", str(count))
+def module(
+    *, count: int = 4, before: str = "pass", after: str = "pass", at_import: str = ""
+) -> str:
+    """A test module with ``count`` workloads, and what happens at import and around measuring."""
+    text = MODULE.replace("COUNT", str(count)).replace("AT_IMPORT", at_import)
     return text.replace("BEFORE", before).replace("AFTER", after)
 
 

@@ -294,7 +294,7 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        if all(worker.unusable for worker in self._workers.values()) and self._left_out:
+        if self._left_out and not any(worker.completed for worker in self._workers.values()):
             reasons = "; ".join(dict.fromkeys(self._left_out.values()))
             found.append(f"Nothing was run, because no worker can measure: {reasons}")
         elif left:

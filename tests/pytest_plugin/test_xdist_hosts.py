@@ -152,9 +152,12 @@ def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
 def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> None:
     faults = '{"mig": {}}'
     fleet.add("alpha", module(count=1), GPUENERGY_EMULATED_FAULTS=faults)
+    fleet.add("beta", module(count=1, at_import="die()"))
     code, said = fleet.run(*ONE_CAP)
     assert code == pytest.ExitCode.TESTS_FAILED
-    assert "Nothing was run, because no worker can measure: gw0 on " in " ".join(said.split())
+    said = " ".join(said.split())
+    assert "Nothing was run, because no worker can measure: gw0 on " in said
+    assert "3 workers in a row were lost there before they had completed an item" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
