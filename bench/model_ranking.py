@@ -28,7 +28,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
-from scipy.optimize import least_squares
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.host import HostRunner
@@ -156,6 +155,8 @@ def _least_squares(
     samples: Sequence[Sample], fixed: Coefficients, bounds: Bounds, column: int, truth: Figures
 ) -> Coefficients:
     """Fit the coefficients in ``bounds`` to ``truth``; the others are fixed."""
+    from scipy.optimize import least_squares  # takes a second
+
     first, low, high = (np.array(limits) for limits in zip(*bounds.values(), strict=True))
 
     def with_values(values: Figures) -> Coefficients:

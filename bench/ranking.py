@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import kendalltau, spearmanr
 
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import InputError
@@ -40,6 +39,8 @@ def agreement(modelled: Sequence[float], measured: Sequence[float]) -> Agreement
     Raises:
         InputError: there are fewer than two, or one is not positive.
     """
+    from scipy.stats import kendalltau, spearmanr  # takes a second
+
     model, truth = np.asarray(modelled, float), np.asarray(measured, float)
     if len(model) != len(truth) or len(model) < 2 or min(model.min(), truth.min()) <= 0:
         raise InputError("A correlation needs two or more kernels with positive figures.")

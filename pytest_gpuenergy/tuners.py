@@ -140,16 +140,11 @@ def _template_space(workload: Workload, device: Device) -> SearchSpace:
     """
     from pytest_gpuenergy.conv.space import ConvSpace
     from pytest_gpuenergy.gemm.space import TemplateSpace
-    from pytest_gpuenergy.workloads import Conv2d, Gemm
+    from pytest_gpuenergy.workloads import Conv2d
 
-    if isinstance(workload, Gemm):
-        return TemplateSpace(workload, device)
     if isinstance(workload, Conv2d):
         return ConvSpace(workload, device)
-    raise InputError(
-        f"{workload.name} is of the kind {workload.kind}: the templates compute matrix products "
-        "and convolutions, of the kinds gemm and conv2d."
-    )
+    return TemplateSpace(workload, device)
 
 
 def kernels_of(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +41,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # pytest-xdist has its workers believe in a terminal of 80 columns.
 os.environ.pop("COLUMNS", None)
 RAW = Path(__file__).parent / "data/case7_raw"
+MEASURED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -73,8 +75,9 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
             patch.delenv(variable, raising=False)
-        # Its plugin imports Hypothesis at the end of each run: half of what an empty run takes.
-        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+        # Hypothesis is imported at the end of each run, and trio for AnyIO's plugin at its start:
+        # two thirds of what an empty run takes.
+        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
@@ -102,20 +105,31 @@ def give_toolchain(host_cache: Path) -> Callable[[Path], None]:
     return give
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Make an empty folder; pytest would look through all that it has made, which are thousands."""
+    root, numbers = tmp_path_factory.mktemp("folders"), itertools.count()
+
+    def make() -> Path:
+        folder = root / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_folders(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder for each test."""
-    state = tmp_path_factory.mktemp("state")
+    state = new_folder()
     monkeypatch.setenv("GPUENERGY_STATE", str(state))
     return state
 
 
 @pytest.fixture
-def machine_apart(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def machine_apart(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """What all processes of a machine share, apart: temporary files, and the locks of GPUs."""
-    folder = str(tmp_path_factory.mktemp("tmp"))
+    folder = str(new_folder())
     monkeypatch.setenv("TMPDIR", folder)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setattr(lock, "MACHINE_FOLDER", Path(folder))
@@ -179,6 +193,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+    known = set()
+    for item in items:
+        if not item.get_closest_marker("skip") and not item.get_closest_marker("unmeasured"):
+            item.stash[MEASURED] = (function := item.nodeid.partition("[")[0]) not in known
+            known.add(function)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure coverage with the first parameters of a test only: it doubles a test's time."""
+    coverage = sys.modules.get("coverage")
+    measuring = coverage and coverage.Coverage.current()
+    if measuring is None or item.stash.get(MEASURED, False):
+        return (yield)
+    measuring.stop()
+    try:
+        return (yield)
+    finally:
+        measuring.start()
 
 
 def _why_not_thorough() -> str | None:

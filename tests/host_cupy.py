@@ -182,22 +182,23 @@ class NoteModule:
 
 
 class HostDevice:
-    """One of the GPUs: the current one, or by its number."""
+    """One of the GPUs: the current one, or by its number.
+
+    Attributes:
+        current: the number of the current one.
+        with_context: the numbers of those that have been current: CUDA gave each a context.
+    """
 
     attributes: ClassVar[dict[str, int]] = {"L2CacheSize": L2_BYTES}
+    current: ClassVar[int] = 0
+    with_context: ClassVar[set[int]] = set()
 
-    def __init__(self, ordinal: int = 0) -> None:
-        assert ordinal == 0
-        self.id = ordinal
-
-    def __enter__(self) -> HostDevice:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __init__(self, ordinal: int | None = None) -> None:
+        self.id = HostDevice.current if ordinal is None else ordinal
 
     def use(self) -> None:
-        pass
+        HostDevice.current = self.id
+        HostDevice.with_context.add(self.id)
 
     def synchronize(self) -> None:
         pass
@@ -295,4 +296,6 @@ def host_gpu(kernel: Callable[..., object]) -> Iterator[HostGpu]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", gpu.module)
         patch.delitem(sys.modules, "torch", raising=False)
+        patch.setattr(HostDevice, "current", 0)
+        patch.setattr(HostDevice, "with_context", set())
         yield gpu

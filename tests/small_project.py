@@ -4,7 +4,7 @@ INI = """
 [tool.pytest.ini_options]
 filterwarnings = ["error"]
 gpu_device = "emulated"
-addopts = ["-p", "no:hypothesispytest"]
+addopts = ["-p", "no:hypothesispytest", "-p", "no:anyio"]
 """
 
 PARTS = '''

@@ -231,8 +231,13 @@ def _run_worker(arguments: Namespace) -> int:
         print_json(plain(result))
     else:
         cost = "" if result.cost is None else f", {result.cost:.4g} {result.objective.unit}"
+        steps = ", ".join(f"{step} {seconds:.3f} s" for step, seconds in result.steps_s.items())
         print_lines(
-            [f"{result.id}: {result.message or result.outcome}{cost}", f"written to {path}"]
+            [
+                f"{result.id}: {result.message or result.outcome}{cost}",
+                *([steps] if steps else []),
+                f"written to {path}",
+            ]
         )
     return 0 if result.cost is not None else 1
 

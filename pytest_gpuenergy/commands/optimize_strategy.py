@@ -138,6 +138,7 @@ def strategy_for(
         MOVES if llm is None else (*MOVES, llm),
         seed=identity.seed,
         expected=guide.expected,
+        counted=prior.costs,
         parameters=parameters,
         learned=guide.learned,
     )

@@ -29,5 +29,8 @@ def ranked(conv: Conv2d, card: Card) -> list[Parameters]:
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(conv)]
     found = [one for kind in kinds for one in kind.fitting(conv, card)]
     if not found:
-        raise InputError(f"No parameters of the templates fit {conv.name} on this GPU.")
+        raise InputError(
+            f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit "
+            "the registers in which the templates keep it: search TVM's schedules with --tuner tvm."
+        )
     return sorted(found, key=lambda one: one.cycles(conv, card))[:_MOST]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -198,6 +198,18 @@ class Device(ABC):
             KernelFault: it does not compile.
         """
 
+    def prepare_job(self, job: Job) -> None:
+        """As `prepare`, for a kernel that is compiled for types and scalars, too."""
+        self.prepare([job.kernel])
+
+    def compile_job(self, job: Job) -> None:
+        """As `compile`; a fault may also be raised where the job runs.
+
+        Raises:
+            KernelFault: it does not compile.
+        """
+        self.compile(job.kernel)
+
     def tensor_core_instructions(
         self,
         job: Job,  # noqa: ARG002 -- for devices that can look
@@ -280,10 +292,14 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
-    def renew(self) -> None:
+    def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Let the next kernel run in a process in which no other one has run.
 
         An emulated GPU has one for each kernel anyway.
+
+        Args:
+            modules: Python modules that the kernel needs: imported when this returns, and ahead of
+                time for the one after it.
         """
         return
 
@@ -298,6 +314,13 @@ class Device(ABC):
     @property
     def arrays(self) -> DeviceArrays | None:
         """For large references; None where this process cannot or should not compute there."""
+        return None
+
+    def make_current(self) -> None:  # noqa: B027 -- where a process has only this one
+        """Have what this process launches itself, such as callables, run on this GPU."""
+
+    def misplaced(self, arguments: Iterable[object]) -> str | None:  # noqa: ARG002
+        """Why a callable with these arguments would run elsewhere; None if it would not."""
         return None
 
     @property

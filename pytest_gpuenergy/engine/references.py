@@ -9,9 +9,11 @@ import contextlib
 import functools
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import numpy as np
@@ -93,11 +95,49 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
     return case
 
 
+CaseOf = Callable[[Workload, Drawing, DeviceArrays | None], Case]
+"""`case_of`, or what keeps cases."""
+
+
 def cached_reference(
     workload: Workload, seed: int, arrays: DeviceArrays | None = None
 ) -> Reference:
     """The reference for the ordinary inputs of ``seed``, see `case_of`."""
     return case_of(workload, Drawing(seed), arrays).reference
+
+
+class KeptCases:
+    """Cases that are kept where they were made, for many kernels of few workloads.
+
+    Args:
+        most_bytes: of the references that are kept; those that were not asked for longest go first.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[tuple[str, Drawing], Case] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(
+        self, workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
+    ) -> Case:
+        """As the function `case_of`; workloads of one name must be the same."""
+        key = (workload.name, drawing)
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                self._kept.move_to_end(key)
+                return known
+        case = case_of(workload, drawing, arrays)
+        with self._lock:
+            self._kept[key] = case
+            while len(self._kept) > 1 and sum(map(_nbytes, self._kept.values())) > self._most_bytes:
+                self._kept.popitem(last=False)
+        return case
+
+
+def _nbytes(case: Case) -> int:
+    return sum(value.nbytes for value in case.reference.values())
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:

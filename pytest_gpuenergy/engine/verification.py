@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,8 @@ from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.precision import check_precision
 from pytest_gpuenergy.engine.references import (
     Case,
-    cached_reference,
+    CaseOf,
+    Drawing,
     case_of,
     is_large,
     ordinary_inputs,
@@ -52,6 +52,7 @@ def verify(
     seeds: Sequence[int] | None = None,
     drawn: int | None = None,
     timeout_s: float = 60.0,
+    cases: CaseOf = case_of,
 ) -> Correctness:
     """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
 
@@ -71,6 +72,7 @@ def verify(
         seeds: of the inputs; by default `SEEDS` and one more.
         drawn: that one more, to repeat it; by default `drawn_seed`.
         timeout_s: for each run.
+        cases: makes the inputs and references.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
@@ -83,9 +85,9 @@ def verify(
     if memory is not None and (known := _recall(memory)) is not None:
         return known
     used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
-    errors = _errors(device, kernel, workload, used, timeout_s)
+    errors = _errors(device, kernel, workload, used, timeout_s, cases)
     for twin in workload.twins:
-        _errors(device, kernel, twin, used[:1], timeout_s)
+        _errors(device, kernel, twin, used[:1], timeout_s, cases)
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -100,12 +102,17 @@ def verify(
 
 
 def _errors(
-    device: Device, kernel: AnyKernel, workload: Workload, seeds: Sequence[int], timeout_s: float
+    device: Device,
+    kernel: AnyKernel,
+    workload: Workload,
+    seeds: Sequence[int],
+    timeout_s: float,
+    make_case: CaseOf,
 ) -> list[ErrorBound]:
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, seeds) as cases,
+        _cases(device, workload, seeds, make_case) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
@@ -134,22 +141,29 @@ def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
 
 @contextlib.contextmanager
 def _cases(
-    device: Device, workload: Workload, seeds: Sequence[int]
+    device: Device, workload: Workload, seeds: Sequence[int], make_case: CaseOf
 ) -> Iterator[list[Future[Case]]]:
     """The case of each seed, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
         drawings = drawings_of(seeds)
-        yield [pool.submit(case_of, workload, drawing, device.arrays) for drawing in drawings]
+        yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def check_of(
-    device: Device, workload: Workload, arenas: Mapping[str, Arena], seed: int
+    device: Device,
+    workload: Workload,
+    arenas: Mapping[str, Arena],
+    seed: int,
+    cases: CaseOf = case_of,
 ) -> ArenaCheck:
     """The check of ``arenas`` that hold the inputs of ``seed``, to make after a run on a device."""
-    reference = functools.partial(cached_reference, workload, seed, device.arrays)
+
+    def reference() -> Reference:
+        return cases(workload, Drawing(seed), device.arrays).reference
+
     return ArenaCheck(arenas, reference, workload.io.bounds, seed)
 
 

@@ -229,7 +229,9 @@ class EnergyBenchmark:
         if self._session.options.verify_only and specification is None:
             pytest.skip("a callable without a reference can be measured, but not verified")
         self._claim(named, info.name)
+        _refuse_misplaced(device.misplaced(args))
         verified = VerifiedCallable.of(function, args, specification)
+        _refuse_misplaced(device.misplaced(()))  # it may have made another GPU the current one
         if self._session.options.verify_only:
             draft = self._session.harness.draft_of_callable(info, named, "callable")
             return replace(draft, correctness=verified.correctness)
@@ -262,3 +264,8 @@ class EnergyBenchmark:
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]
+
+
+def _refuse_misplaced(reason: str | None) -> None:
+    if reason is not None:
+        raise InputError(reason)

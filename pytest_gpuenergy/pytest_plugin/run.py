@@ -134,6 +134,7 @@ class RunPlugin:
             self.session.begin()
             assert self.session.run is not None
             self.gate.begin(self.session.run)
+            self.session.device.make_current()
         except (GpuEnergyError, OSError) as error:
             problem, usage = told(error), isinstance(error, InputError)
         if problem:

@@ -11,6 +11,7 @@ from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.ratio import paired_log_ratio
 from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
+from pytest_gpuenergy.support.statistics import student_t
 
 CONFIRMED = 3
 """The best variants, at most, that are measured alternately with the baseline until one is kept."""
@@ -22,6 +23,12 @@ LASTING_SD: Mapping[Metric, float] = {
 part of the deviation between sessions that is not of a loading or of the state of the card, as a
 fraction. Rounds of one session cannot show it."""
 
+HEAVY_TAIL_DEGREES = 5
+"""Of Student's t, for what lasts: large values are far more frequent than normal ones."""
+
+_HEAVY_ALARM = 0.02
+"""Chance of a search with a false claim, if what lasts is distributed like that."""
+
 
 def claimed_change(
     log_ratios: Sequence[float], lasting_sd: float, *, candidates: int = 1
@@ -29,11 +36,11 @@ def claimed_change(
     """ln(variant / baseline) by the rounds, with an interval for a claim of a gain.
 
     At most one search in a hundred claims a gain that is none: the rounds of each of `CONFIRMED`
-    variants, and what lasts of each of the candidates, are off by more than their half widths that
-    seldom (Bonferroni's inequality). What lasts counts once for each candidate, because it is in
-    the figures by which the best one was chosen: the best of many has more of it. The scatter of
-    the rounds is not, and counts as usual. The squares of both half widths are added, as in
-    `energy.statistics.estimate`.
+    variants, and what lasts of each of the candidates (see `lasting_half_width`), are off by more
+    than their half widths that seldom (Bonferroni's inequality). What lasts counts once for each
+    candidate, because it is in the figures by which the best one was chosen: the best of many has
+    more of it. The scatter of the rounds is not, and counts as usual. The squares of both half
+    widths are added, as in `energy.statistics.estimate`.
 
     Args:
         log_ratios: of each round.
@@ -44,6 +51,25 @@ def claimed_change(
         ValueError: there are fewer than two rounds.
     """
     scatter = paired_log_ratio(log_ratios, tail=tail_of(CONFIRMED))
-    lasting = -NormalDist().inv_cdf(tail_of(max(1, candidates))) * math.sqrt(2) * lasting_sd
-    half = math.hypot(scatter.half_width, lasting)
+    half = math.hypot(scatter.half_width, lasting_half_width(lasting_sd, max(1, candidates)))
     return Estimate(scatter.value, scatter.value - half, scatter.value + half)
+
+
+def lasting_half_width(lasting_sd: float, candidates: int) -> float:
+    """How far what lasts may make the best of so many candidates seem better than the baseline.
+
+    The larger of two bounds, because nobody knows how what lasts is distributed:
+
+    - If it is normal, the difference of two kernels is, too. One search in a hundred exceeds this.
+    - If it has heavy tails, Student's t with `HEAVY_TAIL_DEGREES` of the same variance, a large
+      difference comes from one kernel that is far off: one of the candidates, or the baseline. One
+      search in fifty exceeds this.
+
+    Args:
+        lasting_sd: see `LASTING_SD`.
+        candidates: among which the best was chosen; at least 1.
+    """
+    normal = -NormalDist().inv_cdf(tail_of(candidates)) * math.sqrt(2)
+    degrees = HEAVY_TAIL_DEGREES
+    heavy = student_t(degrees, 1 - _HEAVY_ALARM / (candidates + 1))
+    return max(normal, heavy * math.sqrt((degrees - 2) / degrees)) * lasting_sd

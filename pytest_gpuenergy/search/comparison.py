@@ -33,6 +33,8 @@ TIMEOUT_S = 60.0
 def compare(bench: Bench, state: State, *, candidates: int = 1) -> Gain:
     """Measure a state and the baseline alternately, both verified after each turn.
 
+    The state is first verified once more, on inputs that no variant was verified on.
+
     Args:
         bench: where.
         state: the variant.
@@ -40,8 +42,11 @@ def compare(bench: Bench, state: State, *, candidates: int = 1) -> Gain:
 
     Raises:
         DeviceError: the device does not respond.
+        InputError: the reference cannot be computed.
         OSError: the inputs cannot be written.
     """
+    if message := bench.verify_afresh(state):
+        return Gain(id=state.id, accepted=False, rounds=0, message=message)
     with bench.device.twin() as device, disk_folder() as folder:
         base, head = (_exhibit(bench, device, folder, one) for one in (bench.spec.baseline, state))
         turns = take_turns(device, base, head, rounds=ROUNDS, timeout_s=TIMEOUT_S)

@@ -1,11 +1,14 @@
-"""Evaluates one state: compile, verify on all sizes, time, measure power, verify again."""
+"""Evaluates one state: compile, verify on all sizes, time, measure power, verify again.
+
+What does not depend on the state is made once for a search: the hidden seeds, and with them inputs
+and references; the outputs of a baseline that is the reference; and the sizes that nobody knows.
+"""
 
 from __future__ import annotations
 
 import random
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
@@ -15,29 +18,27 @@ from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.quick import DURATION_S, QUICK, TIMEOUT_S, median_time_ms
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.engine.seeds import LARGEST_SEED, SEEDS, drawings_of
+from pytest_gpuenergy.engine.references import Drawing
+from pytest_gpuenergy.engine.seeds import drawings_of
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.peaks import peaks_of
-from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.hidden import Hidden
 from pytest_gpuenergy.search.kernel import kernel_of
+from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.memory import check_fits
 from pytest_gpuenergy.search.other_sizes import Sizes, has_others, other_sizes
 from pytest_gpuenergy.search.reference import BaselineOutputs
+from pytest_gpuenergy.search.refusals import check_plausible, check_text, check_variables, untold
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.search.triton_checks import ModuleError
-from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
+from pytest_gpuenergy.search.workload import SpecWorkload, name_of, workload_of
 from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-
-_TURNS = 3
-"""Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +60,53 @@ class Bench:
     def prepare(self, states: Iterable[State]) -> None:
         """Start compiling states in the background; what is wrong with them is told later."""
         for state in states:
-            for sizes in self.spec.sizes:
-                with suppress(KernelFault):
-                    self.device.prepare([kernel_of(self.spec, state, sizes)])
+            with suppress(KernelFault):
+                # The compiler of a Triton module executes it.
+                check_text(state, self.spec)
+                for sizes in self.spec.sizes:
+                    self.device.prepare_job(self.job(state, sizes))
 
-    def evaluate(self, state: State) -> Result:
+    def evaluate(self, state: State, limit: Limit | None = None) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
 
         On an emulated GPU this takes place on a card of its own, so that figures do not depend on
         what was evaluated before.
+
+        Args:
+            state: to evaluate.
+            limit: beyond which its power need not be measured.
 
         Raises:
             DeviceError: the device does not respond.
             InputError: the reference cannot be computed.
         """
         with self.device.twin() as device:
-            return _Evaluation(self, device, state).run()
+            return _Evaluation(self, device, state).run(limit)
+
+    def verify_afresh(self, state: State) -> str:
+        """Verify a state once more, on inputs on which no variant was verified.
+
+        Returns:
+            What is wrong with it; empty if nothing is.
+
+        Raises:
+            DeviceError: the device does not respond.
+            InputError: the reference cannot be computed.
+        """
+        with self.device.twin() as device:
+            return _Evaluation(self, device, state, purpose=f"again {state.id} ").fault()
+
+    @cached_property
+    def hidden(self) -> Hidden:
+        """What no kernel may know."""
+        return Hidden(self.seed if self.device.emulated else None)
 
     def hidden_seeds(self, purpose: str) -> tuple[int, ...]:
-        """Seeds of inputs that no kernel can know; on an emulated GPU, the same in every run."""
-        if self.device.emulated:
-            drawn = random.Random(f"{self.seed} {purpose}")  # noqa: S311 -- to be repeated
-            return tuple(drawn.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_TURNS))
-        many = LARGEST_SEED - len(SEEDS)
-        return tuple(len(SEEDS) + secrets.randbelow(many) for _ in range(_TURNS))
+        """Seeds of inputs that no kernel can know, the same ones whenever this bench is asked.
+
+        They are drawn when it is first asked; on an emulated GPU, they depend on its seed alone.
+        """
+        return self.hidden.seeds(purpose)
 
     @cached_property
     def other_sizes(self) -> Sizes | None:
@@ -94,22 +118,51 @@ class Bench:
                 return None
             return other_sizes(self.spec, draw, baseline.is_right)
 
+    def job(self, state: State, sizes: Sizes) -> Job:
+        """What is compiled of a state with one set of sizes."""
+        name = name_of(self.spec, sizes)
+        if name not in self.hidden.contracts:
+            self.hidden.contracts[name] = workload_of(self.spec, sizes, dict).io
+        return Job(kernel_of(self.spec, state, sizes), self.hidden.contracts[name])
+
     def workload(self, sizes: Mapping[str, int], device: Device) -> SpecWorkload:
         """The workload with one set of sizes; the baseline is its reference if need be."""
         if self.spec.reference:
             return workload_of(self.spec, sizes)
         kernel = kernel_of(self.spec, self.spec.baseline, sizes)
         io = workload_of(self.spec, sizes, dict).io
-        return workload_of(self.spec, sizes, BaselineOutputs(device, kernel, io))
+        known = self.hidden.outputs[io.name]
+        return workload_of(self.spec, sizes, BaselineOutputs(device, kernel, io, known))
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A state with one set of sizes, and the seeds of its verification."""
+    """A state with one set of sizes, and the seeds of its verification.
 
+    Attributes:
+        step: what its verification is called among the steps.
+    """
+
+    step: str
     kernel: AnyKernel
     workload: SpecWorkload
     seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What was measured; see `Result`."""
+
+    time_ms: float | None = None
+    power_w: float | None = None
+    assumed_power_w: float | None = None
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Of one launch."""
+        if self.time_ms is None or self.power_w is None:
+            return None
+        return self.time_ms * self.power_w
 
 
 @dataclass
@@ -117,53 +170,73 @@ class _Evaluation:
     bench: Bench
     device: Device
     state: State
+    purpose: str = ""
+    floor_ms: float = 0.0
     steps_s: dict[str, float] = field(default_factory=dict)
     correctness: dict[str, Correctness] = field(default_factory=dict)
 
-    def run(self) -> Result:
-        floor = 0.0
-        time_ms = power_w = None
+    def run(self, limit: Limit | None) -> Result:
+        figures = _Figures()
         fault: KernelFault | None = None
-        others = None
         try:
-            _check_text(self.state, self.bench.spec.baseline)
-            cases = [self._case(sizes) for sizes in self.bench.spec.sizes]
-            others = self.bench.other_sizes
-            unlisted = [] if others is None else [self._unlisted(others)]
-            seed = self.bench.hidden_seeds(f"{self.state.id} time")[0]
-            self._prepare([*cases, *unlisted], seed)
-            for case in cases:
-                self._verify(case)
-            for case in unlisted:
-                with _untold():
-                    self._verify(case)
-            floor = floor_ms(cases[0].workload, peaks_of(self.device.name))
-            time_ms, power_w = self._figures(cases[0], seed)
-            _check_plausible(time_ms, floor, self.device)
+            cases = self._verified("time")
+            figures = self._figures(cases[0], limit)
         except KernelFault as error:
             self._check_answers(error)
-            fault, time_ms, power_w = error, None, None
+            fault = error
+        others = None if fault else self.bench.other_sizes
         return Result(
             id=self.state.id,
             outcome="correct" if fault is None else fault.outcome,
             emulated=self.device.emulated,
             objective=self.bench.objective,
             gpu=self.device.uuid,
-            time_ms=time_ms,
-            power_w=power_w,
-            energy_mj=None if time_ms is None or power_w is None else time_ms * power_w,
-            floor_ms=floor,
+            time_ms=figures.time_ms,
+            power_w=figures.power_w,
+            assumed_power_w=figures.assumed_power_w,
+            energy_mj=figures.energy_mj,
+            floor_ms=self.floor_ms,
             message=None if fault is None else str(fault),
             correctness=self.correctness,
-            other_sizes=None if fault or others is None else dict(others),
+            other_sizes=None if others is None else dict(others),
             steps_s={name: round(seconds, 3) for name, seconds in self.steps_s.items()},
         )
+
+    def fault(self) -> str:
+        """What is wrong with the state; empty if nothing is. Nothing is timed."""
+        try:
+            self._verified()
+        except KernelFault as error:
+            self._check_answers(error)
+            return str(error)
+        return ""
+
+    def _verified(self, *purposes: str) -> list[_Case]:
+        """The state with all sizes, on which it is correct; the listed ones first.
+
+        Args:
+            purposes: of the hidden seeds with which the first case will run besides.
+        """
+        check_text(self.state, self.bench.spec)
+        cases = [
+            self._case(sizes, f"sizes[{number}]")
+            for number, sizes in enumerate(self.bench.spec.sizes)
+        ]
+        others = self.bench.other_sizes
+        unlisted = [] if others is None else [self._unlisted(others)]
+        self._prepare([*cases, *unlisted], purposes)
+        for case in cases:
+            self._verify(case)
+        for case in unlisted:
+            with untold():
+                self._verify(case)
+        return cases
 
     def is_right(self, sizes: Sizes) -> bool:
         """Whether the state is correct with these sizes; nothing is timed."""
         try:
-            case = self._case(sizes)
-            self._prepare([case], case.seeds[0])
+            case = self._case(sizes, "other sizes")
+            self._prepare([case])
             self._verify(case)
         except KernelFault as error:
             self._check_answers(error)
@@ -173,32 +246,26 @@ class _Evaluation:
         return True
 
     def _unlisted(self, sizes: Sizes) -> _Case:
-        with _untold():
-            return self._case(sizes)
+        with untold():
+            return self._case(sizes, "other sizes")
 
-    def _case(self, sizes: Sizes) -> _Case:
-        kernel = kernel_of(self.bench.spec, self.state, sizes)
+    def _case(self, sizes: Sizes, step: str) -> _Case:
+        job = self.bench.job(self.state, sizes)
+        kernel = job.kernel
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
         with self._timed("compile"):
-            self.device.compile(kernel)
+            self.device.compile_job(job)
         self._check_variables(kernel, sizes)
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)
-        seeds = self.bench.hidden_seeds(f"{self.state.id} {workload.name}")
-        return _Case(kernel, workload, seeds)
+        seeds = self.bench.hidden_seeds(f"{self.purpose}{workload.name}")
+        return _Case(step, kernel, workload, seeds)
 
     def _check_variables(self, kernel: AnyKernel, sizes: Sizes) -> None:
-        """The text says the same (`additions`), but it is not parsed as C++."""
-        if not (found := self.device.variable_bytes(kernel)):
-            return
-        baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
-        if found > (allowed := self.device.variable_bytes(baseline)):
-            raise KernelFault(
-                "constraints",
-                f"Its machine code has {found} bytes of variables that outlive a launch, and that "
-                f"of the baseline {allowed}: a variant may have no more.",
-            )
+        if found := self.device.variable_bytes(kernel):
+            baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
+            check_variables(found, self.device.variable_bytes(baseline))
 
     def _check_answers(self, error: KernelFault) -> None:
         if not answers(self.device):
@@ -207,24 +274,34 @@ class _Evaluation:
                 "nvidia-smi, then continue with --resume."
             ) from None
 
-    def _prepare(self, cases: Sequence[_Case], seed: int) -> None:
+    def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
         """Give the candidate a process of its own, after the baseline if that is the reference.
 
         The baseline does not run later: it would have to share the candidate's process.
         """
-        self.device.renew()
-        if self.bench.spec.reference:
-            return
-        with self._timed("reference"):
-            self._run_baseline(cases[0].workload, [Drawing(seed)])
-            for case in cases:
-                self._run_baseline(case.workload, drawings_of(case.seeds))
-        self.device.renew()
+        drawings = [(case.workload, one) for case in cases for one in drawings_of(case.seeds)]
+        for purpose in purposes:
+            seed, *_ = self.bench.hidden_seeds(purpose)
+            drawings.append((cases[0].workload, Drawing(seed)))
+        modules = cases[0].kernel.modules
+        if not self.bench.spec.reference:
+            with self._timed("reference"):
+                self._run_baseline(drawings, modules)
+        with self._timed("start"):
+            self.device.renew(modules)
 
-    def _run_baseline(self, workload: SpecWorkload, drawings: Sequence[Drawing]) -> None:
+    def _run_baseline(
+        self, drawings: Sequence[tuple[SpecWorkload, Drawing]], modules: Sequence[str]
+    ) -> None:
+        """Have the outputs of the baseline for all drawings, those that are not known yet."""
+        known = self.bench.hidden.ready
+        missing = [(one, drawing) for one, drawing in drawings if (one.name, drawing) not in known]
+        if missing:
+            self.device.renew(modules)
         try:
-            for drawing in drawings:
-                case_of(workload, drawing, self.device.arrays)
+            for workload, drawing in missing:
+                self.bench.hidden.cases(workload, drawing, self.device.arrays)
+                known.add((workload.name, drawing))
         except KernelFault as fault:
             if self.state.id == self.bench.spec.baseline.id:
                 raise
@@ -234,37 +311,45 @@ class _Evaluation:
             ) from None
 
     def _verify(self, case: _Case) -> None:
-        with self._timed("verify"):
-            found = verify(self.device, case.kernel, case.workload, seeds=case.seeds)
+        with self._timed(f"verify {case.step}"):
+            found = verify(
+                self.device,
+                case.kernel,
+                case.workload,
+                seeds=case.seeds,
+                cases=self.bench.hidden.cases,
+            )
         self.correctness[case.workload.name] = found
 
-    def _figures(self, case: _Case, seed: int) -> tuple[float, float | None]:
+    def _figures(self, case: _Case, limit: Limit | None) -> _Figures:
+        """What is measured while the case runs back to back; it is verified afterwards."""
+        self.floor_ms = floor_ms(case.workload, peaks_of(self.device.name))
+        seed, *_ = self.bench.hidden_seeds("time")
         job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
-        with self._timed("time"):
-            time_ms = self._while_repeating(job, case.workload, self._time_ms)
-        if self.bench.objective == Metric.TIME:
-            return time_ms, None
-        with self._timed("power"):
-            return time_ms, self._while_repeating(job, case.workload, self._power_w)
-
-    def _while_repeating(
-        self, job: Job, workload: SpecWorkload, measure: Callable[..., float]
-    ) -> float:
-        """What is measured of a job that runs back to back; it is verified afterwards."""
-        with arenas_for(workload, job.seed, self.device.arrays) as arenas:
-            check = check_of(self.device, workload, arenas, job.seed)
-            with self.device.repeat(job, arenas) as repeater:
-                found = measure(repeater)
+        with ExitStack() as stack:
+            with self._timed("load"):
+                arenas = stack.enter_context(arenas_for(case.workload, seed, self.device.arrays))
+                check = check_of(self.device, case.workload, arenas, seed, self.bench.hidden.cases)
+                repeater = stack.enter_context(self.device.repeat(job, arenas))
+            with self._timed("time"):
+                time_ms = self._time_ms(repeater)
+            check_plausible(time_ms, self.floor_ms, self.device.name)
+            figures = _Figures(time_ms)
+            if self.bench.objective != Metric.TIME:
+                if limit is not None and time_ms > limit.time_ms:
+                    figures = _Figures(time_ms, assumed_power_w=limit.power_w)
+                else:
+                    with self._timed("power"):
+                        power_w = EnergyMeter(self.device, QUICK).measure(repeater).power_w
+                    figures = _Figures(time_ms, power_w)
+            with self._timed("verify again"):
                 check_again(repeater, check)
-        return found
+        return figures
 
     def _time_ms(self, repeater: Repeater) -> float:
         repeater.start()
         self.device.clock.sleep_s(DURATION_S)
         return median_time_ms(repeater.stop())
-
-    def _power_w(self, repeater: Repeater) -> float:
-        return EnergyMeter(self.device, QUICK).measure(repeater).power_w
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
@@ -273,39 +358,3 @@ class _Evaluation:
             yield
         finally:
             self.steps_s[step] = self.steps_s.get(step, 0.0) + perf_counter() - began
-
-
-def _check_text(state: State, baseline: State) -> None:
-    try:
-        added = additions(state, baseline)
-    except ModuleError as error:
-        raise KernelFault("compile", f"Its source cannot be used: {error}.") from None
-    if added:
-        raise KernelFault(
-            "constraints",
-            f"Its source adds {', '.join(sorted(added))}: a variant may have nothing that outlives "
-            "a launch or reads a clock, and no Python that Triton does not compile.",
-        )
-
-
-@contextmanager
-def _untold() -> Iterator[None]:
-    """Keep the sizes secret: whoever writes the next variant may read what is said of this one."""
-    try:
-        yield
-    except KernelFault as fault:
-        raise KernelFault(
-            fault.outcome,
-            "It fails for sizes between those that the spec lists, which are drawn and not told: "
-            'it must be right for all of them, or the spec must say "other_sizes": false.',
-        ) from None
-
-
-def _check_plausible(time_ms: float, floor: float, device: Device) -> None:
-    if time_ms < floor:
-        raise KernelFault(
-            "correctness",
-            f"A launch takes {time_ms:.4g} ms, but its memory traffic or arithmetic takes "
-            f"{floor:.4g} ms at the peaks of {device.name}: it leaves work out, or the spec "
-            "overstates flops or bytes_moved.",
-        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.errors import DeviceError
@@ -32,7 +33,9 @@ class Evaluator(Protocol):
         """Those of `gpus` that are still used."""
         ...
 
-    def start(self, turn: int, state: State, ahead: Sequence[State] = ()) -> Future[Result]:
+    def start(
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+    ) -> Future[Result]:
         """Have a state evaluated.
 
         The future has the result, or the error with which the search must end; see
@@ -42,6 +45,7 @@ class Evaluator(Protocol):
             turn: the GPU is that of this number, counted on beyond the last one.
             state: to evaluate.
             ahead: states to compile meanwhile, because they may follow.
+            limit: see `Bench.evaluate`.
         """
         ...
 
@@ -85,11 +89,17 @@ class OwnProcess:
         """As `gpus`."""
         return self.gpus
 
-    def start(self, turn: int, state: State, ahead: Sequence[State] = ()) -> Future[Result]:  # noqa: ARG002 -- there is one GPU
+    def start(
+        self,
+        turn: int,  # noqa: ARG002 -- there is one GPU
+        state: State,
+        ahead: Sequence[State] = (),
+        limit: Limit | None = None,
+    ) -> Future[Result]:
         """Evaluate a state at once; errors are raised here."""
         self.bench.prepare([state, *ahead])
         done: Future[Result] = Future()
-        done.set_result(self.bench.evaluate(state))
+        done.set_result(self.bench.evaluate(state, limit))
         return done
 
     def alone(self) -> AbstractContextManager[None]:

@@ -70,6 +70,13 @@ class Explorer(Protocol):
         """States that are likely to be proposed next, at most so many; nothing is changed."""
         ...
 
+    def think(self, state: State) -> None:
+        """Work out what can be known of a state's moves without its result.
+
+        It may run beside all else: nothing that is chosen depends on it.
+        """
+        ...
+
     def graph(self) -> GraphRecord:
         """What it knows of the states so far."""
         ...
@@ -134,6 +141,13 @@ class StateSpace:
                 found.append(Action(label, one.state.id, self._expected(source, result, move, one)))
         return found
 
+    def think(self, state: State, count: Callable[[State], object]) -> None:
+        """Make the applications to a state, whose results are counted."""
+        for move in self._moves:
+            if isinstance(move, Remembered):
+                for one in move.applications(state, self._spec):
+                    count(one.state)
+
     def proposal(self, chosen: strategy.Proposal) -> Proposal:
         """What a strategy has chosen, as the search makes it."""
         parent = chosen.path[-1]
@@ -152,6 +166,7 @@ class GraphExplorer:
         parameters: of the strategy; states that could be improved by less than its
             ``min_pred_gain``, because of the least time by the card's peaks, are not expanded.
         learned: called with each state and what became of it, before anything depends on it.
+        counted: remembers what ``expected`` needs to know of a state.
     """
 
     def __init__(
@@ -163,12 +178,13 @@ class GraphExplorer:
         expected: Expected = lambda *_: None,
         parameters: SearchParameters | None = None,
         learned: Callable[[State, Result], None] = lambda *_: None,
+        counted: Callable[[State], object] = lambda _: None,
     ) -> None:
         self._has_rules_only = not any(isinstance(move, LlmMoves) for move in moves)
         self._parameters = parameters or SearchParameters()
         self._space = StateSpace(spec, moves, self._parameters.min_pred_gain, expected)
         self._strategy = GraphStrategy(self._space, self._parameters, seed=seed)
-        self._learned = learned
+        self._learned, self._counted = learned, counted
         self._proposed: dict[str, strategy.Proposal] = {}
         self._note(self._strategy.propose())  # the baseline
 
@@ -188,6 +204,10 @@ class GraphExplorer:
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
         return [self._space.proposal(one).application.state for one in found]
+
+    def think(self, state: State) -> None:
+        """Make the moves to a state and count their work, which are remembered."""
+        self._space.think(state, self._counted)
 
     @property
     def settings(self) -> dict[str, float]:

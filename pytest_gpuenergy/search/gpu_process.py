@@ -7,6 +7,7 @@ from msgspec import Struct
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
@@ -21,6 +22,7 @@ class Task(Struct, frozen=True):
         seed: of the search.
         state: to evaluate.
         ahead: states to compile meanwhile.
+        limit: see `Bench.evaluate`.
     """
 
     spec: KernelSpec
@@ -28,6 +30,7 @@ class Task(Struct, frozen=True):
     seed: int
     state: State
     ahead: tuple[State, ...] = ()
+    limit: Limit | None = None
 
 
 class GpuProcess:
@@ -53,7 +56,7 @@ class GpuProcess:
             self._bench = bench
         bench = self._bench
         bench.prepare([task.state, *task.ahead])
-        return bench.evaluate(task.state)
+        return bench.evaluate(task.state, task.limit)
 
     def rest(self) -> None:
         """Keep no context on the GPU, which may be in a mode where only one process has one."""

@@ -96,6 +96,10 @@ def _constant(array: Array) -> Array:
     return view
 
 
+KnownOutputs = dict[bytes, dict[str, Array]]
+"""Outputs by the SHA-256 of their inputs."""
+
+
 class BaselineOutputs:
     """Computes outputs by running the baseline, in a process of its own.
 
@@ -105,13 +109,16 @@ class BaselineOutputs:
         device: where to run it.
         kernel: the baseline.
         io: its arguments.
+        known: what it has computed on these arguments so far; added to.
     """
 
-    def __init__(self, device: Device, kernel: AnyKernel, io: IoContract) -> None:
+    def __init__(
+        self, device: Device, kernel: AnyKernel, io: IoContract, known: KnownOutputs | None = None
+    ) -> None:
         self._device = device
         self._kernel = kernel
         self._io = io
-        self._known: dict[bytes, dict[str, Array]] = {}
+        self._known = {} if known is None else known
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs in float64.

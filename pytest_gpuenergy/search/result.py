@@ -26,7 +26,9 @@ class Result(Struct, frozen=True, kw_only=True):
             card: cards of one model differ.
         time_ms: of one launch.
         power_w: mean while it ran, if the objective needs it.
-        energy_mj: of one launch, likewise.
+        assumed_power_w: taken for its power, which was not measured, because it is so slow that it
+            cannot be the best, see `Limit`.
+        energy_mj: of one launch, if its power was measured.
         floor_ms: the least time by the card's peaks; 0 if they are not known.
         message: why it is refused.
         correctness: on each set of sizes, by the name of its workload.
@@ -44,6 +46,7 @@ class Result(Struct, frozen=True, kw_only=True):
     scale: AboveZero = 1.0
     time_ms: AboveZero | None = None
     power_w: NotNegative | None = None
+    assumed_power_w: NotNegative | None = None
     energy_mj: NotNegative | None = None
     floor_ms: NotNegative = 0.0
     message: str | None = None
@@ -61,10 +64,17 @@ class Result(Struct, frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float | None:
-        """The objective by the card where the search began; None if the variant is refused."""
-        found = {
-            Metric.TIME: self.time_ms,
-            Metric.ENERGY: self.energy_mj,
-            Metric.EDP: self.edp_mj_ms,
-        }[self.objective]
+        """The objective by the card where the search began; None if the variant is refused.
+
+        With the assumed power, if that is not measured.
+        """
+        if self.time_ms is None or self.objective == Metric.TIME:
+            found = self.time_ms
+        else:
+            energy_mj = self.energy_mj
+            if energy_mj is None and self.assumed_power_w is not None:
+                energy_mj = self.assumed_power_w * self.time_ms
+            found = energy_mj
+            if found is not None and self.objective == Metric.EDP:
+                found *= self.time_ms
         return None if found is None else found * self.scale

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -14,7 +13,6 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.search.claim import CONFIRMED
 from pytest_gpuenergy.search.comparison import compare
@@ -24,7 +22,8 @@ from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
 from pytest_gpuenergy.search.graph_view.page import graph_page
-from pytest_gpuenergy.search.kernel import kernel_of
+from pytest_gpuenergy.search.limit import Limit, limit_of
+from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.scales import Scales
@@ -36,8 +35,9 @@ from pytest_gpuenergy.search.search_state import (
     identity_of_spec,
 )
 from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.raw_log import writing
 
 _DRAWN_EVERY = 10
@@ -132,6 +132,11 @@ class Search:
         self.state = SearchState(identity=identity, width=width)
         self._states: dict[str, State] = {}
         self._scales = Scales(self.evaluator, self.folder)
+        self._listings = Listings(self.bench)
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="thoughts")
+        self._thoughts: list[Future[None]] = []
+        self._times = Times()
+        self._timed = self._times.timed
         self._proposed = 0
 
     @property
@@ -149,8 +154,9 @@ class Search:
             KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
         """
         self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
-        self._baseline()
-        self._explore()
+        with self._listings, self._aside:
+            self._baseline()
+            self._explore()
         self._check_stopped()
         self._confirm()
         return self.state
@@ -177,15 +183,23 @@ class Search:
         """Begin the next variant; None if there is none, for now or for good."""
         if self.state.builds + running >= self.options.budget:
             return None
-        proposal = self.explorer.propose()
+        with self._timed("propose"):
+            wait(self._thoughts)
+            self._thoughts.clear()
+            proposal = self.explorer.propose()
         if proposal is None:
             return None
         state = proposal.application.state
         known = self.folder.known(state.id)
         pending = None
         if known is None:
-            ahead = self.explorer.foreseen(_AHEAD)
-            pending = self.evaluator.start(self._proposed, state, ahead)
+            with self._timed("propose"):
+                ahead = self.explorer.foreseen(_AHEAD)
+            self._listings.begin(state)
+            if not self.bench.device.emulated:  # which has no processor to spare
+                self._thoughts.append(self._aside.submit(self.explorer.think, state))
+            with self._timed("evaluate"):
+                pending = self.evaluator.start(self._proposed, state, ahead, self._limit())
         self._proposed += 1
         return _Trial(proposal, known, pending)
 
@@ -198,7 +212,8 @@ class Search:
                     self._keep(trial.state.id, trial.state, trial.result, trial.proposal)
             if (found := trials[0].result) is not None:
                 return found
-            wait(_pending(trials), return_when=FIRST_COMPLETED)
+            with self._timed("evaluate"):
+                wait(_pending(trials), return_when=FIRST_COMPLETED)
 
     def _check_stopped(self) -> None:
         if self.stop.is_set():
@@ -211,7 +226,8 @@ class Search:
         known = self.folder.known(BASELINE)
         if known is None:
             self.tell(f"{spec.name}: evaluating the baseline")
-        result = self._scales.measure(known)
+        with self._timed("evaluate"):
+            result = self._scales.measure(known)
         if result.cost is None:
             raise InputError(
                 f"The baseline of {spec.name} cannot be used ({result.outcome}): {result.message}"
@@ -232,14 +248,13 @@ class Search:
             powercap=self.options.powercap,
             **_origin(proposal),
         )
-        kernel: AnyKernel | None = None
-        listings: Mapping[str, str] = {}
-        with suppress(KernelFault):  # the result says so
-            kernel = kernel_of(self.bench.spec, state, self.bench.spec.sizes[0])
-            listings = self.bench.device.listings(kernel)
+        with self._timed("listings"):
+            kernel, listings = self._listings.of(state)
         diff = "" if proposal is None else candidate_diff(proposal.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
-        self.folder.keep(place, control, run, kernel, listings, result, diff)
+        with self._timed("write"):
+            self.folder.keep(place, control, run, kernel, listings, result, diff)
+        self._times.add(result)
 
     def _add(self, state: State, result: Result, proposal: Proposal | None) -> None:
         """Add a result to the graph, on disk and for the explorer."""
@@ -261,7 +276,8 @@ class Search:
         self.folder.event("variant" if proposal else BASELINE, **_fields(node))
         if self.llm is not None:
             self.llm.learn(node, result)
-        self.explorer.learn(state, result)
+        with self._timed("learn, profile"):
+            self.explorer.learn(state, result)
         earlier = self.folder.earlier
         if earlier is None or len(nodes) > len(earlier.nodes):
             self._write()
@@ -287,19 +303,25 @@ class Search:
         if gain is None or gain.candidates < candidates:
             name = self.bench.spec.name
             self.tell(f"{name}: measuring {node.id} alternately with the baseline")
-            with self.evaluator.alone(), writing(self.folder.path):
+            with self._timed("confirm"), self.evaluator.alone(), writing(self.folder.path):
                 gain = compare(self.bench, self._states[node.id], candidates=candidates)
             self.folder.keep_gain(gain)
         self.folder.event("compared", **_fields(gain))
         return gain
 
+    def _limit(self) -> Limit | None:
+        """Beyond what time power is not measured; on the emulated GPU that takes no time anyway."""
+        bench = self.bench
+        return None if bench.device.emulated else limit_of(self.state.nodes, bench.objective)
+
     def _write(self) -> None:
-        self.state = replace(self.state, graph=self.explorer.graph())
-        self.folder.write_state(self.state)
-        proposals = () if self.llm is None else self.llm.lines()
-        self.folder.write_trace(trace(self.bench.spec, self.state, proposals))
-        if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
-            self._draw()
+        with self._timed("write"):
+            self.state = replace(self.state, graph=self.explorer.graph())
+            self.folder.write_state(self.state)
+            if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
+                self._draw()
+        lines = [*(() if self.llm is None else self.llm.lines()), *self._times.lines()]
+        self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
     def _draw(self) -> None:
         self.folder.write_graph(graph_page(self.bench.spec, self.state, self.state.graph))

@@ -19,6 +19,7 @@ from threading import Event, Lock
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.gpu_process import Task
+from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.errors import DeviceError
@@ -216,12 +217,15 @@ class TeamEvaluator:
         """Those that are used."""
         return tuple(member.uuid for member in self.team.members if not member.lost)
 
-    def start(self, turn: int, state: State, ahead: Sequence[State] = ()) -> Future[Result]:
+    def start(
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+    ) -> Future[Result]:
         """Hand a state to the team; each one is compiled ahead by one process only."""
         new = tuple(one for one in ahead if one.id not in self._prepared)
         self._prepared.update(one.id for one in (state, *new))
         bench = self.benches[0]
-        return self.team.start(turn, Task(bench.spec, bench.objective, bench.seed, state, new))
+        task = Task(bench.spec, bench.objective, bench.seed, state, new, limit)
+        return self.team.start(turn, task)
 
     def alone(self) -> AbstractContextManager[None]:
         """Let the process of the first GPU that is used rest."""

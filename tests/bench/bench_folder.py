@@ -5,7 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 INI = """
 [tool.pytest.ini_options]
-addopts = ["--strict-markers", "-p", "no:hypothesispytest"]
+addopts = ["--strict-markers", "-p", "no:hypothesispytest", "-p", "no:anyio"]
 filterwarnings = ["error"]
 gpu_device = "emulated"
 """

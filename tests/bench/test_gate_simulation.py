@@ -15,7 +15,7 @@ from gate_simulation import (
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def device() -> Iterator[EmulatedDevice]:
         yield found
 
 
-@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize("heavy_tails", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_alarms_are_rare_and_regressions_found(heavy_tails: bool) -> None:
     rng = np.random.default_rng(5)
     found = rates(

@@ -18,7 +18,7 @@ from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Conv2d
 
 H100 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
-DRAWN = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DRAWN = settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
@@ -147,6 +147,12 @@ def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
     card = Card(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
     first = ranked(conv, card)[0]
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
+
+
+def test_a_window_that_is_too_large_is_told() -> None:
+    conv = Conv2d.of("c", 1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4)
+    with pytest.raises(InputError, match=r"window of 31 x 31, .* with --tuner tvm"):
+        ranked(conv, H100)
 
 
 @pytest.mark.parametrize(

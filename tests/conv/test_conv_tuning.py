@@ -31,7 +31,11 @@ def no_tvm() -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workload", "entry"), [(DEPTHWISE, "depthwise"), (GROUPED, "grouped")], ids=["dw", "gr"]
+    ("workload", "entry"),
+    [
+        pytest.param(DEPTHWISE, "depthwise", id="depthwise"),
+        pytest.param(GROUPED, "grouped", id="grouped", marks=pytest.mark.thorough),
+    ],
 )
 def test_it_is_tuned_kept_resumed_and_exported(
     workload: Conv2d,

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
+from pytest_gpuenergy.engine import references
 from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine.references import Case, Drawing, cached_reference, case_of
 from pytest_gpuenergy.engine.seeds import SEEDS
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.job import Job
@@ -562,6 +563,25 @@ def test_a_reference_is_computed_once(own_cache: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Conv2d, "reference", None)
     assert own_cache.is_dir()
     np.testing.assert_array_equal(cached_reference(SMALL, 3)["output"], first)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Drawing] = []
+
+    def noted(workload: Any, drawing: Drawing, arrays: Any) -> Case:
+        made.append(drawing)
+        return case_of(workload, drawing, arrays)
+
+    monkeypatch.setattr(references, "case_of", noted)
+    first, second, third = (Drawing(seed) for seed in range(3))
+    nbytes = sum(value.nbytes for value in case_of(SMALL, first).reference.values())
+    cases = references.KeptCases(2 * nbytes)
+    for drawing in (first, second, first, third, first, second):
+        assert cases(SMALL, drawing).inputs.keys() == {"data", "weight"}
+    assert made == [first, second, third, second]
 
 
 def test_workloads_of_the_same_sizes_share_a_reference(own_cache: Path) -> None:

@@ -21,12 +21,17 @@ from pytest_gpuenergy.workloads import Gemm
 
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
 GEMM = Gemm("g", 512, 512, 512)
-SPACE = ranked(GEMM, H200)[:4000]
 
+Space = Sequence[SimtParameters]
 Cost = Callable[[SimtParameters], float | None]
 
 
-def proposer(space: Sequence[SimtParameters] = SPACE) -> TemplateProposer:
+@pytest.fixture(scope="module")
+def space() -> Space:
+    return ranked(GEMM, H200)[:4000]  # type: ignore[return-value]
+
+
+def proposer(space: Space) -> TemplateProposer:
     return TemplateProposer(GEMM, H200, space, lambda _: None)
 
 
@@ -52,41 +57,40 @@ def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]
     return tried
 
 
-def test_the_first_is_the_most_promising() -> None:
-    first = proposer().take(4, Event())[0]
+def test_the_first_is_the_most_promising(space: Space) -> None:
+    first = proposer(space).take(4, Event())[0]
     chosen = TEMPLATE_FORM.parameters(first.recipe)
-    assert chosen.cycles(GEMM, H200) == SPACE[0].cycles(GEMM, H200)
+    assert chosen.cycles(GEMM, H200) == space[0].cycles(GEMM, H200)
 
 
 @pytest.mark.slow
-def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know() -> None:
+def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space: Space) -> None:
     lost: dict[str, list[float]] = {"search": [], "estimate": []}
     for seed in range(6):
         cost = card_of_seed(seed)
-        costs = {TEMPLATE_FORM.recipe(one): cost(one) or 0.0 for one in SPACE}
-        tried = [one.recipe for one in searched(proposer(), cost, 32)]
-        listed = [TEMPLATE_FORM.recipe(one) for one in SPACE[:32]]
+        costs = {TEMPLATE_FORM.recipe(one): cost(one) or 0.0 for one in space}
+        tried = [one.recipe for one in searched(proposer(space), cost, 32)]
+        listed = [TEMPLATE_FORM.recipe(one) for one in space[:32]]
         for name, recipes in (("search", tried), ("estimate", listed)):
             lost[name].append(min(map(costs.__getitem__, recipes)) / min(costs.values()) - 1)
     assert sum(lost["search"]) < 0.25 * sum(lost["estimate"])
     assert max(lost["search"]) < 0.15
 
 
-def test_everything_is_proposed_once() -> None:
-    space = SPACE[:50]
-    recipes = [one.recipe for one in searched(proposer(space), card_of_seed(1), 1000)]
-    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space))
+def test_everything_is_proposed_once(space: Space) -> None:
+    recipes = [one.recipe for one in searched(proposer(space[:50]), card_of_seed(1), 1000)]
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[:50]))
 
 
-def test_what_is_known_already_is_not_proposed() -> None:
-    made = proposer(SPACE[:50])
-    made.learn([Feedback(TEMPLATE_FORM.recipe(one), 1e-4) for one in SPACE[:40]])
+def test_what_is_known_already_is_not_proposed(space: Space) -> None:
+    made = proposer(space[:50])
+    made.learn([Feedback(TEMPLATE_FORM.recipe(one), 1e-4) for one in space[:40]])
     recipes = [one.recipe for one in searched(made, card_of_seed(1), 1000)]
-    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, SPACE[40:50]))
+    assert sorted(recipes) == sorted(map(TEMPLATE_FORM.recipe, space[40:50]))
 
 
-def test_choices_that_fail_are_left() -> None:
-    tried = searched(proposer(), lambda one: None if one.stages > 2 else 1e-5, 40)
+def test_choices_that_fail_are_left(space: Space) -> None:
+    tried = searched(proposer(space), lambda one: None if one.stages > 2 else 1e-5, 40)
     stages = [TEMPLATE_FORM.parameters(one.recipe).stages for one in tried]
     assert set(stages[-8:]) == {2}
 
@@ -100,8 +104,8 @@ def test_a_kernel_that_cannot_be_made_is_a_failed_candidate() -> None:
     assert "h has too many tiles of 16 x 32: choose larger tiles" in str(candidate.kernel)
 
 
-def test_kernels_are_compiled_while_others_are_made() -> None:
+def test_kernels_are_compiled_while_others_are_made(space: Space) -> None:
     begun: list[Kernel] = []
-    made = TemplateProposer(GEMM, H200, SPACE[:3], begun.append)
+    made = TemplateProposer(GEMM, H200, space[:3], begun.append)
     kernels = [candidate.kernel for candidate in made.take(3, Event())]
     assert begun == kernels

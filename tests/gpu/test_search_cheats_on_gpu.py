@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cheat_candidates import FOLDER, NOT_FOUND, SPEC, candidate
+from cheat_candidates import FOLDER, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import refusals
 from pytest_gpuenergy.search.evaluation import Bench
 
 pytestmark = pytest.mark.gpu
 
-CHEATS = sorted({path.stem for path in FOLDER.glob("*.cu")} - {"honest", "knows_the_seed"})
+CHEATS = sorted(
+    {path.stem for path in FOLDER.glob("*.cu")} - {"honest", "knows_the_seed", RIGHT_BUT_READS}
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,8 @@ def gpu() -> Iterator[Device]:
 
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "additions", lambda *_: frozenset())
+    for check in ("additions", "outputs_read"):
+        monkeypatch.setattr(refusals, check, lambda *_: frozenset())
 
 
 def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -> None:
@@ -53,8 +56,12 @@ def test_one_that_stops_after_many_launches_is_found_by_its_results(
     assert "Correct at first, wrong after" in str(found.message)
 
 
-@pytest.mark.parametrize("name", sorted(NOT_FOUND))
-def test_what_the_docs_call_not_found_is_not(gpu: Device, name: str) -> None:
-    sizes = ({"M": 64, "N": 48, "K": 40}, {"M": 48, "N": 32, "K": 29})
-    found = Bench(replace(SPEC, sizes=sizes), gpu, Metric.TIME)
-    assert found.evaluate(candidate(f"not_found/{name}")).outcome == "correct"
+def test_one_that_recognizes_its_output_is_found_by_its_text(gpu: Device) -> None:
+    found = Bench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
+    assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "constraints"
+
+
+@pytest.mark.usefixtures("text_unseen")
+def test_and_by_that_alone(gpu: Device) -> None:
+    found = Bench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
+    assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "correct"

@@ -10,6 +10,8 @@ import pytest
 from device_arrays import Cupy
 from unmarked_gpu import unmarked_gpu
 
+from pytest_gpuenergy.devices.device import Device
+
 if TYPE_CHECKING:
     from conftest import Project
 
@@ -203,3 +205,14 @@ def test_a_callable_without_a_reference_cannot_be_verified(project: Project) -> 
     result = project.run("--gpuenergy-verify-only", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * a callable without a reference can be measured, *"])
+
+
+def test_a_callable_on_another_gpu_than_the_measured_one_fails_in_one_sentence(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "misplaced", lambda *_: "The callable works on CUDA device 0.")
+    project.module(ITEM.format(reference="2 * X"))
+    result = project.run("--powercap", "current")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["test_*.py:*: The callable works on CUDA device 0."])
+    assert not project.report().measurements

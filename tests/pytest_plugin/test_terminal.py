@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+pytestmark = pytest.mark.unmeasured
+
 if TYPE_CHECKING:
     from conftest import Project
 

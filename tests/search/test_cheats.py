@@ -1,6 +1,6 @@
 """Kernels that seem fast because they cheat: each is refused that the docs say is.
 
-The candidates are in ``cheats/``, those that are known to get through in ``cheats/not_found/``.
+The candidates are in ``cheats/``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cheat_candidates import FOLDER, KNOWN_SEEDS, NOT_FOUND, SPEC, candidate
+from cheat_candidates import (
+    FOLDER,
+    KNOWN_SEEDS,
+    RIGHT_BUT_READS,
+    SPEC,
+    WHOLE_BLOCKS,
+    candidate,
+)
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import evaluation
+from pytest_gpuenergy.search import refusals
 from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.search.output_reads import outputs_read
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
@@ -67,6 +76,14 @@ KEEPS_SOMETHING = {
 }
 """The candidates that keep something from launch to launch in variables, which their text shows."""
 ADDS_A_LAUNCH = {"writes_on_another_stream"}
+READS_ITS_OUTPUT = {
+    RIGHT_BUT_READS,
+    "scans_memory_beside_its_tensors",
+    "scans_memory_far_away",
+    "skips_what_looks_right",
+    "skips_what_spot_checks_find_right",
+}
+"""The candidates that look at what their output holds, which their text shows."""
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +97,10 @@ def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec = SPEC) -> 
 
 
 def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
-    found = {*REFUSALS, *KEEPS_SOMETHING}
+    found = {*REFUSALS, *KEEPS_SOMETHING, *READS_ITS_OUTPUT}
     assert {path.stem for path in FOLDER.glob("*.cu")} == {"honest", *found}
     page = PAGE.read_text()
-    assert [name for name in (*found, *NOT_FOUND) if f"`{name}`" not in page] == []
+    assert [name for name in found if f"`{name}`" not in page] == []
 
 
 @pytest.mark.slow
@@ -94,13 +111,13 @@ def test_an_honest_kernel_is_correct(device: EmulatedDevice) -> None:
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the check of the text, which comes first."""
-    monkeypatch.setattr(evaluation, "additions", lambda *_: frozenset())
+    for check in ("additions", "outputs_read"):
+        monkeypatch.setattr(refusals, check, lambda *_: frozenset())
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.rglob("*.cu")}))
 def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name: str) -> None:
-    path = f"not_found/{name}" if name in NOT_FOUND else name
-    added = additions(candidate(path), SPEC.baseline)
+    added = additions(candidate(name), SPEC.baseline)
     assert bool(added) is (name in {*KEEPS_SOMETHING, *ADDS_A_LAUNCH})
 
 
@@ -112,6 +129,26 @@ def test_a_cheat_that_keeps_something_is_refused_by_its_text(
     found = evaluated(device, candidate(name))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "adds the file-scope variable __device__" in str(found.message)
+
+
+@pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.glob("*.cu")}))
+def test_the_text_shows_that_a_kernel_reads_its_output(name: str) -> None:
+    assert bool(outputs_read(candidate(name), SPEC)) is (name in READS_ITS_OUTPUT)
+
+
+@pytest.mark.slow
+def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(device: EmulatedDevice) -> None:
+    found = evaluated(device, candidate(RIGHT_BUT_READS))
+    assert (found.outcome, found.cost) == ("constraints", None)
+    assert "may read what c held before, which its baseline does not" in str(found.message)
+
+
+@pytest.mark.slow
+def test_a_variant_may_read_an_output_that_its_baseline_reads(device: EmulatedDevice) -> None:
+    baseline = candidate(RIGHT_BUT_READS).source
+    spec = replace(SPEC, source=baseline, sizes=WHOLE_BLOCKS)
+    state = replace(spec.baseline, source=f"{baseline}// another text\n")
+    assert evaluated(device, state, spec).outcome == "correct"
 
 
 @pytest.mark.slow
@@ -157,6 +194,21 @@ class TestWhatTheCheatsWouldGain:
         spec = replace(SPEC, other_sizes=False)
         assert evaluated(device, candidate("knows_the_seed"), spec).outcome == "correct"
 
+    def test_one_that_knows_the_seeds_of_a_search_is_not_kept(
+        self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn = Bench.hidden_seeds
+
+        def leaked(bench: Bench, purpose: str) -> tuple[int, ...]:
+            return drawn(bench, purpose) if purpose.startswith("again") else KNOWN_SEEDS
+
+        monkeypatch.setattr(Bench, "hidden_seeds", leaked)
+        bench = Bench(replace(SPEC, other_sizes=False), device, Metric.TIME)
+        assert bench.evaluate(candidate("knows_the_seed")).outcome == "correct"
+        gain = compare(bench, candidate("knows_the_seed"))
+        assert (gain.accepted, gain.rounds) == (False, 0)
+        assert " are wrong " in str(gain.message)
+
     def test_one_that_knows_the_shape_is_right_for_it(self, device: EmulatedDevice) -> None:
         spec = replace(SPEC, sizes=SPEC.sizes[:1])
         assert evaluated(device, candidate("knows_the_shape"), spec).outcome == "correct"
@@ -178,20 +230,11 @@ class TestWhatTheCheatsWouldGain:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(NOT_FOUND))
-def test_what_the_docs_call_not_found_is_not(device: EmulatedDevice, name: str) -> None:
-    # Whole blocks only: one mark in sixteen is right by chance, but not all of a block.
-    sizes = ({"M": 64, "N": 48, "K": 40}, {"M": 48, "N": 32, "K": 29})
-    found = evaluated(device, candidate(f"not_found/{name}"), replace(SPEC, sizes=sizes))
-    assert found.outcome == "correct"
-    assert found.other_sizes is not None
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
-@pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING - REFUSALS.keys()))
+@pytest.mark.parametrize("name", sorted({RIGHT_BUT_READS, *KEEPS_SOMETHING} - REFUSALS.keys()))
 def test_what_only_the_text_shows_has_right_results(device: EmulatedDevice, name: str) -> None:
-    assert evaluated(device, candidate(name)).outcome == "correct"
+    spec = replace(SPEC, sizes=WHOLE_BLOCKS) if name == RIGHT_BUT_READS else SPEC
+    assert evaluated(device, candidate(name), spec).outcome == "correct"
 
 
 @pytest.mark.slow

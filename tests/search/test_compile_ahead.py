@@ -88,9 +88,9 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
         prepared.extend(kernel.origin.details["state"] for kernel in kernels)
         prepare(device, kernels)
 
-    def timed(bench: Bench, state: State) -> Result:
+    def timed(bench: Bench, state: State, *limit: Any) -> Result:
         early.append(prepared.count(state.id) > len(bench.spec.sizes))
-        return evaluate(bench, state)
+        return evaluate(bench, state, *limit)
 
     monkeypatch.setattr(EmulatedDevice, "prepare", noted)
     monkeypatch.setattr(Bench, "evaluate", timed)

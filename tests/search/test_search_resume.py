@@ -57,9 +57,9 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ids: list[str] = []
     real = Bench.evaluate
 
-    def evaluate(bench: Bench, state: State) -> Result:
+    def evaluate(bench: Bench, state: State, *limit: Any) -> Result:
         ids.append(state.id)
-        return real(bench, state)
+        return real(bench, state, *limit)
 
     monkeypatch.setattr(Bench, "evaluate", evaluate)
     return ids
@@ -201,9 +201,9 @@ def test_ctrl_c_ends_it_after_the_variant(
 ) -> None:
     real = Bench.evaluate
 
-    def interrupted(bench: Bench, state: State) -> Result:
+    def interrupted(bench: Bench, state: State, *limit: Any) -> Result:
         os.kill(os.getpid(), signal.SIGINT)
-        return real(bench, state)
+        return real(bench, state, *limit)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
@@ -226,9 +226,9 @@ def test_a_lost_gpu_refuses_no_variant(
     assert optimize(spec, out, "--objective", "edp", "--budget-builds", "1") == 0
     real = Bench.evaluate
 
-    def lost(bench: Bench, state: State) -> Result:
+    def lost(bench: Bench, state: State, *limit: Any) -> Result:
         patch.setenv("GPUENERGY_EMULATED_FAULTS", '{"any": "gpu_is_lost"}')
-        return real(bench, state)
+        return real(bench, state, *limit)
 
     with monkeypatch.context() as patch:
         patch.setattr(Bench, "evaluate", lost)

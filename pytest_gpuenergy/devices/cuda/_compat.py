@@ -1,8 +1,10 @@
-"""What we use of CuPy beyond its public interface."""
+"""What we use of CuPy and Triton beyond their public interfaces."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 
@@ -39,3 +41,36 @@ class PlainReductions:
 
 PLAIN_REDUCTIONS = PlainReductions()
 """CuPy's setting is the process's, and so is this."""
+
+
+def hash_triton() -> None:
+    """Have Triton hash its own files, which it remembers for the life of the process.
+
+    It does so anyway when it first compiles: hundreds of megabytes. Where a version of Triton keeps
+    the function elsewhere, nothing happens here.
+    """
+    for module in ("triton.runtime.cache", "triton.compiler.compiler"):
+        with suppress(Exception):
+            import_module(module).triton_key()
+            return
+
+
+def compile_for(capability: int) -> None:
+    """Let Triton compile for GPUs of a compute capability, such as 90, where there is none.
+
+    What it compiles has the same keys in its cache as on such a GPU.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    class Target:
+        def get_current_target(self) -> Any:
+            return GPUTarget("cuda", capability, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, _device: int) -> int:
+            return 0
+
+    driver.set_active(Target())

@@ -18,6 +18,8 @@ from pytest_gpuenergy.devices.guards import Bytes
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.workloads.number_types import Array
 
+_DLPACK_CUDA = 2
+"""DLPack's ``kDLCUDA``."""
 _BLOCK = 2 << 20
 """CUDA divides blocks of this size among small allocations, and shares them as a whole."""
 
@@ -43,15 +45,32 @@ class CupyArrays:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Make the GPU the current one; afterwards wait for it, and free what nothing holds."""
+        """Make the GPU the current one; afterwards wait for it, and free what nothing holds.
+
+        It stays the current one: CUDA creates a context on a GPU that becomes current, and another
+        GPU, whose power somebody may be measuring, must not get one.
+        """
         import cupy
 
-        with PLAIN_REDUCTIONS, cupy.cuda.Device(self._ordinal) as device:
+        self.make_current()
+        with PLAIN_REDUCTIONS:
             try:
                 yield
             finally:
-                device.synchronize()
+                cupy.cuda.Device(self._ordinal).synchronize()
                 cupy.get_default_memory_pool().free_all_blocks()
+
+    def make_current(self) -> None:
+        """Make the GPU the current one of this thread."""
+        import cupy
+
+        cupy.cuda.Device(self._ordinal).use()
+
+    def current(self) -> int:
+        """CUDA's ordinal of the current GPU."""
+        import cupy
+
+        return int(cupy.cuda.Device().id)
 
     def put(self, array: Array) -> Array:
         """An array on the GPU."""
@@ -83,6 +102,15 @@ class CupyArrays:
         if not self._is_open_to(memory.handle):
             raise DeviceError("Processes cannot share the GPU's memory here.")
         return memory
+
+
+def gpu_of(value: object) -> int | None:
+    """CUDA's ordinal of the GPU that holds an array; None for anything else."""
+    where = getattr(value, "__dlpack_device__", None)
+    if where is None:
+        return None
+    kind, ordinal = where()
+    return int(ordinal) if kind == _DLPACK_CUDA else None
 
 
 class OwnMemory:

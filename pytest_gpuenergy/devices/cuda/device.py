@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.machine_code import (
@@ -33,6 +33,9 @@ from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeo
 from pytest_gpuenergy.workloads.workload import IoContract
 
 _OFFER_TIMEOUT_S = 60.0
+
+_IMPORTS_S = 120.0
+"""PyTorch has gigabytes of libraries, which may have to be read from a slow disk."""
 
 _SHARING_S = 60.0
 """For the process that runs kernels to open another one's memory; its context takes a second."""
@@ -70,14 +73,8 @@ class CudaDevice(Device):
                 "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
             )
         self._compilers = CompilerPools(self.architecture)
-        # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
-        self._worker, self._next_worker = (
-            Worker(
-                "pytest_gpuenergy.devices.cuda.runner:CudaRunner",
-                environment={"CUDA_VISIBLE_DEVICES": gpu.uuid},
-            )
-            for _ in range(2)
-        )
+        self._worker, self._next_worker = self._new_worker(), self._new_worker()
+        self._next_imports: frozenset[str] = frozenset()
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has one
         self._arrays = CupyArrays(gpu.ordinal, self._can_open)
@@ -103,6 +100,14 @@ class CudaDevice(Device):
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
+
+    def prepare_job(self, job: Job) -> None:
+        if not self.refusal(job.kernel):
+            self._compilers.submit_job(job)
+
+    def compile_job(self, job: Job) -> None:
+        self.compile(job.kernel)
+        self._compilers.wait_for(job)
 
     def tensor_core_instructions(self, job: Job) -> frozenset[str]:
         if isinstance(job.kernel, LibraryCall):
@@ -165,9 +170,15 @@ class CudaDevice(Device):
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
 
-    def renew(self) -> None:
+    def renew(self, modules: Sequence[str] = ()) -> None:
+        if not self._next_imports <= {*modules}:  # PyTorch would have a part in how kernels run
+            self._next_worker.kill()
+            self._next_worker = self._new_worker()
         self._renew_worker()
+        self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
         self._next_worker.start()  # as in `repeat`
+        if modules:
+            self._call(_IMPORTS_S, "prepare", tuple(modules))
 
     @property
     def arrays(self) -> DeviceArrays | None:
@@ -177,6 +188,20 @@ class CudaDevice(Device):
         except self.nvml.NVMLError:
             return None
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
+
+    def make_current(self) -> None:
+        if self.ordinal and self.arrays is not None:  # the first GPU is current without a context
+            self._arrays.make_current()
+
+    def misplaced(self, arguments: Iterable[object]) -> str | None:
+        for where in (self._arrays.current(), *map(gpu_of, arguments)):
+            if where not in (None, self.ordinal):
+                return (
+                    f"The callable works on CUDA device {where}, but this run measures device "
+                    f"{self.ordinal}, {self.uuid}: have it use the current device, or set "
+                    f"CUDA_VISIBLE_DEVICES={self.uuid}."
+                )
+        return None
 
     @property
     def processes(self) -> frozenset[int]:
@@ -200,6 +225,14 @@ class CudaDevice(Device):
         self._worker.kill()
         self._next_worker.kill()
         self._compilers.close()
+
+    def _new_worker(self, modules: Sequence[str] = ()) -> Worker:
+        return Worker(
+            "pytest_gpuenergy.devices.cuda.runner:CudaRunner",
+            tuple(modules),
+            # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
+            environment={"CUDA_VISIBLE_DEVICES": self.uuid},
+        )
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from threading import Lock
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, specific
 from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
+from pytest_gpuenergy.devices.cuda.triton_compilers import TritonCompilers
+from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.kernels.program import CudaProgram
+from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.support.paths import compiled_dir
 
 
 class CompilerPools:
-    """NVRTC for CUDA text and nvcc for host programs, each started when it is first needed."""
+    """NVRTC for CUDA text, nvcc for host programs, and Triton, each started when it is needed."""
 
     def __init__(self, architecture: str) -> None:
-        self._architecture = specific(architecture)
+        self._plain, self._architecture = architecture, specific(architecture)
         self._nvrtc: CompilerPool | None = None
         self._nvcc: ProgramCompilers | None = None
+        self._triton: TritonCompilers | None = None
+        self._starting = Lock()
 
     def submit(self, kernel: AnyKernel) -> Future[Binary] | None:
         """Start compiling; None for a kernel that the worker prepares itself."""
@@ -29,6 +35,18 @@ class CompilerPools:
                 self._nvcc = ProgramCompilers(self._architecture, compiled_dir("programs"))
             return self._nvcc.submit(kernel)
         return None
+
+    def submit_job(self, job: Job) -> None:
+        """Start compiling a job's kernel, also one that the worker compiles for types."""
+        if isinstance(job.kernel, TritonKernel):
+            self._of_triton().submit(job)
+        else:
+            self.submit(job.kernel)
+
+    def wait_for(self, job: Job) -> None:
+        """Wait for what was compiled ahead for a worker that compiles itself."""
+        if isinstance(job.kernel, TritonKernel):
+            self._of_triton().wait(job)
 
     def ptx(self, kernel: Kernel) -> str:
         """The PTX of a kernel of CUDA text.
@@ -47,12 +65,18 @@ class CompilerPools:
 
     def close(self) -> None:
         """End the child processes. Idempotent."""
-        for pool in (self._nvrtc, self._nvcc):
+        for pool in (self._nvrtc, self._nvcc, self._triton):
             if pool is not None:
                 pool.close()
-        self._nvrtc = self._nvcc = None
+        self._nvrtc = self._nvcc = self._triton = None
+
+    def _of_triton(self) -> TritonCompilers:
+        if self._triton is None:
+            self._triton = TritonCompilers(self._plain)
+        return self._triton
 
     def _of_text(self) -> CompilerPool:
-        if self._nvrtc is None:
-            self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
-        return self._nvrtc
+        with self._starting:  # listings are made in another thread
+            if self._nvrtc is None:
+                self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
+            return self._nvrtc

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TypeVar
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
+from pytest_gpuenergy.devices.cuda._compat import hash_triton
 from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
@@ -47,9 +50,13 @@ class _Single:
 
 
 class CudaRunner:
-    """Runs kernels on the first GPU this process sees. Every method may raise KernelFault."""
+    """Runs kernels on the first GPU this process sees. Every method may raise KernelFault.
 
-    def __init__(self) -> None:
+    Args:
+        modules: that the kernels need, imported at once; see `prepare`.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
         import cupy
 
         self._cupy = cupy
@@ -58,6 +65,15 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
         self._single: _Single | None = None
+        self.prepare(modules)
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Import what kernels need; no context is created. What is missing is reported later."""
+        for name in modules:
+            with suppress(ImportError):
+                importlib.import_module(name)
+        if "triton" in modules:
+            hash_triton()
 
     def open(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
         """Make the kernel ready for `run`, on buffers that stay where they are until `shut`."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from host_cupy import nvml_of_one_card
+from device_arrays import DlpackArray
+from host_cupy import HostDevice, host_gpu, nvml_of_one_card
 from jobs import job_of
 
 from pytest_gpuenergy.devices.cuda import device as cuda
@@ -26,7 +28,8 @@ class FakeWorker:
 
     born = 0
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, _: str, imports: tuple[str, ...], **__: Any) -> None:
+        self.imports = imports
         self.pid: int | None = None
         self.calls: list[tuple[int, str]] = []
         self.faults: dict[str, Exception] = {}
@@ -63,11 +66,21 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     return made
 
 
-@pytest.fixture
-def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+def cuda_device(ordinal: int) -> CudaDevice:
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=ordinal)
     found: FoundGpu = gpu
     return CudaDevice(nvml_of_one_card(), found)
+
+
+@pytest.fixture
+def device(workers: list[FakeWorker]) -> CudaDevice:  # noqa: ARG001 -- it makes them
+    return cuda_device(0)
+
+
+@pytest.fixture
+def second(workers: list[FakeWorker]) -> Iterator[CudaDevice]:  # noqa: ARG001 -- it makes them
+    with host_gpu(lambda: None):
+        yield cuda_device(1)
 
 
 def test_references_are_computed_on_the_gpu(device: CudaDevice) -> None:
@@ -111,6 +124,28 @@ def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device: Cud
     before = measure(device, apart=False)
     device.renew()
     assert measure(device, apart=False) != before
+
+
+def test_the_process_after_the_next_kernels_has_its_imports_ahead(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    device.renew(("triton", "torch"))
+    assert workers[1].calls == [(workers[1].pid, "prepare")]
+    assert [one.imports for one in workers if one.pid is not None][1:] == [("triton", "torch")]
+    device.renew(("triton", "torch"))
+    assert workers[2].imports == ("triton", "torch")
+    assert workers[2].calls[0][1] == "prepare"
+
+
+def test_a_kernel_that_needs_no_modules_has_a_process_without(
+    device: CudaDevice, workers: list[FakeWorker]
+) -> None:
+    device.renew(("triton", "torch"))
+    device.renew()
+    number = measure(device, apart=False)
+    [worker] = [one for one in workers if one.pid == number]
+    assert worker.imports == ()
+    assert "prepare" not in [method for _, method in worker.calls]
 
 
 def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
@@ -208,3 +243,29 @@ def test_closing_ends_all_processes(device: CudaDevice, workers: list[FakeWorker
     measure(device, apart=True)
     device.close()
     assert [worker.pid for worker in workers] == [None, None]
+
+
+def test_callables_run_on_the_gpu_that_is_measured(second: CudaDevice) -> None:
+    second.make_current()
+    assert HostDevice.current == 1
+    assert second.misplaced([]) is None
+
+
+def test_a_first_gpu_is_current_without_a_context(device: CudaDevice) -> None:
+    with host_gpu(lambda: None):
+        device.make_current()
+        assert HostDevice.with_context == set()
+        assert device.misplaced([]) is None
+
+
+def test_a_callable_that_works_on_another_gpu_is_told(second: CudaDevice) -> None:
+    assert "works on CUDA device 0, but this run measures device 1" in (second.misplaced([]) or "")
+
+
+@pytest.mark.parametrize(("place", "misplaced"), [((2, 0), True), ((2, 1), False), ((1, 0), False)])
+def test_arguments_on_another_gpu_are_told(
+    second: CudaDevice, place: tuple[int, int], misplaced: bool
+) -> None:
+    second.make_current()
+    reason = second.misplaced([DlpackArray(None, place), 3, "text"])
+    assert (reason is not None) == misplaced

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +58,13 @@ def runner() -> Iterator[tuple[CudaRunner, list[tuple[Memory, ...]]]]:
     with host_gpu(launch), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_runner, "GraphRepeater", Loaded)
         yield CudaRunner(), bound
+
+
+def test_modules_are_imported_when_a_process_starts_and_those_missing_are_no_error() -> None:
+    sys.modules.pop("this", None)
+    with host_gpu(lambda *_: None), contextlib.redirect_stdout(io.StringIO()):
+        CudaRunner(("no_such_module_at_all", "this"))
+    assert sys.modules.pop("this")
 
 
 def load(arenas: Mapping[str, Arena], cache: Any = "hot", *, spread: bool) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from host_cupy import HostGpu, host_gpu
+from host_cupy import HostDevice, HostGpu, host_gpu
 
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, can_open
 from pytest_gpuenergy.support.errors import DeviceError
@@ -72,3 +72,11 @@ def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu: Host
             assert gpu.accelerators == []
         assert gpu.accelerators == []
     assert gpu.accelerators == [1]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_another_gpu_gets_no_context_before_during_or_after_use() -> None:
+    with CupyArrays(1, can_open).used():
+        assert HostDevice.current == 1
+    assert HostDevice.current == 1
+    assert HostDevice.with_context == {1}

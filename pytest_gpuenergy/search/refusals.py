@@ -1,0 +1,83 @@
+"""Why a state is refused, besides what the device and verification say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_gpuenergy.search.additions import additions
+from pytest_gpuenergy.search.output_reads import outputs_read
+from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.triton_checks import ModuleError
+from pytest_gpuenergy.support.errors import KernelFault
+
+
+def check_text(state: State, spec: KernelSpec) -> None:
+    """Check that a state adds nothing to the baseline's text that a variant may not have.
+
+    Raises:
+        KernelFault: it does.
+        UnavailableError: tree-sitter is needed and not installed.
+    """
+    baseline = spec.baseline
+    try:
+        added = additions(state, baseline)
+    except ModuleError as error:
+        raise KernelFault("compile", f"Its source cannot be used: {error}.") from None
+    if added:
+        raise KernelFault(
+            "constraints",
+            f"Its source adds {', '.join(sorted(added))}: a variant may have nothing that outlives "
+            "a launch or reads a clock, and no Python that Triton does not compile.",
+        )
+    if state.source == baseline.source:
+        return
+    if read := outputs_read(state, spec) - outputs_read(baseline, spec):
+        raise KernelFault(
+            "constraints",
+            f"It may read what {', '.join(sorted(read))} held before, which its baseline does not: "
+            "a variant must only store to its outputs, by pointers whose every use is a store.",
+        )
+
+
+def check_variables(bytes_found: int, bytes_allowed: int) -> None:
+    """Check the variables in the machine code; the text says the same, but is not parsed as C++.
+
+    Raises:
+        KernelFault: there are more than in the baseline's.
+    """
+    if bytes_found > bytes_allowed:
+        raise KernelFault(
+            "constraints",
+            f"Its machine code has {bytes_found} bytes of variables that outlive a launch, and "
+            f"that of the baseline {bytes_allowed}: a variant may have no more.",
+        )
+
+
+def check_plausible(time_ms: float, floor_ms: float, gpu: str) -> None:
+    """Check that a launch is not faster than the card's peaks allow.
+
+    Raises:
+        KernelFault: it is.
+    """
+    if time_ms < floor_ms:
+        raise KernelFault(
+            "correctness",
+            f"A launch takes {time_ms:.4g} ms, but its memory traffic or arithmetic takes "
+            f"{floor_ms:.4g} ms at the peaks of {gpu}: it leaves work out, or the spec "
+            "overstates flops or bytes_moved.",
+        )
+
+
+@contextmanager
+def untold() -> Iterator[None]:
+    """Keep the sizes secret: whoever writes the next variant may read what is said of this one."""
+    try:
+        yield
+    except KernelFault as fault:
+        raise KernelFault(
+            fault.outcome,
+            "It fails for sizes between those that the spec lists, which are drawn and not told: "
+            'it must be right for all of them, or the spec must say "other_sizes": false.',
+        ) from None
