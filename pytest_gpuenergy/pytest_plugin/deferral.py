@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_gpuenergy.energy.processes import processes_on
+from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.groups import groups_of
 from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, GROUPS, UNUSABLE, Link
@@ -82,7 +82,7 @@ class DeferringPlugin:
         assert session.run is not None
         self._gate.begin(session.run)
         deadline_s = time.monotonic() + _PATIENCE_S
-        while strangers := processes_on(device) - device.processes:
+        while strangers := ProcessWatch(device).strangers():
             if time.monotonic() > deadline_s:
                 listed = ", ".join(map(str, sorted(strangers)))
                 session.release()
