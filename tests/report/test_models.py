@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pytest_gpuenergy.report import Measurement, Report
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.standings import standings
-from pytest_gpuenergy.report.store import merge
+from pytest_gpuenergy.report.store import RunFolder, durations_s, merge
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.views import json_document
 
@@ -105,3 +106,16 @@ def test_of_an_item_run_on_two_hosts_the_later_measurement_counts(
     early = Report(run_info(started="9"), (measured(1, started="10:00", energy_mj=50.0),))
     late = Report(run_info(started="8"), (measured(1, started="10:05", energy_mj=60.0),))
     assert merge([early, late]).measurements[0].energy_mj == 60.0
+
+
+def test_durations_are_read_from_whole_lines(
+    tmp_path: Path, run_info: Make, measured: Make
+) -> None:
+    folder = RunFolder.create(tmp_path, run_info())
+    one = measured(1, wall_s=2.5)
+    folder.append(one)
+    folder.append(measured(2))  # not known
+    with folder.measurements_path.open("ab") as lines:
+        lines.write(b'{"node_id": "cut off", "wal')
+    assert durations_s(folder) == {one.node_id: 2.5}
+    assert durations_s(RunFolder(tmp_path / "none")) == {}
