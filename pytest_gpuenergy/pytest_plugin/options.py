@@ -18,7 +18,7 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU
+from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.hosts import gpu_number
@@ -38,7 +38,7 @@ class Options:
 
     ``setpoints_named`` are those in ids on the command line. Without measurements there is no
     ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
-    strict gate.
+    strict gate. ``remote`` reports whether this process is a worker that may be on another host.
     """
 
     device: str
@@ -70,6 +70,7 @@ class Options:
     worker: str | None
     worker_index: int
     worker_boards: int | None
+    remote: bool
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
@@ -114,6 +115,7 @@ class Options:
             worker=worker_input.get("workerid"),
             worker_index=gpu_number(worker_input.get(GPU)),
             worker_boards=worker_input.get(BOARDS),
+            remote=bool(worker_input.get(REMOTE)),
         )
 
     @cached_property

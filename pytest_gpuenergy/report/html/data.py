@@ -20,6 +20,7 @@ from pytest_gpuenergy.report.html.axes import axes
 from pytest_gpuenergy.report.html.best import best_values
 from pytest_gpuenergy.report.html.boards import calibrated_figures, calibrated_values, gain_values
 from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
+from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.roofline import arithmetic
 from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
@@ -61,11 +62,11 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     run, measurements = report.run, report.measurements
-    best = best_of_each(measurements)
+    best = [one for part in by_model(report) for one in best_of_each(part.measurements)]
     standing = Standing.of(best)
-    boards = Boards(report)
+    boards, models = Boards(report), Models(report)
     rows = [
-        {**row_values(m, run.gpu_name, standing), **calibrated_values(m, boards)}
+        {**row_values(m, models.of(m), standing), **calibrated_values(m, boards)}
         for m in measurements
     ]
     return {
