@@ -1,23 +1,37 @@
-"""The GPUs of a search: opened, claimed, and held under a power limit."""
+"""The GPUs of a search: opened, claimed, and held at a setpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.setpoint_options import one_setpoint
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.engine.team import Team
 
 _LOCK_WAIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What GPUs are set to while they are claimed.
+
+    Attributes:
+        powercap: one power limit, as ``--powercap`` takes it.
+        smclock: one clock, as ``--smclock`` takes it.
+        allow_clocks: see `Station`.
+    """
+
+    powercap: str
+    smclock: str
+    allow_clocks: bool
 
 
 @dataclass(frozen=True)
@@ -39,14 +53,14 @@ class ClaimedGpus:
 
 
 def claim_gpus(
-    stack: ExitStack, gpus: str, powercap: str, *, option: str, factory: str
+    stack: ExitStack, gpus: str, settings: Settings, *, option: str, factory: str
 ) -> ClaimedGpus:
-    """Claim GPUs of one model, all under the same power limit, until the stack is closed.
+    """Claim GPUs of one model, all with the same settings, until the stack is closed.
 
     Args:
         stack: closed by the caller.
         gpus: a list of what ``--gpu-device`` takes.
-        powercap: one power limit.
+        settings: of all of them.
         option: that gave the list.
         factory: of the object in each process, see `Worker`; it is called with what `open_device`
             takes.
@@ -62,7 +76,7 @@ def claim_gpus(
     names = gpu_names(gpus, option)
     devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
     _check_alike(f"{option} {gpus}", devices)
-    stations = tuple(claim(stack, device, powercap) for device in devices)
+    stations = tuple(claim(stack, device, settings) for device in devices)
     _check_limits(f"{option} {gpus}", devices)
     places = [
         (gpu, index) if device.emulated else (device.uuid, 0)
@@ -93,19 +107,22 @@ def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
     return found
 
 
-def claim(stack: ExitStack, device: Device, powercap: str) -> Station:
-    """Claim an opened GPU and hold it under a power limit until the stack is closed.
+def claim(stack: ExitStack, device: Device, settings: Settings) -> Station:
+    """Claim an opened GPU and hold it at a setpoint until the stack is closed.
 
     Raises:
-        InputError: there is not one limit.
-        DeviceError: it cannot be claimed, or the limit not be set.
+        InputError: the settings name several setpoints.
+        DeviceError: it cannot be claimed, or not be set.
     """
     from pytest_gpuenergy.engine.station import Station
 
-    station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
+    station = stack.enter_context(
+        Station(device, lock_wait_s=_LOCK_WAIT_S, allow_clocks=settings.allow_clocks)
+    )
     for sentence in station.restored:
         tell(sentence)
-    stack.enter_context(station.under(_one_setpoint(device, powercap)))
+    setpoint = one_setpoint(device, settings.powercap, settings.smclock)
+    stack.enter_context(station.under(setpoint))
     return station
 
 
@@ -141,14 +158,3 @@ def _check_limits(named: str, devices: Sequence[Device]) -> None:
 
 def _called(device: Device) -> str:
     return f"the emulated {device.name}" if device.emulated else device.name
-
-
-def _one_setpoint(device: Device, text: str) -> Setpoint:
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-
-    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
-    if len(found) != 1:
-        raise InputError(
-            f"--powercap {text}: a search runs under a single power limit; give one, or current."
-        )
-    return found[0]

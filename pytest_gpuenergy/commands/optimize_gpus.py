@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import gpus as several
-from pytest_gpuenergy.commands.gpus import claim, gpu_names
+from pytest_gpuenergy.commands.gpus import Settings, claim, gpu_names
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
@@ -19,19 +19,19 @@ _OPTION = "--gpus"
 _FACTORY = "pytest_gpuenergy.search.gpu_process:GpuProcess"
 
 
-def claim_gpus(stack: ExitStack, gpus: str, powercap: str) -> ClaimedGpus:
+def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:
     """See `commands.gpus.claim_gpus`."""
-    return several.claim_gpus(stack, gpus, powercap, option=_OPTION, factory=_FACTORY)
+    return several.claim_gpus(stack, gpus, settings, option=_OPTION, factory=_FACTORY)
 
 
-def claim_one(stack: ExitStack, gpus: str, place: int, powercap: str) -> Device:
+def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """As `claim_gpus`, but only the GPU at a place of the list."""
     from pytest_gpuenergy.devices.select import open_device
 
     names = gpu_names(gpus, _OPTION)
     gpu, index = names[min(place, len(names) - 1)]
     device = stack.enter_context(open_device(gpu, index=index))
-    claim(stack, device, powercap)
+    claim(stack, device, settings)
     return device
 
 

@@ -271,22 +271,25 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
     from pytest_gpuenergy.report.best_lines import best_lines
     from pytest_gpuenergy.report.board_lines import board_lines, calibration_lines
     from pytest_gpuenergy.report.boards import calibrated_report
+    from pytest_gpuenergy.report.models import by_model
     from pytest_gpuenergy.report.tables import summary
 
     report = calibrated_report(report) if calibrated else report
-    rows, run, emulated = report.measurements, report.run, report.run.emulated
+    emulated = report.run.emulated
     width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
-    print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
-    tables = summary(
-        rows,
-        emulated=emulated,
-        width=width,
-        sort=sort,
-        gpu_name=run.gpu_name,
-        calibrated=calibrated,
-    )
-    print_lines(tables)
-    print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
+    for part in by_model(report):
+        rows, run = part.measurements, part.run
+        print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
+        tables = summary(
+            rows,
+            emulated=emulated,
+            width=width,
+            sort=sort,
+            gpu_name=run.gpu_name,
+            calibrated=calibrated,
+        )
+        print_lines(tables)
+        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
     for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
         print_lines(wrapped(line, width, whole_words=True))
 

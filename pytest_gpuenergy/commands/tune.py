@@ -59,7 +59,7 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.commands.gpus import claim_gpus
+    from pytest_gpuenergy.commands.gpus import Settings, claim_gpus
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
@@ -74,8 +74,9 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         spaces = stack.enter_context(Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
+        settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
         gpus = claim_gpus(
-            stack, arguments.gpu_device, arguments.powercap, option="--gpu-device", factory=_FACTORY
+            stack, arguments.gpu_device, settings, option="--gpu-device", factory=_FACTORY
         )
         device = gpus.devices[0]
         for group in groups:

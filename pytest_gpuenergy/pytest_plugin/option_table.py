@@ -88,8 +88,15 @@ OPTIONS = (
         metavar="LIST",
     ),
     Option(
+        "--smclock",
+        "Clocks to lock the SMs to, each with each power cap, comma-separated: megahertz such as "
+        "1500MHz, all (five even steps of what the card supports), or current (leave them as they "
+        "are; the default)",
+        metavar="LIST",
+    ),
+    Option(
         "--strict-powercap",
-        "Fail items whose power cap cannot be set, instead of skipping them",
+        "Fail items whose power cap or clock cannot be set, instead of skipping them",
         flag=True,
     ),
     Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH"),
@@ -209,7 +216,8 @@ OPTIONS = (
     Option(
         "--gpuenergy-allow",
         "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
-        "board, driver",
+        "board, driver; and clocks, to lock those of a card that somebody else seems to have "
+        "locked, which are unlocked afterwards",
         metavar="LIST",
     ),
 )

@@ -17,6 +17,7 @@ from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.board_lines import board_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
 from pytest_gpuenergy.report.tables import idle_caps, summary
 from pytest_gpuenergy.report.views import (
@@ -104,12 +105,14 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
     emulated = report.run.emulated
     if emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield from wrapped(emulated_line(report.run.gpu_name), width)
-    if verbosity >= 0:
-        sort, name = session.options.sort, report.run.gpu_name
-        yield from summary(
-            report.measurements, emulated=emulated, width=width, sort=sort, gpu_name=name
-        )
-    yield from best_lines(report.measurements, emulated=emulated, width=width)
+    sort, parts = session.options.sort, by_model(report)
+    for part in parts:
+        rows, name = part.measurements, part.run.gpu_name
+        if len(parts) > 1:
+            yield from wrapped(f"on {name}", width)
+        if verbosity >= 0:
+            yield from summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=name)
+        yield from best_lines(rows, emulated=emulated, width=width)
     if session.options.durations:
         for line in duration_lines(report.measurements):
             yield from wrapped(line, width, whole_words=True)

@@ -7,9 +7,10 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.control.lease_record import run_uuids
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
+from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
@@ -24,13 +25,26 @@ from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.pytest_plugin.link import (
+    ASK_CAP,
+    ASK_ITEM,
+    ASK_RUN,
+    ENDED,
+    RESTORED,
+    RUN,
+    SET,
+    Link,
+)
 from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.travel import SentFolder
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.support.json_input import decode
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -46,11 +60,13 @@ class Session:
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
         items: the number of items that this process may measure.
+        link: to the controller, of a pytest-xdist worker.
         announce_preheat: is told for how many seconds the card may still be heated up.
     """
 
-    def __init__(self, options: Options, run_id: str) -> None:
+    def __init__(self, options: Options, run_id: str, link: Link | None = None) -> None:
         self.options = options
+        self.link = link
         self.run_id = run_id
         self.setpoints: list[Setpoint] = []
         self._named = NamedSetpoints({})
@@ -93,24 +109,29 @@ class Session:
         if not self.setpoints:
             every = self.device.emulated and not self.options.verify_only
             text = self.options.powercap or ("all" if every else "current")
-            self._named = self._with_caps_named(text)
+            self._named = self._with_ids(text)
             self.setpoints = self._named.setpoints
         return self.setpoints
 
-    def _with_caps_named(self, text: str) -> NamedSetpoints:
-        """The setpoints of ``text`` and, unless ``--powercap`` gives it, those in ids."""
-        named = NamedSetpoints.of(self.device, text, self.options.root)
-        for cap in () if self.options.powercap is not None else self.options.caps_named:
-            if cap not in [setpoint.label for setpoint in named.setpoints]:
-                with contextlib.suppress(InputError):  # pytest will say that there is no such item
-                    more = f"{text},{cap}"
-                    named = NamedSetpoints.of(self.device, more, self.options.root)
-                    text = more
-        return named
+    def _with_ids(self, text: str) -> NamedSetpoints:
+        """The setpoints of ``text`` and, unless the options give them, those in ids."""
+        options, device = self.options, self.device
+        named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+        return named.with_labels(
+            device,
+            options.setpoints_named,
+            options.root,
+            any_cap=options.powercap is None,
+            any_clock=options.smclock is None,
+        )
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
-        """The words of ``--powercap`` that name ``setpoint``."""
+        """The words of ``--powercap`` and ``--smclock`` that name ``setpoint``."""
         return self._named.words_for(setpoint)
+
+    def left_out(self, setpoint: Setpoint) -> bool:
+        """Whether ``setpoint`` is not expected to be set, see `NamedSetpoints.left_out`."""
+        return self._named.left_out(setpoint)
 
     def settings_writer(self) -> SettingsWriter:
         """The writer of the card's settings, chosen once.
@@ -139,9 +160,24 @@ class Session:
         options = self.options
         # Workers of one run that share a GPU take turns, however long that takes.
         self._station = station = Station(
-            device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
+            device,
+            lock_wait_s=options.lock_wait_s,
+            group=self.run_id,
+            writer=self._writer,
+            allow_clocks=options.allow_clocks,
         )
+        try:
+            self._begin_at(station)
+        except BaseException:
+            self._station = None
+            station.close()
+            raise
+
+    def _begin_at(self, station: Station) -> None:
+        device, options = self.device, self.options
         self.restored += station.restored
+        for sentence in station.restored:
+            self._tell(RESTORED, sentence)
         harness = station.harness(
             timeout_s=options.timeout_s,
             cache=options.cache,
@@ -160,6 +196,9 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(options.root, run)
+        if self.link is not None:
+            self._folder = SentFolder(self._folder.path, self._tell)
+            self._tell(RUN, encode(run))
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
@@ -187,7 +226,12 @@ class Session:
             self._station.check(setpoint)
         if not self._measures:
             return UNKNOWN
-        return self._station.apply(setpoint)
+        if setpoint != CURRENT:  # said before, because this process may die in between
+            self._tell(SET, setpoint.label)
+        enforced = self._station.apply(setpoint)
+        if setpoint == CURRENT:
+            self._tell(SET, "")
+        return enforced
 
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
@@ -204,6 +248,8 @@ class Session:
     def expect_termination(self) -> None:
         """Make SIGTERM and SIGHUP end the run as Ctrl-C does, until `close`."""
         self._exit.enter_context(termination_as_interrupt())
+        if self.link is not None:
+            self.link.listen()
 
     def judge_setpoint(self) -> tuple[str, ...]:
         """Validity flags for the settings under which an item was measured."""
@@ -246,8 +292,8 @@ class Session:
         self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload
     ) -> None:
         """Inform the anchor watch about an item measured before the run was resumed."""
-        assert self._earlier is not None
-        self.anchors.recall(subject, known, kernel, workload, self._earlier)
+        if self._earlier is not None:  # a worker on another host has no part in it
+            self.anchors.recall(subject, known, kernel, workload, self._earlier)
 
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored.
@@ -274,7 +320,7 @@ class Session:
 
         A run that only verifies takes a flagged one too, and one without figures.
         """
-        known = self._known.get(subject.node_id)
+        known = self._known_of(subject.node_id)
         if (
             known is None
             or known.kernel.digest != digest
@@ -289,7 +335,20 @@ class Session:
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
         """Whether the run being resumed has measured at ``setpoint``."""
+        if self.link is not None and self.options.resume:
+            return self.link.ask(ASK_CAP, setpoint.label) is not None
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
+
+    def _known_of(self, node_id: str) -> Measurement | None:
+        """What the run being resumed has measured of an item; a worker's controller knows it."""
+        if self.link is None or not self.options.resume:
+            return self._known.get(node_id)
+        found = self.link.ask(ASK_ITEM, node_id)
+        return None if found is None else decode(found, Measurement)
+
+    def _tell(self, kind: str, data: object) -> None:
+        if self.link is not None:
+            self.link.tell(kind, data)
 
     def report(self) -> Report | None:
         """The measurements of this run so far, from all processes; None before it starts."""
@@ -317,38 +376,55 @@ class Session:
         Raises:
             InputError, DeviceError: the GPUs cannot be opened.
         """
-        with open_gpu(self.options.device) as gpu:
-            self.restored += restore_leftovers(gpu)
+        if run_uuids():  # else this machine need not even have a GPU
+            with open_gpu(self.options.device) as gpu:
+                self.restored += restore_leftovers(gpu)
+
+    def release(self) -> None:
+        """Restore the power limit and release the GPU: nothing more is measured here."""
+        station, self._station = self._station, None
+        if station is not None:
+            station.close()
+            self._tell(SET, "")
 
     def close(self) -> None:
-        """Restore the power limit, release the GPU and end the device's processes. Idempotent."""
-        station, self._station = self._station, None
+        """As `release`, and end the device's processes. Idempotent."""
         try:
-            if station is not None:
-                station.close()
+            self.release()
         finally:
+            if self.link is not None:
+                self.link.armed = False
+                self.link.tell(ENDED)
             self._exit.close()
 
     def _take_up(self, run: RunInfo) -> RunInfo:
         """Load the run being resumed and return its identity; ``run`` when there is none."""
         last = self.report()
-        if last is None:
+        before = self._run_before() if last is None else last.run
+        if before is None:
             return run
-        # Each worker of a run may have a GPU of its own, of the same model.
-        names = ("gpu_name", "emulated") if self.options.worker else ("gpu_uuid", "emulated")
-        if any(getattr(last.run, name) != getattr(run, name) for name in names):
+        # Workers may be on other GPUs than before: each measurement names its own.
+        known = {before.gpu_uuid, *(one.gpu_uuid for one in (last.stations if last else ()))}
+        elsewhere = not self.options.worker and run.gpu_uuid not in known
+        if elsewhere or before.emulated != run.emulated:
             raise InputError(
-                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), but this one "
+                f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
                 f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
-        cache = last.run.options.get("gpuenergy-cache", "hot")
+        cache = before.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(
                 f"The last run was made with a {cache} cache, but this one uses a "
                 f"{self.options.cache} cache: run without --gpuenergy-resume."
             )
-        self._earlier = last
-        self._known = {item.node_id: item for item in last.measurements}
-        self.identities = Identities(last.measurements)
-        table_w = run.cap_table_w or last.run.cap_table_w
-        return replace(run, started=last.run.started, cap_table_w=table_w)
+        if last is not None:
+            self._earlier = last
+            self._known = {item.node_id: item for item in last.measurements}
+            self.identities = Identities(last.measurements)
+        table_w = run.cap_table_w or before.cap_table_w
+        return replace(run, started=before.started, cap_table_w=table_w)
+
+    def _run_before(self) -> RunInfo | None:
+        """The identity of the run being resumed, of which this host has nothing."""
+        found = None if self.link is None else self.link.ask(ASK_RUN)
+        return None if found is None else decode(found, RunInfo)

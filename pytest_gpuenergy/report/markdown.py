@@ -10,6 +10,7 @@ from pytest_gpuenergy.record.setpoints import UNLOCKED, clocks
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.best_lines import CLOCK_OVER_CAP, saving_words
 from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
 from pytest_gpuenergy.report.text import markdown_text, spread
@@ -26,8 +27,16 @@ def markdown(report: Report, *, calibrated: bool = False) -> str:
         report: the report.
         calibrated: whether its figures are (`calibrated_report`), which the head then says.
     """
-    tables = [*_best(report.measurements), *_tables(report.measurements)]
-    return "\n".join([*_head(report, calibrated=calibrated), *tables, *board_table(report)])
+    tables = (
+        line
+        for part in by_model(report)
+        for line in (
+            *_head(part, calibrated=calibrated),
+            *_best(part.measurements),
+            *_tables(part.measurements),
+        )
+    )
+    return "\n".join([*tables, *board_table(report)])
 
 
 def _head(report: Report, *, calibrated: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.setpoints import setpoint_order
 from pytest_gpuenergy.report.boards import Boards, calibrated_items
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
 from pytest_gpuenergy.support.csv_output import csv_text
@@ -33,7 +34,7 @@ Table = list[Sequence[str | int | float | None]]
 
 def json_document(report: Report) -> str:
     """The report as JSON, ``schema_version`` 1, with the best of each workload."""
-    best = standings(report.measurements)
+    best = tuple(one for part in by_model(report) for one in standings(part.measurements))
     boards = Boards(report)
     return dump(
         ReportDocument(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NAMES = (
     "--gpu-device",
     "--powercap",
+    "--smclock",
     "--strict-powercap",
     "--gpuenergy-json",
     "--gpuenergy-csv",

@@ -10,6 +10,10 @@ from pytest_gpuenergy.record.peaks import PEAKS
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.hosts import emulated_host
 
+CLOCK_STEP_MHZ = 15
+"""NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
+
+_VOLTA = 70
 _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
 
 
@@ -68,6 +72,13 @@ class GpuProfile:
     sensor: Sensor
     has_mig: bool
     cooling: Cooling = _USUAL_COOLING
+
+    @property
+    def sm_clocks_mhz(self) -> range:
+        """The SM clocks that it can be locked to, from the highest; none before Volta."""
+        top = self.max_clock_mhz
+        lockable = int(self.architecture.removeprefix("sm_")) >= _VOLTA
+        return range(top, self.min_clock_mhz - 1 if lockable else top, -CLOCK_STEP_MHZ)
 
     @property
     def bandwidth_gb_s(self) -> float:

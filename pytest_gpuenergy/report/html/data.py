@@ -20,6 +20,7 @@ from pytest_gpuenergy.report.html.axes import axes
 from pytest_gpuenergy.report.html.best import best_values
 from pytest_gpuenergy.report.html.boards import calibrated_figures, calibrated_values, gain_values
 from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
+from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.roofline import arithmetic
 from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
@@ -45,6 +46,9 @@ FLAGS = {
     "power_limit_changed": "the requested or the enforced power limit changed",
     "enforced_limit_lower": "the card enforced less than the cap",
     "power_limit_unknown": "the card no longer reported its power limit",
+    "clock_below_lock": "the SMs ran below the clock they were locked to, for no known reason",
+    "clock_above_lock": "the SMs ran above the clock they were locked to",
+    "lock_lost": "the SMs ran above the clock they were locked to from some moment on",
     "drift": "an anchor kernel, measured before and after, had changed by more than 3 %",
     "foreign_process": "another process had a CUDA context on the GPU",
     "legacy": "read from an older tool's output: how it was measured is unknown",
@@ -58,11 +62,11 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     run, measurements = report.run, report.measurements
-    best = best_of_each(measurements)
+    best = [one for part in by_model(report) for one in best_of_each(part.measurements)]
     standing = Standing.of(best)
-    boards = Boards(report)
+    boards, models = Boards(report), Models(report)
     rows = [
-        {**row_values(m, run.gpu_name, standing), **calibrated_values(m, boards)}
+        {**row_values(m, models.of(m), standing), **calibrated_values(m, boards)}
         for m in measurements
     ]
     return {
