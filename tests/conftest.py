@@ -138,6 +138,14 @@ def machine_apart(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for Ray, whose sockets need a short path."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as own:
+        monkeypatch.setenv("RAY_TMPDIR", own)
+        yield
+
+
 @pytest.fixture(scope="session")
 def database() -> Database:
     return load_database(RAW)

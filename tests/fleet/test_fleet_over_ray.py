@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Hosts
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
 PATIENCE_S = 300.0
 ITEMS = """
 import os

@@ -64,7 +64,7 @@ def ray_head() -> Iterator[None]:
     subprocess.run([*ray, "stop"], check=True, timeout=LIMIT_S)
 
 
-@pytest.mark.usefixtures("ray_head")
+@pytest.mark.usefixtures("ray_folder", "ray_head")
 def test_each_of_two_gpus_measures(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
