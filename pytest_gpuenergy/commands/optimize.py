@@ -26,7 +26,7 @@ from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.optimize_gpus import ClaimedGpus
+    from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.search.llm.endpoint import Endpoint
     from pytest_gpuenergy.search.search_state import Gain, SearchState
@@ -139,7 +139,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.commands.optimize_gpus import Settings, claim_gpus
+    from pytest_gpuenergy.commands.gpus import Settings
+    from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
     from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
 
@@ -193,6 +194,7 @@ def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[K
 def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
+    from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.folder import KernelFolder
@@ -205,7 +207,7 @@ def _search_one(
     words = {name: str(value) for name, value in vars(options).items()}
     device = gpus.devices[0]
     info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
-    evaluator = gpus.evaluator(spec, Metric(arguments.objective), arguments.seed)
+    evaluator = evaluator_of(gpus, spec, Metric(arguments.objective), arguments.seed)
     identity = identity_of(evaluator.bench, asdict(parameters_of(arguments)))
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
@@ -217,7 +219,8 @@ def _search_one(
 
 
 def _run_worker(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.optimize_gpus import Settings, claim_one
+    from pytest_gpuenergy.commands.gpus import Settings
+    from pytest_gpuenergy.commands.optimize_gpus import claim_one
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.evaluation import Bench
     from pytest_gpuenergy.search.spec_file import read_spec

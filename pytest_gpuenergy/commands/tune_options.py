@@ -134,7 +134,8 @@ def add_device_options(parser: ArgumentParser) -> None:
         "--gpu-device",
         metavar="DEVICE",
         default="auto",
-        help="auto, an index, a UUID, or emulated[:PROFILE][xN] (default: auto)",
+        help="auto, an index, a UUID, emulated[:PROFILE][xN], or several of these, separated by "
+        "commas: candidates are then timed on all of them (default: auto)",
     )
     group.add_argument(
         "--powercap",

@@ -112,7 +112,7 @@ class Harness:
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+            subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         draft = self._measured_kernel(draft, kernel, workload, phases)
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
@@ -151,7 +151,7 @@ class Harness:
         self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
     ) -> tuple[Measurement, KernelFault | None]:
         draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+            subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         try:
             with phases.timed("compile"):
@@ -265,7 +265,8 @@ def describe_workload(workload: Workload) -> WorkloadInfo:
     )
 
 
-def _describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
+def describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
+    """What a report says about a kernel."""
     origin = kernel.origin
     return KernelInfo(
         label,

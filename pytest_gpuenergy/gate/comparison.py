@@ -13,6 +13,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.shift import Pair, Shifts, common_shifts, pair
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
@@ -96,6 +97,7 @@ class Baseline:
         self.run = report.run
         self.settings = settings
         self._counterparts = Counterparts(report.measurements)
+        self._models = Models(report)
 
     def check(self, run: RunInfo) -> None:
         """Check that ``run`` can be compared with this baseline.
@@ -105,6 +107,8 @@ class Baseline:
                 marked legacy.
         """
         _refuse_legacy(run)
+        if run.emulated == self.run.emulated and run.gpu_name in self._models.names:
+            return
         ours, theirs = _title(run), _title(self.run)
         if ours != theirs:
             differs = "gpu_name" if run.gpu_name != self.run.gpu_name else "emulated"
@@ -117,17 +121,21 @@ class Baseline:
         """The baseline's measurement that matches ``measurement``; see `Counterparts.of`."""
         return self._counterparts.of(measurement)
 
-    def pair(self, measurement: Measurement, run: RunInfo) -> Pair | Unmatched:
+    def pair(
+        self, measurement: Measurement, run: RunInfo, model: str | None = None
+    ) -> Pair | Unmatched:
         """A measurement with its counterpart, or the reason why it cannot be compared.
 
         Args:
             measurement: a measurement with figures.
             run: the run it belongs to.
+            model: the GPU model it was made on, if that is not the run's.
 
         Raises:
             InputError: the runs cannot be compared; see `check`.
         """
         self.check(run)
+        model = model or run.gpu_name
         base = self.counterpart(measurement)
         if base is None:
             several = self._counterparts.several(measurement)
@@ -137,6 +145,8 @@ class Baseline:
             )
         if not base.measured:
             return Unmatched(measurement, "without figures in the baseline")
+        if (theirs := self._models.of(base)) != model:
+            return Unmatched(measurement, f"measured on {theirs} in the baseline, not on {model}")
         return pair(base, measurement, (self.run.gpu_uuid, run.gpu_uuid))
 
     def judge(
@@ -198,8 +208,9 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
     Raises:
         InputError: the runs cannot be compared; see `Baseline.check`.
     """
-    baseline = Baseline(base, settings)
-    baseline.check(new.run)
+    baseline, models = Baseline(base, settings), Models(new)
+    run = _run_alike(new, base)
+    baseline.check(run)
     if new.measurements and all(m.verified_only for m in new.measurements):
         raise InputError(
             f"Run {new.run.run_id} has verified its kernels and measured none: run it without "
@@ -216,7 +227,7 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
                     Unmatched(measurement, measurement.error or measurement.why_no_figures)
                 )
             continue
-        result = baseline.pair(measurement, new.run)
+        result = baseline.pair(measurement, run, models.of(measurement))
         if isinstance(result, Unmatched):
             unknown.append(result)
         else:
@@ -239,6 +250,13 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
             for metric, limit in settings.limits.items()
         ),
     )
+
+
+def _run_alike(new: Report, base: Report) -> RunInfo:
+    """The identity of ``new``, on a model that is in ``base`` too if there is one."""
+    alike = Models(base).names
+    parts = [part.run for part in by_model(new) if part.run.gpu_name in alike]
+    return new.run if new.run.gpu_name in alike or not parts else parts[0]
 
 
 def _title(run: RunInfo) -> str:

@@ -16,6 +16,10 @@ LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 AUTO = "auto"
 LARGEST_SEED = (1 << 32) - 1
+_ONLY_SHOW = (
+    *("collectonly", "help", "version", "markers"),
+    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ OPTIONS = (
         "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
         "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
         metavar="DEVICE",
+    ),
+    Option(
+        "--gpuenergy-fleet",
+        "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
+        'slurm:"OPTIONS OF SRUN" xN',
+        metavar="FLEET",
     ),
     Option(
         "--powercap",
@@ -156,6 +166,13 @@ OPTIONS = (
         default=f"{ANCHOR_S:g}",
     ),
     Option(
+        "--gpuenergy-boards",
+        "Whether each GPU first measures two kernels of ours under each power cap, by which "
+        "boards are compared: auto (in runs on several GPUs; the default), always or never",
+        metavar="WHEN",
+        default=AUTO,
+    ),
+    Option(
         "--gpuenergy-seed",
         "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
         "message names (default: one that is drawn on this machine)",
@@ -222,3 +239,14 @@ def named_device(config: pytest.Config) -> str | None:
     """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
     given = config.getoption("gpu_device")
     return (config.getini("gpu_device") or None) if given is None else str(given)
+
+
+def named_fleet(config: pytest.Config) -> str:
+    """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
+    given = config.getoption("gpuenergy_fleet")
+    return str(config.getini("gpuenergy_fleet") if given is None else given).strip()
+
+
+def runs_items(config: pytest.Config) -> bool:
+    """Whether items will be run, rather than something only be shown."""
+    return not any(getattr(config.option, name, None) for name in _ONLY_SHOW)

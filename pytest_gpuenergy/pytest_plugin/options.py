@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,17 +13,19 @@ import pytest
 
 from pytest_gpuenergy.control.clocks import clock_words
 from pytest_gpuenergy.control.tables import cap_words
-from pytest_gpuenergy.devices.select import check_spec
+from pytest_gpuenergy.devices.select import check_spec, count_gpus
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import GPU
+from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import gpu_number
 
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
+WHEN = (AUTO, "always", "never")
 CLOCKS = "clocks"
 """What ``--gpuenergy-allow`` takes besides differences from the baseline."""
 
@@ -34,7 +38,7 @@ class Options:
 
     ``setpoints_named`` are those in ids on the command line. Without measurements there is no
     ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
-    strict gate.
+    strict gate. ``remote`` reports whether this process is a worker that may be on another host.
     """
 
     device: str
@@ -54,6 +58,7 @@ class Options:
     order: str
     preheat_s: float | None
     anchor_s: float
+    boards: str
     seed: int | None
     export_folder: Path | None
     verify_only: bool
@@ -64,6 +69,8 @@ class Options:
     root: Path
     worker: str | None
     worker_index: int
+    worker_boards: int | None
+    remote: bool
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
@@ -96,6 +103,7 @@ class Options:
             order=_choice(config, "gpuenergy_order", ORDERS),
             preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
+            boards=_choice(config, "gpuenergy_boards", WHEN),
             seed=_seed(config),
             export_folder=export_folder,
             verify_only=verify_only,
@@ -105,8 +113,24 @@ class Options:
             allow_clocks=CLOCKS in _allowed(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=worker_input.get(GPU, 0),
+            worker_index=gpu_number(worker_input.get(GPU)),
+            worker_boards=worker_input.get(BOARDS),
+            remote=bool(worker_input.get(REMOTE)),
         )
+
+    @cached_property
+    def compares_boards(self) -> bool:
+        """Whether each GPU measures the kernels by which boards are compared."""
+        if self.export_folder is not None or self.verify_only or self.boards == "never":
+            return False
+        if self.boards == "always":
+            return True
+        if self.worker is None:
+            return False
+        if self.worker_boards is not None:
+            return self.worker_boards > 1
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        return min(workers, count_gpus(self.device)) > 1
 
     def described(self) -> dict[str, str]:
         """The options that the report records."""
@@ -119,6 +143,7 @@ class Options:
             "gpuenergy-order": self.order,
             "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
+            **({} if self.boards == AUTO else {"gpuenergy-boards": self.boards}),
             **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
             **({"gpuenergy-verify-only": "true"} if self.verify_only else {}),
         }

@@ -13,10 +13,13 @@ from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.measurement import VERIFIED
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.best_lines import best_lines
+from pytest_gpuenergy.report.board_lines import board_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
-from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
+from pytest_gpuenergy.report.tables import idle_caps, summary
 from pytest_gpuenergy.report.views import (
     Target,
     check_targets,
@@ -102,12 +105,14 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
     emulated = report.run.emulated
     if emulated and not session.opened:  # pytest-xdist hides its workers' headers
         yield from wrapped(emulated_line(report.run.gpu_name), width)
-    if verbosity >= 0:
-        sort, name = session.options.sort, report.run.gpu_name
-        yield from summary(
-            report.measurements, emulated=emulated, width=width, sort=sort, gpu_name=name
-        )
-    yield from best_lines(report.measurements, emulated=emulated, width=width)
+    sort, parts = session.options.sort, by_model(report)
+    for part in parts:
+        rows, name = part.measurements, part.run.gpu_name
+        if len(parts) > 1:
+            yield from wrapped(f"on {name}", width)
+        if verbosity >= 0:
+            yield from summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=name)
+        yield from best_lines(rows, emulated=emulated, width=width)
     if session.options.durations:
         for line in duration_lines(report.measurements):
             yield from wrapped(line, width, whole_words=True)
@@ -123,6 +128,7 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
     if flagged := sum(bool(m.validity) for m in measurements):
         yield f"{flagged} of {len(measurements)} measurements are flagged (see validity)"
     yield from anchor_lines(measurements, report.anchors, emulated=report.run.emulated)
+    yield from board_lines(report)
     for sentence in session.restored:
         yield f"restored after a killed run: {sentence}"
     if idle := idle_caps(measurements):

@@ -11,9 +11,11 @@ import pytest
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
+from pytest_gpuenergy.pytest_plugin.link import LINE, Link
 from pytest_gpuenergy.pytest_plugin.named_ids import name_items
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
@@ -23,7 +25,8 @@ from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
-from pytest_gpuenergy.pytest_plugin.xdist import PROBLEMS, RUN_ID, WorkerPlugin
+from pytest_gpuenergy.pytest_plugin.workers import Workers
+from pytest_gpuenergy.pytest_plugin.xdist import DEFERS, PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
 from pytest_gpuenergy.support.paths import settle_places
@@ -37,6 +40,9 @@ _OVER = (
     pytest.ExitCode.NO_TESTS_COLLECTED,
 )
 BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
+DEFERRING = "gpuenergy-deferring"
+_INTERRUPTED_S = 10.0
+"""How long interrupted workers have to restore their GPUs; pytest-xdist waits so long again."""
 
 
 class RunPlugin:
@@ -55,6 +61,7 @@ class RunPlugin:
         self._setpoints = setpoints
         self._config = config
         self._problem = ""
+        self._interrupted = False
         session.announce_preheat = partial(show_preheat, config)
         self._end = contextlib.ExitStack()
 
@@ -66,13 +73,15 @@ class RunPlugin:
             pytest.UsageError: an option is invalid.
         """
         is_worker = hasattr(config, "workerinput")
+        given = getattr(config, "workerinput", {})
+        link = Link(given[LINE]) if LINE in given else None
         settle_places()
         try:
             options = Options.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
                 check_outputs(options)
             gate = GatePlugin(options)
-            session = Session(options, _run_id(config, options))
+            session = Session(options, _run_id(config, options), link)
         except (GpuEnergyError, OSError) as error:
             raise pytest.UsageError(told(error)) from None
         setpoints = SetpointPlugin()
@@ -84,8 +93,15 @@ class RunPlugin:
             config.pluginmanager.register(ExportPlugin(options.export_folder), EXPORT)
         if is_worker:
             session.expect_termination()
+            if given.get(DEFERS) and link is not None:
+                # Groups are the controller's, and pytest-xdist would write them into the ids.
+                config.option.loadgroup = False
+                deferring = DeferringPlugin(session, gate, link)
+                config.pluginmanager.register(deferring, DEFERRING)
         else:
             _workers(config).before_start = session.expect_termination
+            workers = Workers(config, _workers(config), options, session.run_id)
+            config.pluginmanager.register(workers, Workers.NAME)
             _register_listeners(config)
         return cls(config, session, gate, setpoints)
 
@@ -98,7 +114,11 @@ class RunPlugin:
         try:
             setpoints = self.session.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            raise pytest.Collector.CollectError(told(error)) from None
+            deferring = self._config.pluginmanager.get_plugin(DEFERRING)
+            if deferring is None:
+                raise pytest.Collector.CollectError(told(error)) from None
+            deferring.give_up(told(error))
+            setpoints = [CURRENT]  # others collect what they run
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
@@ -178,6 +198,7 @@ class RunPlugin:
         """Pass an interrupt on to the workers, which a signal to this process alone spares."""
         if not hasattr(self._config, "workerinput"):
             _workers(self._config).interrupt()
+            self._interrupted = True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-benchmark writes
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -189,8 +210,11 @@ class RunPlugin:
             [ours.close] if session.exitstatus in ended_early else [ours.finish, ours.close]
         )
         workers = None if hasattr(config, "workerinput") else _workers(config)
+        crew: Any = config.pluginmanager.get_plugin(Workers.NAME)
+        if workers is not None and self._interrupted:
+            steps.append(partial(workers.await_silence, _INTERRUPTED_S))
         if workers is not None and workers.lost:
-            steps.append(ours.restore_leftovers)
+            steps.append(partial(crew.restore_leftovers, ours))
         for step in steps:
             try:
                 step()
@@ -205,6 +229,9 @@ class RunPlugin:
             config.workeroutput[PROBLEMS] = problems  # type: ignore[attr-defined]
         else:
             problems += workers.problems
+            ours.restored += crew.close()
+            if session.exitstatus in _OVER and not config.getoption("collectonly"):
+                problems += crew.problems()
             problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate.baseline_for)
             over = session.exitstatus in _OVER and not config.getoption("collectonly")
@@ -219,13 +246,11 @@ class RunPlugin:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the summary, the caps that could not be set, and errors."""
         width = terminal_width(is_terminal=terminalreporter.isatty)
+        crew: Any = self._config.pluginmanager.get_plugin(Workers.NAME)
+        sentences = [*self._setpoints.summary_lines(), *(crew.summary_lines() if crew else ())]
         lines = [
             *summary_lines(self.session, self._config.get_verbosity(), width),
-            *(
-                one
-                for line in self._setpoints.summary_lines()
-                for one in wrapped(line, width, whole_words=True)
-            ),
+            *(one for line in sentences for one in wrapped(line, width, whole_words=True)),
         ]
         show_section(terminalreporter, "gpuenergy", lines)
         if self._problem:

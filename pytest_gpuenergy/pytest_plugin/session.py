@@ -7,9 +7,10 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.control.lease_record import run_uuids
 from pytest_gpuenergy.control.leftovers import restore_leftovers
 from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
+from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
 from pytest_gpuenergy.devices.device import Device
@@ -18,18 +19,32 @@ from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.energy.settings import PREHEAT_S
 from pytest_gpuenergy.engine.anchors import AnchorWatch
+from pytest_gpuenergy.engine.boards import BoardWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.identity import Identities
 from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.pytest_plugin.link import (
+    ASK_CAP,
+    ASK_ITEM,
+    ASK_RUN,
+    ENDED,
+    RESTORED,
+    RUN,
+    SET,
+    Link,
+)
 from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.travel import SentFolder
 from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.support.json_input import decode
+from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -45,11 +60,13 @@ class Session:
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
         items: the number of items that this process may measure.
+        link: to the controller, of a pytest-xdist worker.
         announce_preheat: is told for how many seconds the card may still be heated up.
     """
 
-    def __init__(self, options: Options, run_id: str) -> None:
+    def __init__(self, options: Options, run_id: str, link: Link | None = None) -> None:
         self.options = options
+        self.link = link
         self.run_id = run_id
         self.setpoints: list[Setpoint] = []
         self._named = NamedSetpoints({})
@@ -64,6 +81,7 @@ class Session:
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
+        self._boards: BoardWatch | None = None
         self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
@@ -148,7 +166,18 @@ class Session:
             writer=self._writer,
             allow_clocks=options.allow_clocks,
         )
+        try:
+            self._begin_at(station)
+        except BaseException:
+            self._station = None
+            station.close()
+            raise
+
+    def _begin_at(self, station: Station) -> None:
+        device, options = self.device, self.options
         self.restored += station.restored
+        for sentence in station.restored:
+            self._tell(RESTORED, sentence)
         harness = station.harness(
             timeout_s=options.timeout_s,
             cache=options.cache,
@@ -167,9 +196,14 @@ class Session:
         if self.options.resume:
             run = self._take_up(run)
         self._folder = RunFolder.create(options.root, run)
+        if self.link is not None:
+            self._folder = SentFolder(self._folder.path, self._tell)
+            self._tell(RUN, encode(run))
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+        if options.compares_boards:
+            self._boards = BoardWatch(device, self._harness, self._folder)
 
     @property
     def _preheat_s(self) -> float:
@@ -192,7 +226,12 @@ class Session:
             self._station.check(setpoint)
         if not self._measures:
             return UNKNOWN
-        return self._station.apply(setpoint)
+        if setpoint != CURRENT:  # said before, because this process may die in between
+            self._tell(SET, setpoint.label)
+        enforced = self._station.apply(setpoint)
+        if setpoint == CURRENT:
+            self._tell(SET, "")
+        return enforced
 
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
@@ -209,6 +248,8 @@ class Session:
     def expect_termination(self) -> None:
         """Make SIGTERM and SIGHUP end the run as Ctrl-C does, until `close`."""
         self._exit.enter_context(termination_as_interrupt())
+        if self.link is not None:
+            self.link.listen()
 
     def judge_setpoint(self) -> tuple[str, ...]:
         """Validity flags for the settings under which an item was measured."""
@@ -236,12 +277,23 @@ class Session:
         assert self._anchors is not None
         return self._anchors
 
+    def check_card(self, subject: Subject) -> None:
+        """Measure what tells boards and sessions apart, if it is due, before an item.
+
+        Raises:
+            DeviceError, ReportError: as `begin`, or a measurement cannot be written.
+        """
+        anchors = self.anchors
+        if self._boards is not None:
+            self._boards.ensure(subject)
+        anchors.check(subject)
+
     def recall_anchor(
         self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload
     ) -> None:
         """Inform the anchor watch about an item measured before the run was resumed."""
-        assert self._earlier is not None
-        self.anchors.recall(subject, known, kernel, workload, self._earlier)
+        if self._earlier is not None:  # a worker on another host has no part in it
+            self.anchors.recall(subject, known, kernel, workload, self._earlier)
 
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored.
@@ -268,7 +320,7 @@ class Session:
 
         A run that only verifies takes a flagged one too, and one without figures.
         """
-        known = self._known.get(subject.node_id)
+        known = self._known_of(subject.node_id)
         if (
             known is None
             or known.kernel.digest != digest
@@ -283,7 +335,20 @@ class Session:
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
         """Whether the run being resumed has measured at ``setpoint``."""
+        if self.link is not None and self.options.resume:
+            return self.link.ask(ASK_CAP, setpoint.label) is not None
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
+
+    def _known_of(self, node_id: str) -> Measurement | None:
+        """What the run being resumed has measured of an item; a worker's controller knows it."""
+        if self.link is None or not self.options.resume:
+            return self._known.get(node_id)
+        found = self.link.ask(ASK_ITEM, node_id)
+        return None if found is None else decode(found, Measurement)
+
+    def _tell(self, kind: str, data: object) -> None:
+        if self.link is not None:
+            self.link.tell(kind, data)
 
     def report(self) -> Report | None:
         """The measurements of this run so far, from all processes; None before it starts."""
@@ -311,38 +376,55 @@ class Session:
         Raises:
             InputError, DeviceError: the GPUs cannot be opened.
         """
-        with open_gpu(self.options.device) as gpu:
-            self.restored += restore_leftovers(gpu)
+        if run_uuids():  # else this machine need not even have a GPU
+            with open_gpu(self.options.device) as gpu:
+                self.restored += restore_leftovers(gpu)
+
+    def release(self) -> None:
+        """Restore the power limit and release the GPU: nothing more is measured here."""
+        station, self._station = self._station, None
+        if station is not None:
+            station.close()
+            self._tell(SET, "")
 
     def close(self) -> None:
-        """Restore the power limit, release the GPU and end the device's processes. Idempotent."""
-        station, self._station = self._station, None
+        """As `release`, and end the device's processes. Idempotent."""
         try:
-            if station is not None:
-                station.close()
+            self.release()
         finally:
+            if self.link is not None:
+                self.link.armed = False
+                self.link.tell(ENDED)
             self._exit.close()
 
     def _take_up(self, run: RunInfo) -> RunInfo:
         """Load the run being resumed and return its identity; ``run`` when there is none."""
         last = self.report()
-        if last is None:
+        before = self._run_before() if last is None else last.run
+        if before is None:
             return run
-        # Each worker of a run may have a GPU of its own, of the same model.
-        names = ("gpu_name", "emulated") if self.options.worker else ("gpu_uuid", "emulated")
-        if any(getattr(last.run, name) != getattr(run, name) for name in names):
+        # Workers may be on other GPUs than before: each measurement names its own.
+        known = {before.gpu_uuid, *(one.gpu_uuid for one in (last.stations if last else ()))}
+        elsewhere = not self.options.worker and run.gpu_uuid not in known
+        if elsewhere or before.emulated != run.emulated:
             raise InputError(
-                f"The last run was made on {last.run.gpu_name} ({last.run.gpu_uuid}), but this one "
+                f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
                 f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
-        cache = last.run.options.get("gpuenergy-cache", "hot")
+        cache = before.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(
                 f"The last run was made with a {cache} cache, but this one uses a "
                 f"{self.options.cache} cache: run without --gpuenergy-resume."
             )
-        self._earlier = last
-        self._known = {item.node_id: item for item in last.measurements}
-        self.identities = Identities(last.measurements)
-        table_w = run.cap_table_w or last.run.cap_table_w
-        return replace(run, started=last.run.started, cap_table_w=table_w)
+        if last is not None:
+            self._earlier = last
+            self._known = {item.node_id: item for item in last.measurements}
+            self.identities = Identities(last.measurements)
+        table_w = run.cap_table_w or before.cap_table_w
+        return replace(run, started=before.started, cap_table_w=table_w)
+
+    def _run_before(self) -> RunInfo | None:
+        """The identity of the run being resumed, of which this host has nothing."""
+        found = None if self.link is None else self.link.ask(ASK_RUN)
+        return None if found is None else decode(found, RunInfo)

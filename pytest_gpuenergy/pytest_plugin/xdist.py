@@ -1,18 +1,26 @@
-"""Assigns a GPU to each pytest-xdist worker, and notices workers that died."""
+"""Assigns a GPU to each pytest-xdist worker, and keeps a line to each of them."""
 
 from __future__ import annotations
 
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.names import FIGURES
+from pytest_gpuenergy.pytest_plugin.link import ANSWER, ENDED, INTERRUPT, LINE, QUESTIONS
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
+BOARDS = "gpuenergy_boards"
+"""Key of a worker's ``workerinput``: the number of GPUs in the run, if its controller knows it."""
+DEFERS = "gpuenergy_defers"
+"""Key of a worker's ``workerinput``: whether others run the items that it cannot measure."""
+REMOTE = "gpuenergy_remote"
+"""Key of a worker's ``workerinput``: whether it may be on another host than the controller."""
 PROBLEMS = "gpuenergy_problems"
 """Key of a worker's ``workeroutput``: sentences about problems, from a worker that measured."""
 
@@ -21,25 +29,38 @@ class WorkerPlugin:
     """The controller's part: gives each worker a GPU, and a dead worker's GPU to its replacement.
 
     A controller collects nothing. Unless one of our options is set, it learns that there are items
-    of ours from the first report with figures or from a worker that ends.
+    of ours from the first message of a worker.
 
     Args:
-        load: loads the plugin that reports.
+        load: loads the plugin that reports, which sets ``on_message``.
 
     Attributes:
         before_start: called once, before the first worker starts.
+        on_message: is given a worker and what it said, in the main thread.
+        answer: answers a question of a worker, in the thread that receives it.
+        defers: whether items that a worker cannot measure go to others.
         lost: whether a worker died.
         problems: sentences from workers that ended.
+        numbers: the numbers of the workers' GPUs.
+        next_number: that of the next worker to start; None for the lowest that is free.
     """
 
     NAME = "gpuenergy-workers"
 
     def __init__(self, load: Callable[[], object]) -> None:
         self.before_start: Callable[[], None] | None = None
+        self.on_message: Callable[[Any, tuple[Any, ...]], None] = lambda _node, _message: None
+        self.answer: Callable[[str, str], bytes | None] = lambda _kind, _about: None
+        self.defers = False
         self.lost = False
         self.problems: list[str] = []
+        self.numbers: dict[Any, int] = {}
+        self.next_number: int | None = None
         self._load = load
-        self._taken: dict[Any, int] = {}
+        self._inbox: deque[tuple[Any, tuple[Any, ...]]] = deque()
+        self._lines: dict[Any, Any] = {}
+        self._talking: set[Any] = set()
+        self._silence = threading.Condition()
 
     @cached_property
     def run_id(self) -> str:
@@ -50,37 +71,94 @@ class WorkerPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Give a starting worker the run id and the lowest GPU number that is free."""
+        """Give a starting worker the run id, the lowest GPU number that is free, and a line."""
         if self.before_start is not None:
             self.before_start()
             self.before_start = None
-        free = set(range(len(self._taken) + 1)) - set(self._taken.values())
-        self._taken[node] = min(free)
-        node.workerinput |= {RUN_ID: self.run_id, GPU: self._taken[node]}
+        free = set(range(len(self.numbers) + 1)) - set(self.numbers.values())
+        self.numbers[node] = min(free) if self.next_number is None else self.next_number
+        self.next_number = None
+        line = self._lines[node] = node.gateway.newchannel()
+        line.setcallback(partial(self._received, node), endmarker=None)
+        node.workerinput |= {
+            RUN_ID: self.run_id,
+            GPU: self.numbers[node],
+            DEFERS: self.defers,
+            REMOTE: not is_plain(node.gateway.spec),
+            LINE: line,
+        }
 
     def interrupt(self) -> None:
-        """Interrupt the workers on this machine, which otherwise finish their items first.
+        """Interrupt the workers, which otherwise finish their items first.
 
         pytest-xdist waits 10 s for them and then kills them, before they have restored anything.
         """
-        for node in self._taken:
-            # execnet offers no other way to the process of a worker; others than its own have none.
+        for node in self.numbers:
+            if node in self._talking:
+                self._send(node, INTERRUPT)
+                continue
+            # execnet offers no other way to a worker without our plugin, and only to a local one.
             process = getattr(getattr(node.gateway, "_io", None), "popen", None)
             if isinstance(process, subprocess.Popen):
                 process.terminate()  # SIGINT is ignored in what a script starts with &
 
-    @pytest.hookimpl(tryfirst=True)  # before the terminal asks for an item's status
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Load the plugin that reports at the first item of ours."""
-        if any(name == FIGURES for name, _ in report.user_properties):
+    def await_silence(self, timeout_s: float) -> None:
+        """Wait until the workers that measured have released their GPUs."""
+        with self._silence:
+            self._silence.wait_for(lambda: not self._talking, timeout_s)
+
+    def read(self) -> None:
+        """Hand on what the workers have said."""
+        while self._inbox:
             self._load()
+            self.on_message(*self._inbox.popleft())
+
+    @pytest.hookimpl(tryfirst=True)  # before the terminal asks for an item's status
+    def pytest_runtest_logreport(self) -> None:
+        """Read what came before an item's report."""
+        self.read()
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_node_collection_finished(self) -> None:
+        """Read to which groups the collected items belong."""
+        self.read()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Free the worker's GPU; ``error`` is not None when the worker died."""
-        self._taken.pop(node, None)
+        self.read()
+        self.numbers.pop(node, None)
+        self._lines.pop(node, None)
         self.lost = self.lost or error is not None
         problems = getattr(node, "workeroutput", {}).get(PROBLEMS)
         self.problems += problems or ()
         if self.lost or problems is not None:  # a dead worker may have left a power limit behind
             self._load()
+
+    def _received(self, node: Any, message: tuple[Any, ...] | None) -> None:
+        """Called in execnet's receiving threads, one for each worker."""
+        if message is not None and message[0] in QUESTIONS:
+            self._send(node, ANSWER, *message, self.answer(*message))
+            return
+        with self._silence:
+            if message is None or message[0] == ENDED:
+                self._talking.discard(node)
+                self._silence.notify_all()
+            else:
+                self._talking.add(node)
+        if message is not None:
+            self._inbox.append((node, message))
+
+    def _send(self, node: Any, *message: object) -> None:
+        line = self._lines.get(node)
+        try:
+            if line is not None:
+                line.send(message)
+        except OSError:
+            return  # it is gone, which pytest-xdist will notice
+
+
+def is_plain(spec: Any) -> bool:
+    """Whether a worker is just another process of this machine."""
+    elsewhere = ("python", "via", "chdir", "gpuenergy_seat")
+    return bool(spec.popen) and not any(getattr(spec, name, None) for name in elsewhere)

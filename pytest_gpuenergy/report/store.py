@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,8 +36,8 @@ HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
-_STATIONS = "stations.jsonl"
-_RAW = (_RUN, _LINES, _CHECKS, _STATIONS)
+_STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
+_RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
 _Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
@@ -45,17 +47,24 @@ class Report(Struct, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
     ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
-    that took part, in the order in which they joined (none in older records).
+    that took part, in the order in which they joined (none in older records). ``board_checks`` are
+    measurements of the kernels that every one of several boards measures (see `boards`).
     """
 
     run: RunInfo
     measurements: tuple[Measurement, ...]
     anchors: tuple[AnchorCheck, ...] = ()
     stations: tuple[StationInfo, ...] = ()
+    board_checks: tuple[Measurement, ...] = ()
 
 
 class _RunFile(Struct, frozen=True):
     run: RunInfo
+
+
+class _Duration(Struct, frozen=True):
+    node_id: str
+    wall_s: float = 0.0
 
 
 class RunFolder:
@@ -91,7 +100,7 @@ class RunFolder:
         """
         with _explained(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
-            for name in (_LINES, _STATIONS):
+            for name in (_LINES, _STATIONS, _BOARDS):
                 (self.path / name).unlink(missing_ok=True)
             if lines := b"".join(encode(one) + b"\n" for one in kept):
                 write_atomically(self.path / _LINES, lines)
@@ -107,6 +116,21 @@ class RunFolder:
         except ReportInputError:
             return {}
 
+    @property
+    def measurements_path(self) -> Path:
+        """The file with one line per measurement, as it was made or flagged."""
+        return self.path / _LINES
+
+    @property
+    def checks_path(self) -> Path:
+        """The file with one line per check of an anchor kernel."""
+        return self.path / _CHECKS
+
+    @property
+    def board_checks_path(self) -> Path:
+        """The file with one line per measurement of a kernel that all boards measure."""
+        return self.path / _BOARDS
+
     def append(self, measurement: Measurement) -> None:
         """Append one measurement; it is on disk when this returns.
 
@@ -119,6 +143,22 @@ class RunFolder:
         """Append one check of an anchor kernel, like `append`."""
         _append(self.path / _CHECKS, check)
 
+    def append_board_check(self, check: Measurement) -> None:
+        """Append a measurement of a kernel that all boards measure, like `append`."""
+        _append(self.path / _BOARDS, check)
+
+    def board_checks(self) -> tuple[Measurement, ...]:
+        """What `append_board_check` has appended, from all processes.
+
+        Raises:
+            ReportInputError: a line is damaged.
+        """
+        return tuple(_lines(self.path / _BOARDS, Measurement))
+
+    def append_station(self, station: StationInfo) -> None:
+        """Append one GPU that takes part, like `append`."""
+        _append(self.path / _STATIONS, station)
+
     def load(self) -> Report:
         """Everything measured so far; a line truncated by a crash is skipped.
 
@@ -129,9 +169,23 @@ class RunFolder:
         run = _read(path, read_text(path), _RunFile).run
         measurements = latest_only(_lines(self.path / _LINES, Measurement))
         checks = tuple(_lines(self.path / _CHECKS, AnchorCheck))
-        return Report(
-            run, measurements, checks, _joined(_lines(self.path / _STATIONS, StationInfo))
-        )
+        stations = _joined(_lines(self.path / _STATIONS, StationInfo))
+        return Report(run, measurements, checks, stations, self.board_checks())
+
+
+def durations_s(folder: RunFolder) -> dict[str, float]:
+    """How long each item of a run took, by node id; of one measured twice, the last time.
+
+    Nothing else is read, so that runs of any size can be asked; lines that are damaged are skipped.
+    """
+    found: dict[str, float] = {}
+    with contextlib.suppress(OSError), folder.measurements_path.open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):
+                one = msgspec.json.decode(line, type=_Duration)
+                if 0 < one.wall_s < math.inf:
+                    found[one.node_id] = one.wall_s
+    return found
 
 
 def is_run(folder: Path) -> bool:
@@ -197,8 +251,9 @@ def load_report(path: Path) -> Report:
         )
     report = _read(path, text, Report)
     try:
-        for index, measurement in enumerate(report.measurements):
-            check(measurement, f"measurements[{index}].")
+        for name in ("measurements", "board_checks"):
+            for index, measurement in enumerate(getattr(report, name)):
+                check(measurement, f"{name}[{index}].")
         check_ids(report.measurements)
     except FormError as error:
         raise ReportInputError(f"{path}: {error}.") from None
@@ -206,9 +261,10 @@ def load_report(path: Path) -> Report:
 
 
 def merge(reports: Sequence[Report]) -> Report:
-    """One report from several runs on the same GPU model.
+    """One report from several runs on the same GPU model, or of what one run left on several hosts.
 
-    Of an item measured more than once, the measurement of the latest run is kept.
+    Of an item measured more than once, the measurement of the latest run is kept; within a run, the
+    latest measurement, with the flags it has got on any host.
 
     Raises:
         ReportInputError: the runs differ in GPU model, cache state, or in being emulated or
@@ -217,7 +273,8 @@ def merge(reports: Sequence[Report]) -> Report:
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
     for report in ordered:
-        for name in ("gpu_name", "emulated", "legacy"):
+        same_run = report.run.run_id == last.run.run_id  # which may have been on several models
+        for name in ("emulated", "legacy") if same_run else ("gpu_name", "emulated", "legacy"):
             ours, theirs = getattr(last.run, name), getattr(report.run, name)
             if ours != theirs:
                 raise ReportInputError(
@@ -229,17 +286,38 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because their "
             "GPUs are unknown: name the GPU with --gpu."
         )
-    measurements = [m for report in ordered for m in report.measurements]
+    runs = _by_run(ordered)
+    measurements = [
+        m
+        for parts in runs
+        for m in _in_turn([m for part in parts for m in part.measurements], alone=len(parts) == 1)
+    ]
     if len({m.cache for m in measurements}) > 1:
         raise ReportInputError(
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: some kernels "
             "were measured with a hot cache and others with a cold one."
         )
-    anchors = tuple(check for report in ordered for check in report.anchors)
+    anchors = tuple(dict.fromkeys(check for report in ordered for check in report.anchors))
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
     stations = _joined(station for report in ordered for station in report.stations)
-    return Report(run, latest_only(measurements), anchors, stations)
+    board_checks = tuple(check for report in ordered for check in report.board_checks)
+    return Report(run, latest_only(measurements), anchors, stations, board_checks)
+
+
+def _by_run(reports: Iterable[Report]) -> list[list[Report]]:
+    """The reports of each run: what it has left on each of its hosts."""
+    found: dict[str, list[Report]] = {}
+    for report in reports:
+        found.setdefault(report.run.run_id, []).append(report)
+    return list(found.values())
+
+
+def _in_turn(measurements: list[Measurement], *, alone: bool) -> list[Measurement]:
+    """One run's measurements by time; of the same one from two hosts, that with more flags last."""
+    if alone:
+        return measurements
+    return sorted(measurements, key=lambda m: (m.started, len(m.validity)))
 
 
 def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:

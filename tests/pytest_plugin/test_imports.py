@@ -24,6 +24,7 @@ ENTRY = {
     "pytest_gpuenergy",
     "pytest_gpuenergy.plugin",
     "pytest_gpuenergy.pytest_plugin",
+    "pytest_gpuenergy.pytest_plugin.link",
     "pytest_gpuenergy.pytest_plugin.names",
     "pytest_gpuenergy.pytest_plugin.option_table",
     "pytest_gpuenergy.pytest_plugin.xdist",

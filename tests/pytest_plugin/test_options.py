@@ -29,6 +29,7 @@ NAMES = (
     "--gpuenergy-order",
     "--gpuenergy-preheat",
     "--gpuenergy-anchor",
+    "--gpuenergy-boards",
     "--gpuenergy-seed",
     "--gpuenergy-export",
     "--gpuenergy-verify-only",

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import BENCH
 
 from pytest_gpuenergy.devices.select import open_device
 
@@ -56,12 +57,16 @@ def limits_w(count: int) -> list[float]:
 
 def test_workers_write_one_report(project: Project) -> None:
     project.ini('gpuenergy_json = "r.json"')
-    arguments = (*TWO, "--gpu-device", "emulated:h200x2")
+    marked = BENCH.replace("def test", '@pytest.mark.xdist_group("mine")\ndef test')
+    project.module(f"import pytest\n{marked}")
+    arguments = (*TWO, "--gpu-device", "emulated:h200x2", "--dist", "loadgroup")
     result = project.run(*arguments)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(["EMULATED NVIDIA H200: results are verified, *"])
     report = project.report()
     assert sorted(m.cap for m in report.measurements) == ["200W", "325W", "450W", "575W", "700W"]
+    assert len({m.gpu_uuid for m in report.measurements}) == 1
+    assert not any("@" in m.node_id for m in report.measurements)  # as pytest-xdist marks groups
     assert (project.path / "r.json").exists()
     flagged = sum(bool(m.validity) for m in report.measurements)
     project.run(*arguments, "--gpuenergy-resume").assert_outcomes(
@@ -93,7 +98,6 @@ def test_auto_gives_each_gpu_a_worker(project: Project) -> None:
     result = project.run(*AUTO, "--gpu-device", "emulated:h200x3")
     result.assert_outcomes(passed=5)
     assert workers(result) == 3
-    assert len({m.gpu_uuid for m in project.report().measurements}) > 1
 
 
 def test_auto_counts_the_gpus_of_the_ini_file(project: Project) -> None:
@@ -155,10 +159,12 @@ def test_a_gpu_that_is_lost_leaves_the_other_ones_results(project: Project) -> N
 
 def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
     project.run("--powercap", "1").assert_outcomes(passed=1)
-    arguments = (*TWO, "--gpu-device", "emulated:a30x2", "--gpuenergy-resume")
+    arguments = (*TWO, "--gpuenergy-cache", "cold", "--gpuenergy-resume")
     result = project.run("--powercap", "1,2", *arguments)
-    result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["The last run was made on NVIDIA H200 (*), but this one is on *."])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: error: Nothing was run, because no worker can measure: *hot cache*"]
+    )
     assert "INTERNALERROR" not in result.stdout.str()
 
 
@@ -171,6 +177,7 @@ def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Projec
     project.module(MEETS.replace("\n    energy_benchmark(", kills).replace("range(4)", "range(8)"))
     result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
     result.assert_outcomes(passed=7, failed=1)
+    result.stdout.fnmatch_lines(["*worker gw* and then worker gw* were lost while running *"])
     assert "INTERNALERROR" not in result.stdout.str()
     assert len([m for m in project.report().measurements if m.measured]) == 7
     assert limits_w(2) == [700, 700]

@@ -12,6 +12,7 @@ from typing import Protocol
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Repeater, Work
+from pytest_gpuenergy.devices.emulated.board import on_board
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
@@ -188,6 +189,7 @@ class EmulatedDevice(Device):
             footprint_bytes=footprint,
             cache=cache,
         )
+        demand = on_board(demand, self._index)
         with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
             yield repeater
 
@@ -197,9 +199,10 @@ class EmulatedDevice(Device):
         """What repeats work of which only the figures are known.
 
         Args:
-            demand: of one run.
+            demand: of one run on the first emulated board.
             timeout_s: that a run may take.
         """
+        demand = on_board(demand, self._index)
         return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.heat import Cooling
 from pytest_gpuenergy.record.peaks import PEAKS
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import emulated_host
 
 CLOCK_STEP_MHZ = 15
 """NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
@@ -106,8 +107,10 @@ class GpuProfile:
         return 64 if self.architecture in ("sm_60", "sm_70", "sm_75", "sm_80") else 128
 
     def uuid(self, index: int) -> str:
-        """The NVML UUID of the emulated card with this index."""
-        return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"
+        """The NVML UUID of the emulated card with this index; other emulated hosts have others."""
+        host = emulated_host()
+        name = f"{self.key}:{index}" + (f"@{host}" if host else "")
+        return f"GPU-{uuid.uuid5(_NAMESPACE, name)}"
 
 
 # The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements

@@ -1,0 +1,92 @@
+"""Every use of pytest-xdist's private API; tested against its newest release.
+
+Its session of workers ends with an internal error when a host cannot be reached, starts a worker
+that cannot live again and again, and starts no other in the place of one that is lost for good.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import pytest
+
+
+class Judge(Protocol):
+    """Knows the workers."""
+
+    def may_restart(self, node: Any) -> bool:
+        """Whether a lost worker shall be replaced by one at the same place."""
+
+    def lost_for_good(self) -> None:
+        """A lost worker is not replaced."""
+
+    def prepare(self, node: Any) -> None:
+        """The next worker that is started gets the GPU of this one."""
+
+    def unreachable(self, spec: Any, error: BaseException) -> None:
+        """No worker could be started at a place."""
+
+    def usable(self) -> Iterable[Any]:
+        """Workers at whose places another one could be started, the best first."""
+
+
+class Nodes:
+    """The workers of a session of pytest-xdist.
+
+    Args:
+        config: pytest's, of the controller, once pytest-xdist has made its list of workers to
+            start and before it starts them.
+        judge: knows them.
+    """
+
+    def __init__(self, config: pytest.Config, judge: Judge) -> None:
+        self._session: Any = config.pluginmanager.getplugin("dsession")
+        self._judge = judge
+        manager = self._session.nodemanager
+        self._setup: Callable[..., Any] = manager.setup_node
+        manager.setup_node = self._started
+        self._session._clone_node = self._replaced
+
+    @property
+    def active(self) -> set[Any]:
+        """Workers that are starting, ready or ending."""
+        active: set[Any] = self._session._active_nodes
+        active.discard(None)  # in the place of one that could not be started
+        return active
+
+    def recruit(self, most: int) -> None:
+        """Start more workers, at most so many, where there are some that can measure."""
+        for node in list(self._judge.usable()):
+            if most > 0 and self._cloned(node) is not None:
+                most -= 1
+
+    def _replaced(self, node: Any) -> Any:
+        """In the place of ``DSession._clone_node``, which cannot fail."""
+        self._session._active_nodes.discard(None)
+        clone = self._cloned(node) if self._judge.may_restart(node) else None
+        if clone is None:
+            self._judge.lost_for_good()
+        return clone
+
+    def _cloned(self, node: Any) -> Any:
+        manager = self._session.nodemanager
+        self._judge.prepare(node)
+        spec = copy.copy(node.gateway.spec)
+        spec.id = None
+        manager.group.allocate_id(spec)
+        clone = self._started(spec, self._session.queue.put)
+        if clone is not None:
+            self._session._active_nodes.add(clone)
+        return clone
+
+    def _started(self, spec: Any, putevent: Callable[..., object]) -> Any:
+        """In the place of ``NodeManager.setup_node``, which raises if a host is not reached."""
+        from execnet import HostNotFound, RemoteError
+
+        try:
+            return self._setup(spec, putevent)
+        except (OSError, EOFError, AssertionError, HostNotFound, RemoteError) as error:
+            self._judge.unreachable(spec, error)
+            return None

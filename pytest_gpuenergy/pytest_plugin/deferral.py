@@ -1,0 +1,90 @@
+"""The worker's part of a distribution: items that cannot be measured here are left to others."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
+from pytest_gpuenergy.pytest_plugin.groups import groups_of
+from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, GROUPS, UNUSABLE, Link
+from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, told
+
+_PATIENCE_S = 5.0
+"""How long the processes of a worker that was lost may take to end."""
+
+
+class DeferringPlugin:
+    """Tells the controller which items belong together, and which of them this worker puts off.
+
+    Args:
+        session: of this worker.
+        gate: judges what it measures.
+        link: to the controller.
+    """
+
+    def __init__(self, session: Session, gate: GatePlugin, link: Link) -> None:
+        self._session = session
+        self._gate = gate
+        self._link = link
+        self._reason = ""
+        self._claimed = self._suspect = False
+
+    def give_up(self, reason: str) -> None:
+        """Tell the controller that this worker can measure nothing."""
+        if not self._reason:
+            self._reason = reason
+            self._link.tell(UNUSABLE, reason, socket.gethostname())
+
+    @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Tell which items belong together."""
+        names, places = groups_of(session.items)
+        if names:
+            self._link.tell(GROUPS, names, places)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        """Claim the GPU before the first item; put items off when that is not possible."""
+        if DEVICE_FIXTURE in getattr(item, "fixturenames", ()) and not self._measures():
+            self._link.tell(DEFERRED, item.nodeid)
+            return True  # and nothing is reported of it
+        self._link.tell(BEGAN, item.nodeid)
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After a failure, look whether the GPU still works."""
+        self._suspect = self._suspect or report.failed
+
+    def _measures(self) -> bool:
+        try:
+            if not (self._claimed or self._reason):
+                self._claim()
+                self._claimed = True
+            elif self._suspect and not self._reason and not self._session.answers():
+                raise DeviceError(f"{self._session.device.name} does not respond any more.")
+        except (GpuEnergyError, OSError) as error:
+            self.give_up(told(error))
+        self._suspect = False
+        return not self._reason
+
+    def _claim(self) -> None:
+        session = self._session
+        device = session.device
+        if device.emulated and session.options.device == "auto" and session.options.remote:
+            raise DeviceError("It has no usable NVIDIA GPU, and no emulated one was asked for.")
+        session.begin()
+        assert session.run is not None
+        self._gate.begin(session.run)
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while strangers := ProcessWatch(device).strangers():
+            if time.monotonic() > deadline_s:
+                listed = ", ".join(map(str, sorted(strangers)))
+                session.release()
+                raise DeviceError(f"Other processes use {device.name}: {listed}.")
+            time.sleep(0.1)

@@ -1,0 +1,312 @@
+"""Distributes items over workers: all items of one workload go to one board.
+
+A scheduler for pytest-xdist (its protocol ``Scheduling``), in the place of its ``load`` and
+``loadgroup``: both forget what a lost worker left, keep one list of ids for each worker, look ids
+up in lists, and the latter changes the ids. Here every step takes constant time, whatever the
+number of items and workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class Node(Protocol):
+    """What is needed of pytest-xdist's ``WorkerController``."""
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether it gets nothing more."""
+
+    def send_runtest_some(self, indices: Sequence[int]) -> None:
+        """Have it run items of its collection, after those that it has."""
+
+    def shutdown(self) -> None:
+        """Have it end after the items that it has."""
+
+
+_LEAST = 2
+"""Items that a worker must have: it begins one only when it knows the next, or that it ends."""
+
+
+@dataclass
+class Unit:
+    """Items that go to one worker, in their order.
+
+    Attributes:
+        group: their group's name.
+        ids: their node ids.
+        model: the GPU model on which the rest of the group was measured; empty if on none.
+        avoid: the place of a worker that was lost in the only item of this unit.
+    """
+
+    group: str
+    ids: list[str]
+    model: str = ""
+    avoid: Hashable = None
+
+
+@dataclass
+class _Hand:
+    """What a worker has: the ids of its collection by place, and what it is to run, in order."""
+
+    collected: bool = False
+    collection: Sequence[str] = ()
+    pending: dict[str, Unit] = field(default_factory=dict)
+
+
+class Crew(Protocol):
+    """What is known of the workers elsewhere."""
+
+    def fit(self, node: Any) -> bool:
+        """Whether the worker can measure, as far as is known."""
+
+    def model(self, node: Any) -> str:
+        """The model of the worker's GPU; empty until it is known."""
+
+    def place(self, node: Any) -> Hashable:
+        """Where the worker is: another worker at the same place has the same GPU."""
+
+    def group(self, node_id: str) -> str | None:
+        """The group of an item of ours; None for one of somebody else's."""
+
+    def running(self, node: Any) -> str | None:
+        """The item that the worker has begun and not ended."""
+
+    def deferred(self, node: Any, node_id: str) -> bool:
+        """Whether the worker did not run an item that it was given."""
+
+    def rerun(self, node: Any, node_id: str) -> bool:
+        """Whether the item in which the worker was lost shall be run again."""
+
+    def alive(self) -> bool:
+        """Whether there is any worker, ready or starting."""
+
+    def starting(self) -> bool:
+        """Whether there is a worker that is not ready yet."""
+
+    def recruit(self, most: int) -> None:
+        """Start other workers: items are left, and all workers are ending."""
+
+
+class WorkloadScheduling:
+    """Gives workers whole groups of items, the longest first, one when the last one ends.
+
+    Workers may have collected different items, such as the power caps of different models: each
+    item is run once, by a worker that has it. What is left of a group whose worker is lost goes to
+    a worker of the same model while there is one, and the item in which it was lost to another
+    place.
+
+    Args:
+        crew: knows the workers.
+        durations_s: expected durations of items by node id.
+        eager: whether no worker waits until all others have collected.
+
+    Attributes:
+        left: the number of items that are not complete.
+        numnodes: as pytest-xdist's schedulers have it; nothing here depends on it.
+    """
+
+    def __init__(self, crew: Crew, durations_s: Mapping[str, float], *, eager: bool = True) -> None:
+        self.left = self.numnodes = 0
+        self._crew = crew
+        self._eager = eager
+        self._durations_s = durations_s
+        self._mean_s = sum(durations_s.values()) / len(durations_s) if durations_s else 1.0
+        self._hands: dict[Any, _Hand] = {}
+        self._collections: dict[int, list[tuple[list[str], dict[str, int]]]] = {}
+        self._indices: dict[int, dict[str, int]] = {}
+        self._seen: set[str] = set()
+        self._pool: deque[Unit] = deque()
+
+    @property
+    def nodes(self) -> list[Any]:
+        """The workers that are ready."""
+        return list(self._hands)
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether items can be given out."""
+        collected = [hand.collected for hand in self._hands.values()]
+        if self._eager:
+            return any(collected)
+        return bool(collected) and all(collected) and not self._crew.starting()
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing is left, or nobody to run it."""
+        if not self._crew.alive():
+            return True
+        collected = [hand.collected for hand in self._hands.values()]
+        waiting = self._crew.starting() or not all(collected)
+        # What is left although no worker has anything to run is what none of them has collected.
+        return bool(collected) and not waiting and not self.has_pending
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any worker has anything to run."""
+        return any(hand.pending for hand in self._hands.values())
+
+    def add_node(self, node: Any) -> None:
+        """A worker is ready to collect."""
+        self._hands[node] = _Hand()
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        """A worker has collected; what no other has goes into the pool."""
+        hand = self._hands[node]
+        hand.collected = True
+        if not self._crew.fit(node):
+            node.shutdown()
+            return
+        hand.collection = known = self._shared(list(collection))
+        fresh = [one for one in dict.fromkeys(known) if one not in self._seen]
+        self._seen.update(fresh)
+        self.left += len(fresh)
+        units: dict[str, Unit] = {}
+        for node_id in fresh:
+            group = self._crew.group(node_id) or f"item {node_id}"
+            units.setdefault(group, Unit(group, [])).ids.append(node_id)
+        self._pool.extend(self._longest_first(units.values()))
+
+    def schedule(self) -> None:
+        """Give out work: a unit to each worker before any gets another."""
+        for least in (1, _LEAST):
+            for node in self.nodes:
+                self._give(node, least)
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:  # noqa: ARG002
+        """A worker has ended an item; one that it only put off goes to others."""
+        hand = self._hands[node]
+        node_id = hand.collection[item_index]
+        unit = hand.pending.pop(node_id, None)
+        if unit is None:
+            return
+        if self._crew.deferred(node, node_id):
+            self._put_back([Unit(unit.group, [node_id], unit.model, unit.avoid)])
+            node.shutdown()
+            self.call_others()
+        else:
+            self.left -= 1
+            if node.shutting_down and self._pool:
+                self.call_others()
+            else:
+                self._give(node)
+
+    def mark_test_pending(self, item: str) -> None:
+        """An item shall be run again."""
+        self.left += 1
+        group = self._crew.group(item) or f"item {item}"
+        self._put_back([Unit(group, [item])])
+        self.call_others()
+
+    def remove_pending_tests_from_node(self, node: Any, indices: Sequence[int]) -> None:
+        """Nothing is ever taken away from a worker."""
+        raise NotImplementedError
+
+    def remove_node(self, node: Any) -> str | None:
+        """A worker has ended, or is lost: what it had goes back.
+
+        Returns:
+            The item in which it was lost, unless that is run again.
+        """
+        hand = self._hands.pop(node)
+        running = self._crew.running(node)
+        units: dict[int, Unit] = {}
+        for node_id, unit in hand.pending.items():
+            if node_id != running:
+                rest = Unit(unit.group, [], unit.model or self._crew.model(node), unit.avoid)
+                units.setdefault(id(unit), rest).ids.append(node_id)
+        lost = None
+        if running in hand.pending:
+            assert running is not None
+            if self._crew.rerun(node, running):
+                group = hand.pending[running].group
+                again = Unit(group, [running], self._crew.model(node), self._crew.place(node))
+                self._put_back([again])
+            else:
+                self.left -= 1
+                lost = running
+        self._put_back(units.values())
+        self.call_others()
+        return lost
+
+    def _longest_first(self, units: Iterable[Unit]) -> list[Unit]:
+        def expected_s(unit: Unit) -> float:
+            return sum(self._durations_s.get(node_id, self._mean_s) for node_id in unit.ids)
+
+        return sorted(units, key=expected_s, reverse=True)
+
+    def _shared(self, collection: list[str]) -> list[str]:
+        """An equal list that another worker has: all have the same one but for mixed models."""
+        same = self._collections.setdefault(len(collection), [])
+        for known, _ in same:
+            if known == collection:
+                return known
+        same.append((collection, {node_id: place for place, node_id in enumerate(collection)}))
+        self._indices[id(collection)] = same[-1][1]
+        return collection
+
+    def _put_back(self, units: Iterable[Unit]) -> None:
+        self._pool.extendleft(reversed(list(units)))
+
+    def call_others(self) -> None:
+        """Give what was put back to workers that wait; start others if none will ever ask."""
+        self.schedule()
+        asking = (node for node in self._hands if not node.shutting_down and self._crew.fit(node))
+        if self._pool and next(asking, None) is None:
+            self._crew.recruit(len(self._pool))
+
+    def _give(self, node: Any, least: int = _LEAST) -> None:
+        """Let a worker have at least so many items, or end it."""
+        hand = self._hands[node]
+        while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < least:
+            unit = self._next_for(node, hand)
+            if unit is None:
+                if (
+                    hand.pending and least == _LEAST
+                ):  # one without any stays, for what others may lose
+                    node.shutdown()
+                return
+            index = self._indices[id(hand.collection)]
+            try:
+                node.send_runtest_some([index[node_id] for node_id in unit.ids])
+            except OSError:  # it is lost, which pytest-xdist is about to tell
+                self._put_back([unit])
+                return
+            hand.pending |= dict.fromkeys(unit.ids, unit)
+
+    def _next_for(self, node: Any, hand: _Hand) -> Unit | None:
+        """The first unit in the pool for this worker, or the part of it that it has collected."""
+        index = self._indices.get(id(hand.collection), {})
+        for place, unit in enumerate(self._pool):
+            if not self._suits(unit, node):
+                continue
+            own = [node_id for node_id in unit.ids if node_id in index]
+            if not own:
+                continue
+            del self._pool[place]
+            if len(own) < len(unit.ids):
+                rest = [node_id for node_id in unit.ids if node_id not in index]
+                self._pool.insert(place, Unit(unit.group, rest, unit.model, unit.avoid))
+            return Unit(unit.group, own, unit.model, unit.avoid)
+        return None
+
+    def _suits(self, unit: Unit, node: Any) -> bool:
+        """Whether a worker may have a unit: not while there is a better one for it."""
+        crew = self._crew
+        if unit.avoid is None and not unit.model:
+            return True
+        others = [
+            one
+            for one in self._hands
+            if one is not node and crew.fit(one) and not one.shutting_down
+        ]
+        if unit.avoid == crew.place(node) and any(crew.place(one) != unit.avoid for one in others):
+            return False
+        mine = crew.model(node)
+        if unit.model and mine and mine != unit.model:
+            return all(crew.model(one) != unit.model for one in others)
+        return True

@@ -1,0 +1,389 @@
+"""What the controller knows of pytest-xdist's workers, and what it does when it loses one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_gpuenergy.control.lease_record import run_uuids
+from pytest_gpuenergy.pytest_plugin import link
+from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
+from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
+from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.travel import Gathering
+from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin, is_plain
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.station import StationInfo
+from pytest_gpuenergy.report.store import durations_s, latest_run
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.terminal import printable
+
+_DISTRIBUTIONS = ("load", "loadgroup")
+"""Of pytest-xdist's, those in whose place `WorkloadScheduling` comes."""
+
+_MOST_FUTILE = 3
+"""So many workers in a row may be lost at one place before they have completed an item."""
+
+
+@dataclass
+class _Worker:
+    """A worker, alive or not.
+
+    Attributes:
+        name: pytest-xdist's, such as ``gw0``.
+        spec: how pytest-xdist starts it.
+        number: of its GPU.
+        station: its GPU and host, once it has claimed the GPU.
+        setpoint: the label of what its GPU is set to; empty if it is as it was.
+        running: the item that it has begun and not ended.
+        unusable: why it cannot measure; empty if it can, as far as is known.
+        deferred: items that it has put off.
+        completed: whether it has ended an item.
+        down: whether it has ended or is lost.
+    """
+
+    name: str
+    spec: str
+    number: int | None
+    station: StationInfo | None = None
+    host: str = ""
+    setpoint: str = ""
+    running: str | None = None
+    unusable: str = ""
+    deferred: set[str] = field(default_factory=set)
+    completed: bool = False
+    down: bool = False
+
+    @property
+    def place(self) -> Hashable:
+        """Another worker with the same has the same GPU."""
+        return (self.spec, self.number)
+
+    @property
+    def title(self) -> str:
+        """``gw1 on host7``, as far as its host is known."""
+        return f"{self.name} on {self.host}" if self.host else self.name
+
+
+class Workers:
+    """Knows the workers, stores what they measure, and has others run what a lost one has left.
+
+    Args:
+        config: pytest's, of the controller.
+        plugin: has the lines to the workers.
+        options: of the run.
+        run_id: of the run.
+    """
+
+    NAME = "gpuenergy-crew"
+
+    def __init__(
+        self, config: pytest.Config, plugin: WorkerPlugin, options: Options, run_id: str
+    ) -> None:
+        self._restored: list[str] = []
+        self._config = config
+        self._plugin = plugin
+        self._options = options
+        self._gathering = Gathering(options.root, run_id)
+        self._workers: dict[Any, _Worker] = {}
+        self._groups: dict[str, str] = {}
+        self._collected: dict[Any, tuple[list[str], list[int]]] = {}
+        self._crashed: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
+        self._lost: list[_Worker] = []
+        self._futile: Counter[Hashable] = Counter()
+        self._resumed: bytes | None = None
+        self._known: dict[str, Measurement] = {}
+        self._durations_s: dict[str, float] = {}
+        self._nodes: Nodes | None = None
+        self._scheduler: WorkloadScheduling | None = None
+        self._replacing = False
+        plugin.on_message = self._take
+        plugin.answer = self._answer
+        plugin.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
+
+    # What happens to workers
+
+    @pytest.hookimpl(optionalhook=True, trylast=True)  # once it has its number
+    def pytest_configure_node(self, node: Any) -> None:
+        """Get to know a worker."""
+        self._worker(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_setupnodes(self) -> None:
+        """Read what the run being resumed, or the last one, has measured."""
+        folder = latest_run(self._options.root)
+        if folder is not None and self._plugin.defers:
+            self._durations_s = durations_s(folder)
+        if folder is not None and self._options.resume:
+            with contextlib.suppress(GpuEnergyError, OSError):  # who needs it says so
+                last = folder.load()
+                self._resumed = encode(last.run)
+                self._known = {m.node_id: m for m in last.measurements}
+                self._durations_s |= {
+                    m.node_id: 0.0 for m in last.measurements if m.measured and not m.validity
+                }
+        if self._plugin.defers:
+            self._nodes = Nodes(self._config, self)
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_xdist_make_scheduler(self) -> WorkloadScheduling | None:
+        """Distribute by workload, unless another distribution is asked for."""
+        if self._nodes is None:
+            return None
+        if not self._nodes.active:
+            raise pytest.UsageError("; ".join(self._left_out.values()))
+        eager = any(not is_plain(node.gateway.spec) for node in self._nodes.active)
+        self._scheduler = WorkloadScheduling(self, self._durations_s, eager=eager)
+        return self._scheduler
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        """Match the collected items to their groups."""
+        names, places = self._collected.pop(node, ([], []))
+        for node_id, place in zip(ids, places, strict=False):
+            if place >= 0:
+                self._groups.setdefault(node_id, names[place])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that an item has ended."""
+        worker = self._workers.get(getattr(report, "node", None))
+        if worker is not None and report.when == "teardown":
+            if worker.running == report.nodeid:
+                worker.running = None
+            worker.completed = True
+            self._futile.pop(worker.place, None)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Note that a worker has ended, and what it has left behind if it is lost."""
+        self._plugin.read()
+        worker = self._worker(node)
+        if worker.down:
+            return
+        worker.down, self._replacing = True, error is not None
+        self._gathering.settle(node)
+        if error is not None and worker.setpoint:
+            self._lost.append(worker)
+        if error is not None and not worker.completed:
+            self._futile[worker.place] += 1
+        scheduler = self._scheduler
+        if scheduler is not None and scheduler.collection_is_completed:
+            scheduler.schedule()  # which may have waited for this one alone
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        """Name both workers that were lost in an item."""
+        first, node = self._crashed.get(crashitem), getattr(report, "node", None)
+        if first is not None:
+            report.longrepr = (
+                f"worker {first} and then worker {self._worker(node).title} were lost while "
+                f"running {crashitem!r}: it is not run a third time."
+            )
+
+    # What the scheduler asks
+
+    def fit(self, node: Any) -> bool:
+        """Whether the worker can measure, as far as is known."""
+        self._plugin.read()
+        return not self._worker(node).unusable
+
+    def model(self, node: Any) -> str:
+        """The model of the worker's GPU; empty until it is known."""
+        station = self._worker(node).station
+        return "" if station is None else station.gpu_name
+
+    def place(self, node: Any) -> Hashable:
+        """Where the worker is: another worker at the same place has the same GPU."""
+        return self._worker(node).place
+
+    def group(self, node_id: str) -> str | None:
+        """The group of an item of ours; None for one of somebody else's."""
+        return self._groups.get(node_id)
+
+    def running(self, node: Any) -> str | None:
+        """The item that the worker has begun and not ended."""
+        self._plugin.read()
+        return self._worker(node).running
+
+    def deferred(self, node: Any, node_id: str) -> bool:
+        """Whether the worker did not run an item that it was given."""
+        self._plugin.read()
+        return node_id in self._worker(node).deferred
+
+    def rerun(self, node: Any, node_id: str) -> bool:
+        """Whether the item in which the worker was lost shall be run again: once, if it is ours."""
+        if node_id not in self._groups or node_id in self._crashed:
+            return False
+        worker = self._worker(node)
+        self._crashed[node_id] = worker.title
+        self._say(f"worker {worker.title} was lost in {node_id}, which is run again")
+        return True
+
+    def alive(self) -> bool:
+        """Whether there is any worker, ready or starting."""
+        return self._nodes is not None and bool(self._nodes.active)
+
+    def starting(self) -> bool:
+        """Whether there is a worker that is not ready yet."""
+        ready = [] if self._scheduler is None else self._scheduler.nodes
+        active = set() if self._nodes is None else self._nodes.active
+        return any(not self._worker(node).down for node in active.difference(ready))
+
+    def recruit(self, most: int) -> None:
+        """Start other workers: items are left, and all workers are ending."""
+        if self._nodes is not None and not self._replacing and not self.starting():
+            self._nodes.recruit(most)
+
+    # What starting workers takes
+
+    def may_restart(self, node: Any) -> bool:
+        """Whether a lost worker shall be replaced by one at the same place."""
+        self._replacing = False
+        worker = self._worker(node)
+        if self._futile[worker.place] >= _MOST_FUTILE:
+            self._left_out[worker.name] = (
+                f"{worker.title}: {_MOST_FUTILE} workers in a row were lost there before they had "
+                "completed an item"
+            )
+            return False
+        return not worker.unusable
+
+    def lost_for_good(self) -> None:
+        """A lost worker is not replaced."""
+        if self._scheduler is not None:
+            self._scheduler.call_others()
+
+    def prepare(self, node: Any) -> None:
+        """The next worker that is started gets the GPU of this one."""
+        self._plugin.next_number = self._worker(node).number
+
+    def unreachable(self, spec: Any, error: BaseException) -> None:
+        """No worker could be started at a place."""
+        name = str(getattr(spec, "id", "") or spec)
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        self._left_out[name] = f"{name}: no worker can be started with {spec} ({reason})"
+        self._say(f"left out: {self._left_out[name]}")
+
+    def usable(self) -> Iterator[Any]:
+        """Workers at whose places another one could be started, the best first."""
+        bad = {one.place for one in self._workers.values() if one.unusable}
+        seen: set[Hashable] = set()
+        for node, worker in self._workers.items():
+            futile = self._futile[worker.place] >= _MOST_FUTILE
+            if worker.completed and not futile and worker.place not in bad | seen:
+                seen.add(worker.place)
+                yield node
+
+    # What is told at the end
+
+    def close(self) -> list[str]:
+        """Take in what the workers said last; returns what was restored on their hosts."""
+        self._plugin.read()
+        return list(dict.fromkeys(self._restored))
+
+    def problems(self) -> list[str]:
+        """What has not been done, or not stored."""
+        found = list(dict.fromkeys(self._gathering.problems))
+        left = 0 if self._scheduler is None else self._scheduler.left
+        if self._left_out and not any(worker.completed for worker in self._workers.values()):
+            reasons = "; ".join(dict.fromkeys(self._left_out.values()))
+            found.append(f"Nothing was run, because no worker can measure: {reasons}")
+        elif left:
+            items = "1 item was" if left == 1 else f"{left} items were"
+            reasons = "; ".join(self._left_out.values()) or "all that had collected them are lost"
+            found.append(f"{items} not run, because no worker is left that could: {reasons}")
+        return found
+
+    def summary_lines(self) -> Iterator[str]:
+        """The workers that were left out, and those that were lost with a setting."""
+        for sentence in dict.fromkeys(self._left_out.values()):
+            yield f"left out: {sentence}"
+        here = set(run_uuids())
+        for worker in self._lost:
+            station = worker.station
+            assert station is not None
+            where = "here" if station.gpu_uuid in here else f"on {worker.host}"
+            yield (
+                f"worker {worker.title} was lost while {station.gpu_name} ({station.gpu_uuid}) "
+                f"was set to {worker.setpoint}: the next run {where} restores it, and so does "
+                "gpuenergy powercap restore"
+            )
+
+    def restore_leftovers(self, session: Session) -> None:
+        """Restore what killed workers of this machine have left.
+
+        Raises:
+            InputError, DeviceError: as `Session.restore_leftovers`.
+        """
+        before = set(run_uuids())
+        session.restore_leftovers()
+        self._mend(before - set(run_uuids()))
+
+    # What workers say
+
+    def _take(self, node: Any, message: tuple[Any, ...]) -> None:
+        kind, *data = message
+        worker = self._worker(node)
+        if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
+            station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
+            if station is not None:
+                worker.station, worker.host = station, station.host
+                self._mend({station.gpu_uuid})  # which it has done when it claimed the GPU
+        elif kind == link.GROUPS:
+            self._collected[node] = (data[0], data[1])
+        elif kind == link.BEGAN:
+            worker.running = data[0]
+        elif kind == link.SET:
+            worker.setpoint = data[0]
+        elif kind == link.DEFERRED:
+            worker.deferred.add(data[0])
+        elif kind == link.UNUSABLE:
+            worker.unusable, worker.host = data
+            self._left_out[worker.name] = f"{worker.title}: {worker.unusable}"
+            self._say(f"left out: {self._left_out[worker.name]}")
+        elif kind == link.RESTORED:
+            self._restored.append(data[0])
+        elif kind == link.ENDED:
+            worker.setpoint = ""
+
+    def _answer(self, kind: str, about: str) -> bytes | None:
+        """Called in execnet's receiving threads; what it reads has been complete before."""
+        if kind == link.ASK_RUN:
+            return self._resumed
+        if kind == link.ASK_ITEM:
+            known = self._known.get(about)
+            return None if known is None else encode(known)
+        found = any(m.measured and m.cap == about for m in self._known.values())
+        return b"yes" if found else None
+
+    def _mend(self, uuids: Collection[str]) -> None:
+        """Forget the losses of workers whose GPUs have been restored."""
+        self._lost = [
+            one for one in self._lost if one.station is None or one.station.gpu_uuid not in uuids
+        ]
+
+    def _worker(self, node: Any) -> _Worker:
+        worker = self._workers.get(node)
+        if worker is None:
+            gateway = getattr(node, "gateway", None)
+            worker = self._workers[node] = _Worker(
+                name=str(getattr(gateway, "id", node)),
+                spec=str(getattr(gateway, "spec", "")),
+                number=self._plugin.numbers.get(node),
+            )
+        return worker
+
+    def _say(self, sentence: str) -> None:
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None and self._config.get_verbosity() >= 0:
+            terminal.ensure_newline()
+            terminal.write_line(printable(f"gpuenergy: {sentence}"))

@@ -1,0 +1,75 @@
+"""Keeps GPU models apart in the report of a run on several: no comparison is between models."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.store import Report
+
+
+class Models:
+    """The GPU models of a report's measurements.
+
+    Args:
+        report: of one run or several.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._run = report.run
+        self._stations = {station.gpu_uuid: station for station in report.stations}
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all models that took part."""
+        found = {station.gpu_name for station in self._stations.values()}
+        return found or {self._run.gpu_name}
+
+    def of(self, measurement: Measurement) -> str:
+        """The model on which a measurement was made."""
+        station = self._stations.get(measurement.gpu_uuid or "")
+        return self._run.gpu_name if station is None else station.gpu_name
+
+
+def by_model(report: Report) -> list[Report]:
+    """The report as one for each GPU model, as if it had been the only one; itself if it was.
+
+    Each has the identity of the first GPU of its model.
+    """
+    models = Models(report)
+    if len(models.names) < 2:
+        return [report]
+    found: dict[str, list[Measurement]] = {}
+    for measurement in report.measurements:
+        found.setdefault(models.of(measurement), []).append(measurement)
+    parts = []
+    for name, measurements in found.items():
+        stations = tuple(one for one in report.stations if one.gpu_name == name)
+        uuids = {station.gpu_uuid for station in stations}
+        parts.append(
+            replace(
+                report,
+                run=_run_on(report, name),
+                measurements=tuple(measurements),
+                anchors=tuple(one for one in report.anchors if one.gpu_uuid in uuids),
+                stations=stations,
+            )
+        )
+    return parts
+
+
+def _run_on(report: Report, name: str) -> RunInfo:
+    first = next((one for one in report.stations if one.gpu_name == name), None)
+    if first is None or name == report.run.gpu_name:
+        return report.run
+    return replace(
+        report.run,
+        host=first.host,
+        gpu_name=name,
+        gpu_uuid=first.gpu_uuid,
+        architecture=first.architecture,
+        power_limits_w=first.power_limits_w,
+        software=first.software,
+        cap_table_w=(),
+    )

@@ -1,0 +1,180 @@
+"""Workers on several hosts without a shared file system: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fleet_hosts import Host, make_host, module
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.report import load_report
+
+pytestmark = pytest.mark.slow
+
+ONE_CAP = ("--gpu-device", "emulated:h200x4", "--powercap", "1")
+PATIENCE_S = 120.0
+
+
+class Fleet:
+    """A controller's folder, and hosts beside it."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.hosts: list[Host] = []
+        self.control = make_host(base, "control", module())
+
+    def add(self, name: str, text: str, **variables: str) -> Host:
+        host = make_host(self.base, name, text, **variables)
+        self.hosts.append(host)
+        return host
+
+    @property
+    def command(self) -> list[str]:
+        specs = [part for host in self.hosts for part in ("--tx", host.spec)]
+        return [sys.executable, "-m", "pytest", "-p", "no:benchmark", "-d", *specs]
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*self.command, *arguments],
+            cwd=self.control.path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, host_cache: Path) -> Fleet:
+    """Nothing but files that are made again is shared by hosts."""
+    assert host_cache.exists()
+    return Fleet(tmp_path)
+
+
+def limit_w(host: Host, monkeypatch: pytest.MonkeyPatch, index: int) -> float:
+    """The power limit of an emulated GPU of a host."""
+    with monkeypatch.context() as patch:
+        patch.setenv("GPUENERGY_STATE", str(host.path / "state"))
+        patch.setenv("GPUENERGY_EMULATED_HOST", host.path.name)
+        with open_device("emulated:h200x4", index=index) as device:
+            return device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) / 1e3
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline_s
+        os.sched_yield()
+
+
+def lines_in(host: Host) -> int:
+    """How many measurements a host has stored, also while it measures."""
+    found = list((host.path / ".gpuenergy").glob("runs/*/measurements.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in found)
+
+
+def test_a_killed_worker_costs_nothing_and_hosts_merge(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dies = module(count=3, after='number == 1 and once("died") and die()')
+    first, second = fleet.add("alpha", dies), fleet.add("beta", dies)
+    code, said = fleet.run(*ONE_CAP)
+    assert code == 0, said
+    assert "3 passed" in said
+    assert "was lost in test_scale.py::test_scale[1-200W], which is run again" in said
+    report = fleet.control.stored()
+    # The killed worker had measured its item, which was then measured again.
+    assert lines_in(first) + lines_in(second) == 4
+    assert len(report.measurements) == 3
+    assert lines_in(fleet.control) == 4
+    assert {m.gpu_uuid for m in report.measurements} <= {s.gpu_uuid for s in report.stations}
+
+    merged = fleet.base / "merged.json"
+    folders = [str(next((host.path / ".gpuenergy/runs").iterdir())) for host in (first, second)]
+    assert main(["report", *folders, "--json", str(merged)]) == 0
+    capsys.readouterr()
+    again = load_report(merged)
+    assert sorted(again.measurements, key=lambda m: m.node_id) == sorted(
+        report.measurements, key=lambda m: m.node_id
+    )
+    assert len(again.stations) == 2
+
+
+def test_a_lost_host_and_one_that_cannot_measure_are_named(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A host that is lost cannot be reached any more, either.
+    gone = 'HERE.name == "gone" and ((HERE / "python").unlink(), die())'
+    lost = fleet.add("gone", module(count=3, before=gone))
+    fleet.add("mig", module(count=3), GPUENERGY_EMULATED_FAULTS='{"mig": {}}')
+    fleet.add("good", module(count=3))
+    busy = '{"foreign_process": {"pid": 4711}}'
+    fleet.add("busy", module(count=3), GPUENERGY_EMULATED_FAULTS=busy)
+    code, said = fleet.run(*ONE_CAP)
+    assert "3 passed" in said, said
+    assert code == 0
+    assert {m.gpu_uuid for m in fleet.control.stored().measurements} == {
+        m.gpu_uuid for m in fleet.hosts[2].stored().measurements
+    }
+    assert "MIG mode" in said
+    assert "Other processes use NVIDIA H200: 4711." in said
+    assert "no worker can be started with" in said
+    assert "was set to 200W: the next run on" in " ".join(said.split())
+    assert limit_w(lost, monkeypatch, 0) == 200
+
+
+def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
+    cap = ("--powercap", "300W")
+    fleet.add("alpha", module(count=3))
+    code, said = fleet.run("--gpu-device", "emulated:h200", *cap, "-k", "0- or 1-")
+    assert code == 0, said
+    before = {m.node_id: m for m in fleet.control.stored().measurements}
+    fleet.hosts.clear()
+    fleet.add("beta", module(count=3))
+    code, said = fleet.run("--gpu-device", "emulated:a100", *cap, "--gpuenergy-resume")
+    after = fleet.control.stored()
+    clean = [m for m in before.values() if not m.validity]
+    assert f"{len(clean)} skipped" in said, said
+    assert len(after.measurements) == 3
+    assert all(m in after.measurements for m in clean)
+    assert len(after.stations) == 2
+    assert "on NVIDIA H200" in said
+
+
+def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> None:
+    faults = '{"mig": {}}'
+    fleet.add("alpha", module(count=1), GPUENERGY_EMULATED_FAULTS=faults)
+    fleet.add("beta", module(count=1, at_import="die()"))
+    code, said = fleet.run(*ONE_CAP)
+    assert code == pytest.ExitCode.TESTS_FAILED
+    said = " ".join(said.split())
+    assert "Nothing was run, because no worker can measure: gw0 on " in said
+    assert "3 workers in a row were lost there before they had completed an item" in said
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
+def test_workers_restore_their_gpus_when_the_controller_ends(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    waits = 'number == 1 and ((HERE / "waits").touch(), __import__("time").sleep(600))'
+    host = fleet.add("alpha", module(count=2, before=waits))
+    with (fleet.base / "out.txt").open("w") as out:
+        run = subprocess.Popen(
+            [*fleet.command, "-q", *ONE_CAP], cwd=fleet.control.path, stdout=out, stderr=out
+        )
+    until((host.path / "waits").exists)
+    assert limit_w(host, monkeypatch, 0) == 200
+    run.send_signal(number)
+    run.wait(PATIENCE_S)
+    until(lambda: limit_w(host, monkeypatch, 0) == 700)
+    assert lines_in(host) == lines_in(fleet.control) == 1
