@@ -131,12 +131,12 @@ def test_buffers_of_a_run_that_was_killed_are_removed_at_the_next_start(
 DIES_IN_THE_SETTLE = """
 import os, signal
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
-from pytest_gpuenergy.control import lease
+from pytest_gpuenergy.control import power_lease
 
 wait = VirtualClock.sleep_s
 
 def sleep_s(clock, duration_s):
-    if duration_s == lease._POLL_S:
+    if duration_s == power_lease._POLL_S:
         os.kill(os.getpid(), signal.SIGKILL)
     wait(clock, duration_s)
 
