@@ -17,8 +17,8 @@ from pytest_gpuenergy.support.terminal import printable_output
 
 COMMANDS = (
     *("doctor", "tune", "gemm", "optimize", "profile", "replay", "extract", "kernels"),
-    "powercap",
-    *("report", "compare", "ab", "baseline", "history", "clean"),
+    *("powercap", "hosts"),
+    *("report", "advise", "compare", "ab", "baseline", "history", "clean"),
 )
 """Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
 

@@ -26,6 +26,8 @@ from pytest_gpuenergy.pytest_plugin.option_table import (
     add_options,
     any_option_is_set,
     named_device,
+    named_fleet,
+    runs_items,
 )
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin
 
@@ -76,6 +78,16 @@ def load_run(config: pytest.Config) -> RunPlugin:
         loaded = RunPlugin.of(config)
         config.pluginmanager.register(loaded, RUN)
     return loaded
+
+
+@pytest.hookimpl(tryfirst=True)  # before anybody looks at --tx and --dist
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
+    fleet = named_fleet(config)
+    if fleet and not hasattr(config, "workerinput") and runs_items(config):
+        from pytest_gpuenergy.pytest_plugin.fleet import prepare
+
+        prepare(config, fleet)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)  # before pytest-xdist's own

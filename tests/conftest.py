@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -137,6 +138,14 @@ def machine_apart(new_folder: Callable[[], Path], monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture
+def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for Ray, whose sockets need a short path."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as own:
+        monkeypatch.setenv("RAY_TMPDIR", own)
+        yield
+
+
 @pytest.fixture(scope="session")
 def database() -> Database:
     return load_database(RAW)
@@ -187,7 +196,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    checks = (("gpu", _why_no_gpu), ("tvm", _why_no_tvm), ("thorough", _why_not_thorough))
+    checks = (
+        ("gpu", _why_no_gpu),
+        ("ray", _why_no_ray),
+        ("tvm", _why_no_tvm),
+        ("thorough", _why_not_thorough),
+    )
     for marker, why_not in checks:
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and (reason := why_not()):
@@ -216,6 +230,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def _why_not_thorough() -> str | None:
     return None if THOROUGH else "repeats what another test shows: set GPUENERGY_THOROUGH=1"
+
+
+def _why_no_ray() -> str | None:
+    return None if find_spec("ray") else "needs Ray: pip install 'pytest-gpuenergy[ray]'"
 
 
 def _why_no_tvm() -> str | None:

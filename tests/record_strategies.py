@@ -50,6 +50,7 @@ TRIALS = st.lists(
     max_size=3,
 ).map(tuple)
 LIMITS_W = st.floats(0, MOST_W)
+CLOCKS_MHZ = st.none() | st.integers(1, 2**60)
 
 
 @st.composite
@@ -138,6 +139,9 @@ def measurements(draw: st.DrawFn) -> Measurement:
         started=draw(TEXTS),
         wall_s=draw(FINITE),
         phases_s=draw(st.dictionaries(st.sampled_from(PHASES), FINITE, max_size=2)),
+        sm_clock_mhz=draw(CLOCKS_MHZ),
+        locked_sm_clock_min_mhz=draw(CLOCKS_MHZ),
+        locked_sm_clock_max_mhz=draw(CLOCKS_MHZ),
     )
 
 

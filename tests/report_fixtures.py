@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 
 WATTS = {1: 200.0, 2: 325.0, 3: 450.0, 4: 575.0, 5: 700.0}
@@ -90,3 +93,44 @@ def failed(measured: Callable[..., Measurement]) -> Callable[..., Measurement]:
 def report(run_info: Callable[..., RunInfo]) -> Callable[..., Report]:
     """A report of the measurements given; keywords change the run's identity."""
     return lambda *measurements, **changes: Report(run_info(**changes), measurements)
+
+
+@pytest.fixture
+def at_clock(measured: Callable[..., Measurement]) -> Callable[..., Measurement]:
+    """A measurement at a locked clock, with intervals and trials; ``clock`` None: not locked.
+
+    Its time and energy are of ``time_ms`` and ``energy_mj`` with intervals of ``half``, relative.
+    """
+
+    def make(
+        rank: int = 1,
+        cap: int | None = 3,
+        clock: int | None = None,
+        *,
+        half: float = 0.002,
+        **changes: Any,
+    ) -> Measurement:
+        plain = measured(rank, cap, **changes)
+        parts = [f"{plain.power_limit_w:g}W"] if plain.power_limit_w else []
+        parts += [f"{clock}MHz"] if clock else []
+        label = "-".join(parts) or "current"
+        workload, kernel = plain.workload.name, plain.kernel.label
+        ends = {
+            f"{name}_ci95": Interval(value * (1 - size), value * (1 + size))
+            for name, size in (("time_ms", half), ("energy_mj", half), ("edp_mj_ms", 1.4 * half))
+            if (value := getattr(plain, name)) is not None
+        }
+        values: dict[str, Any] = {
+            "node_id": f"bench/test_conv2d.py::test_conv2d[{workload}-{kernel}-{label}]",
+            "cap": label,
+            "sm_clock_mhz": clock,
+            "locked_sm_clock_min_mhz": clock,
+            "locked_sm_clock_max_mhz": clock,
+            "effective_sm_clock_mhz": float(clock or 1980),
+            "trials": (Window(1.0, 200.0, 2000, 1.0),) * 7,
+            **ends,
+        }
+        given = {name: value for name, value in changes.items() if name != "workload"}
+        return replace(plain, **{**values, **given})
+
+    return make

@@ -21,10 +21,10 @@ FLOORS = (
     {"report"},
     {"devices"},
     {"control", "energy"},
-    {"gate"},
+    {"advice", "gate"},
     {"engine"},
     {"tuning"},
-    {"ab", "conv", "gemm", "replay", "tvm"},
+    {"ab", "conv", "fleet", "gemm", "replay", "tvm"},
     {"search"},
     {"tuners"},
     {"contenders"},
@@ -36,6 +36,7 @@ FLOORS = (
 STANDS_ON = {
     "record": {"support"},
     "report": {"record", "support"},
+    "advice": {"record", "report", "support"},
     "gate": {"record", "report", "support"},
 }
 """Packages that may not even use everything below them."""

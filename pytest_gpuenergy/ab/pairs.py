@@ -48,9 +48,10 @@ def compare_pairs(
     judgements: list[Judgement] = []
     for older, later in found.pairs:
         tell(label(later.draft.identity))
-        with station.under(Setpoint.asked_for(later.draft)):
+        setpoint = Setpoint.asked_for(later.draft)
+        with station.under(setpoint):
             turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
-            flags = station.judge_setpoint()
+            flags = (*station.judge_setpoint(), *turns.lock_flags(setpoint.sm_clock_mhz))
         if turns.base_fault:
             found.unknown.append(
                 Unmatched(later.draft, f"wrong in the baseline: {turns.base_fault}")

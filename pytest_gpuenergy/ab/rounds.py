@@ -15,6 +15,7 @@ from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
+from pytest_gpuenergy.engine.clock_check import lock_flags
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
@@ -35,6 +36,11 @@ class Turns:
     head: tuple[Reading, ...] = ()
     base_fault: str = ""
     problem: str = ""
+
+    def lock_flags(self, locked_mhz: int | None) -> tuple[str, ...]:
+        """Flags of readings that did not keep to the clock that the SMs were locked to."""
+        readings = (*self.base, *self.head)
+        return tuple({flag: None for one in readings for flag in lock_flags(one, locked_mhz)})
 
     def judge(
         self,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
+from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support.errors import GpuEnergyError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
         help=f"How often each revision is measured (default: {ROUNDS})",
     )
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
+    add_clock_options(parser, several=True)
     parser.add_argument("--gpu-device", metavar="DEVICE", default="auto", help="As for pytest")
     add_gate_arguments(parser)
 
@@ -59,6 +61,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
     from pytest_gpuenergy.ab.side import check_sides, load_side
     from pytest_gpuenergy.commands.report import check_outputs
+    from pytest_gpuenergy.control.clocks import clock_words
     from pytest_gpuenergy.control.tables import cap_words
     from pytest_gpuenergy.devices.select import check_spec
     from pytest_gpuenergy.gate.settings import GateSettings
@@ -70,6 +73,7 @@ def run(arguments: Namespace) -> int:
     check_spec(arguments.gpu_device)
     if arguments.powercap is not None:
         cap_words(arguments.powercap)
+    clock_words(arguments.smclock)
     check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
     commits = {name: commit_of(here, getattr(arguments, name)) for name in ("base", "head")}
@@ -90,9 +94,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
+    from pytest_gpuenergy.control.clocks import CURRENT_CLOCKS
+
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
     keyword = None if arguments.keyword is None else _item_names(arguments.keyword)
-    for option, value in (("-k", keyword), ("--powercap", arguments.powercap)):
+    clocks = None if arguments.smclock == CURRENT_CLOCKS else arguments.smclock
+    options = (("-k", keyword), ("--powercap", arguments.powercap), ("--smclock", clocks))
+    for option, value in options:
         words += [option, value] if value is not None else []
     return [*words, *arguments.paths]
 
@@ -123,7 +131,8 @@ def _compare(
     def announce(label: str) -> None:
         tell(f"{label}: {arguments.rounds} rounds")
 
-    with open_station(arguments.gpu_device) as station:
+    allowed = arguments.allow == "clocks"
+    with open_station(arguments.gpu_device, allow_clocks=allowed) as station:
         for sentence in station.restored:
             tell(sentence)
         runs = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ from pytest_gpuenergy.support.errors import DeviceError, SetpointError, WritesDe
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.control.limits import PowerLimits
+    from pytest_gpuenergy.devices.gpu import Gpu
 
 Status = Literal["ok", "note", "broken"]
 
@@ -69,7 +70,9 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
         yield Check(label, "broken", f"it does not answer: {error}", "see nvidia-smi and dmesg")
         return
     yield Check(label, "ok", f"{name} {uuid}")
-    yield _power_limits(nvml, handle, label, name, uuid)
+    gpu = _as_gpu(nvml, handle, name, uuid)
+    yield _power_limits(gpu, label)
+    yield _clocks(gpu, label)
     try:
         persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
         yield (
@@ -90,7 +93,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
-    """A power limit of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
+    """Settings of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
     from pytest_gpuenergy.control.lease_record import kept_record, leftover
 
     try:
@@ -102,13 +105,21 @@ def check_leftover(label: str, uuid: str) -> Iterator[Check]:
         (left, "by a run that was killed before it restored"),
         (kept, "by gpuenergy powercap set; before that it was"),
     ):
-        if record is not None:
-            limit_mw = record.power_limit_mw
+        if record is None:
+            continue
+        if (limit_mw := record.power_limit_mw) is not None:
             yield Check(
                 f"{label} saved power limit",
                 "note",
                 f"{limit_mw.written / 1e3:g} W was set {what} {limit_mw.prior / 1e3:g} W",
                 "gpuenergy powercap restore",
+            )
+        if record.sm_clock_mhz is not None:
+            yield Check(
+                f"{label} locked clocks",
+                "note",
+                f"the SM clocks were locked to {record.sm_clock_mhz} MHz {what.partition(';')[0]}",
+                "gpuenergy powercap restore, which unlocks them",
             )
 
 
@@ -161,14 +172,18 @@ def _cuda_agrees(uuids: list[str]) -> Check:
     return Check("CUDA driver library", "ok", "sees the same GPUs as NVML, by UUID")
 
 
-def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> Check:
-    from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.writers import choose_writer
+def _as_gpu(nvml: Any, handle: Any, model: str, uuid: str) -> Gpu:
     from pytest_gpuenergy.devices.cuda.device import HostClock
     from pytest_gpuenergy.devices.gpu import NvmlGpu
 
+    return NvmlGpu(nvml, handle, model, uuid, HostClock())
+
+
+def _power_limits(gpu: Gpu, label: str) -> Check:
+    from pytest_gpuenergy.control.limits import read_limits
+    from pytest_gpuenergy.control.writers import choose_writer
+
     name = f"{label} power limit"
-    gpu = NvmlGpu(nvml, handle, model, uuid, HostClock())
     try:
         limits = read_limits(gpu)
     except DeviceError as error:
@@ -186,8 +201,47 @@ def _power_limits(nvml: Any, handle: Any, label: str, model: str, uuid: str) -> 
             "unset GPUENERGY_CAP_WRITES, or use --powercap current",
         )
     except SetpointError as error:
-        return Check(name, "note", f"{found}. {error}", _sudo_advice(uuid, limits))
+        return Check(name, "note", f"{found}. {error}", _sudo_advice(gpu.uuid, limits))
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
+
+
+def _clocks(gpu: Gpu, label: str) -> Check:
+    from pytest_gpuenergy.control.clocks import supported_clocks
+    from pytest_gpuenergy.control.writers import choose_writer
+
+    name = f"{label} SM clocks"
+    try:
+        clocks = supported_clocks(gpu)
+    except DeviceError as error:
+        return Check(name, "note", f"unknown: {error}", "use --smclock current")
+    found = f"{clocks[0]} MHz to {clocks[-1]} MHz in {len(clocks)} steps"
+    try:
+        writer = choose_writer(gpu)
+        writer.check_clock_lock(clocks[-1])
+    except WritesDeniedError:
+        return Check(
+            name,
+            "note",
+            f"{found}; GPUENERGY_CAP_WRITES forbids locking them",
+            "unset GPUENERGY_CAP_WRITES, or use --smclock current",
+        )
+    except SetpointError:
+        return Check(
+            name,
+            "note",
+            f"{found}; this user may not lock them",
+            _clock_advice(gpu.uuid, clocks),
+        )
+    return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
+
+
+def _clock_advice(uuid: str, clocks: Sequence[int]) -> str:
+    from pytest_gpuenergy.control.writers.sudo_rule import clocks_line
+
+    try:
+        return f"sudo visudo, and add: {clocks_line(uuid, clocks)}"
+    except SetpointError as error:
+        return f"there is no safe sudo rule: {error}"
 
 
 def _sudo_advice(uuid: str, limits: PowerLimits) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, gemm_profile, tell
+from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
     Wanted,
@@ -115,6 +116,7 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
     )
     parser.add_argument("--gpu-device", metavar="DEVICE", help="As for pytest (default: auto)")
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest (default: current)")
+    add_clock_options(parser, several=True)
     parser.add_argument(
         "--cache", choices=("hot", "cold"), default="hot", help="As for pytest (default: hot)"
     )
@@ -149,6 +151,7 @@ def _perf(arguments: Namespace) -> int:
     """Run the items of matrix products, and write what they came to."""
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
+    from pytest_gpuenergy.control.clocks import CURRENT_CLOCKS
     from pytest_gpuenergy.report.best_perf import write_best_perf
     from pytest_gpuenergy.report.store import latest_run
     from pytest_gpuenergy.support.children import run_child
@@ -178,6 +181,8 @@ def _perf(arguments: Namespace) -> int:
         "--cutlass-profiler": arguments.cutlass_profiler,
         "--gpu-device": arguments.gpu_device,
         "--powercap": arguments.powercap,
+        "--smclock": None if arguments.smclock == CURRENT_CLOCKS else arguments.smclock,
+        "--gpuenergy-allow": arguments.allow,
         "-k": " or ".join(f"-{name}-" for name in contenders),
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]

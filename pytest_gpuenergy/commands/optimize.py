@@ -22,10 +22,11 @@ from pytest_gpuenergy.commands.optimize_strategy import (
     parameters_of,
     strategy_for,
 )
+from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.optimize_gpus import ClaimedGpus
+    from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.search.llm.endpoint import Endpoint
     from pytest_gpuenergy.search.search_state import Gain, SearchState
@@ -89,6 +90,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         default="current",
         help="One power limit to search under (default: current)",
     )
+    add_clock_options(parser, several=False)
     parser.add_argument(
         "--objective",
         choices=("time", "energy", "edp"),
@@ -137,6 +139,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
+    from pytest_gpuenergy.commands.gpus import Settings
     from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
     from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
@@ -146,7 +149,9 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     with ExitStack() as stack:
         stack.callback(_report, found, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
-        gpus = claim_gpus(stack, arguments.gpus, arguments.powercap)
+        allowed = arguments.allow == "clocks"
+        settings = Settings(arguments.powercap, arguments.smclock, allowed)
+        gpus = claim_gpus(stack, arguments.gpus, settings)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
         specs = [one.on(emulated=gpus.devices[0].emulated) for one in specs]
@@ -189,17 +194,20 @@ def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[K
 def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
+    from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
     from pytest_gpuenergy.engine.identity import git_revision_of, run_info
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.folder import KernelFolder
     from pytest_gpuenergy.search.search import Options, Search, identity_of
     from pytest_gpuenergy.support.run_ids import new_run_id
 
-    options = Options(arguments.budget_builds, arguments.gpus, arguments.powercap)
+    options = Options(
+        arguments.budget_builds, arguments.gpus, arguments.powercap, arguments.smclock
+    )
     words = {name: str(value) for name, value in vars(options).items()}
     device = gpus.devices[0]
     info = run_info(device, new_run_id(), words, git_revision=git_revision_of(Path.cwd()))
-    evaluator = gpus.evaluator(spec, Metric(arguments.objective), arguments.seed)
+    evaluator = evaluator_of(gpus, spec, Metric(arguments.objective), arguments.seed)
     identity = identity_of(evaluator.bench, asdict(parameters_of(arguments)))
     with KernelFolder(arguments.outdir, spec, identity, resume=arguments.resume) as folder:
         llm = proposals_for(endpoint, folder, device.name)
@@ -211,6 +219,7 @@ def _search_one(
 
 
 def _run_worker(arguments: Namespace) -> int:
+    from pytest_gpuenergy.commands.gpus import Settings
     from pytest_gpuenergy.commands.optimize_gpus import claim_one
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.evaluation import Bench
@@ -222,7 +231,8 @@ def _run_worker(arguments: Namespace) -> int:
     control = read_control(arguments.worker)
     spec = read_spec(arguments.worker.parent / control.spec)
     with ExitStack() as stack:
-        device = claim_one(stack, control.gpus, control.place, control.powercap)
+        settings = Settings(control.powercap, control.smclock, arguments.allow == "clocks")
+        device = claim_one(stack, control.gpus, control.place, settings)
         result = Bench(spec, device, control.objective, control.seed).evaluate(control.state)
     path = arguments.worker.parent / "runner_result.json"
     with writing(path):

@@ -1,15 +1,18 @@
-"""``gpuenergy powercap``: shows, sets and restores a card's power limit."""
+"""``gpuenergy powercap``: shows, sets and restores a card's power limit and clocks."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.support.errors import DeviceError, InputError, SetpointError
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.control.setpoint import Setpoint
     from pytest_gpuenergy.devices.gpu import Gpu
 
 _LOCK_WAIT_S = 2.0
@@ -22,12 +25,13 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "powercap",
         None,
-        summary="Show, set or restore the power limit of a GPU",
-        description="Setting a limit needs root, zeusd or a sudo rule; gpuenergy doctor reports "
-        "which is available. Neither CUDA nor CuPy is needed.",
+        summary="Show, set or restore the power limit of a GPU, and its clocks",
+        description="Setting a limit or a clock needs root, zeusd or a sudo rule; gpuenergy doctor "
+        "reports which is available. Neither CUDA nor CuPy is needed.",
         example="""
 gpuenergy powercap show --json
 gpuenergy powercap set 3 --gpu-device 0
+gpuenergy powercap set --smclock 1500MHz
 gpuenergy powercap restore
 """,
     )
@@ -51,7 +55,7 @@ def _add_show(actions: Subparsers) -> ArgumentParser:
         actions,
         "show",
         _show,
-        summary="Print the constraints, the limit in force and the caps of this GPU's table",
+        summary="Print the constraints, the limit in force, the caps of this GPU's table, clocks",
         example="gpuenergy powercap show --gpu-device emulated:a100",
     )
 
@@ -61,15 +65,23 @@ def _add_set(actions: Subparsers) -> ArgumentParser:
         actions,
         "set",
         _set,
-        summary="Set the power limit, until it is restored",
-        description="The prior limit is saved for restore. Runs treat the new one as the GPU's "
-        "own and restore it after their caps.",
-        example="gpuenergy powercap set 3\ngpuenergy powercap set 300W",
+        summary="Set the power limit, lock the SM clocks, or both, until they are restored",
+        description="The prior limit is saved for restore; NVML does not report what clocks were "
+        "locked to, so restore unlocks them. Runs treat both as the GPU's own and return to them "
+        "after their setpoints.",
+        example="gpuenergy powercap set 3\ngpuenergy powercap set 300W --smclock 1500MHz",
     )
     parser.add_argument(
         "cap",
         metavar="CAP",
-        help="1 to 5 (index into the GPU's table, 1 = lowest), or watts such as 300W or 300",
+        nargs="?",
+        help="1 to 5 (index into the GPU's table, 1 = lowest), or watts such as 300W or 300; "
+        "without it the limit stays as it is",
+    )
+    parser.add_argument(
+        "--smclock",
+        metavar="MHZ",
+        help="Lock the SM clocks to this one, such as 1500MHz or 1500",
     )
     return parser
 
@@ -79,9 +91,9 @@ def _add_restore(actions: Subparsers) -> ArgumentParser:
         actions,
         "restore",
         _restore,
-        summary="Restore the limit that was in force before",
+        summary="Restore the limit that was in force before, and unlock clocks",
         description="Undoes set, and what a killed run has left behind. A limit that somebody else "
-        "has set since is left alone.",
+        "has set since is left alone; of clocks that cannot be known.",
         example="gpuenergy powercap restore",
     )
 
@@ -101,6 +113,7 @@ def _show(arguments: Namespace) -> int:
         for cap in state["caps"]
     ]
     print_table(("cap", "limit", ""), rows)
+    print(_shown_clocks(state))
     if state["restore_to_w"] is not None:
         print(
             f"before it was set: {_show_watts(state['restore_to_w'])}; "
@@ -110,19 +123,27 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: Gpu) -> dict[str, Any]:
+    from pytest_gpuenergy.control.clocks import supported_clocks
     from pytest_gpuenergy.control.lease_record import kept_record, leftover
     from pytest_gpuenergy.control.limits import enforced_setpoint, read_limits
     from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_setpoints
 
     limits = read_limits(gpu)
     table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-    record = kept_record(gpu.uuid) or leftover(gpu.uuid)
+    records = filter(None, (kept_record(gpu.uuid), leftover(gpu.uuid)))
+    changes = (record.power_limit_mw for record in records)
+    change = next((change for change in changes if change is not None), None)
+    try:
+        clocks = supported_clocks(gpu)
+    except DeviceError:
+        clocks = ()
+    enforced = enforced_setpoint(gpu)
     return {
         "gpu": gpu.name,
         "uuid": gpu.uuid,
         "emulated": gpu.emulated,
         "power_limit_w": limits.current_w,
-        "enforced_power_limit_w": enforced_setpoint(gpu).power_limit_w,
+        "enforced_power_limit_w": enforced.power_limit_w,
         "min_w": limits.min_w,
         "max_w": limits.max_w,
         "caps": [
@@ -133,37 +154,72 @@ def _state(gpu: Gpu) -> dict[str, Any]:
             }
             for setpoint in resolve_setpoints("all", table, limits)
         ],
-        "restore_to_w": None if record is None else record.power_limit_mw.prior / 1e3,
+        "restore_to_w": None if change is None else change.prior / 1e3,
+        "sm_clocks_mhz": [*clocks],
+        "locked_sm_clock_mhz": enforced.sm_clock_mhz,
     }
 
 
+def _shown_clocks(state: dict[str, Any]) -> str:
+    clocks, locked_mhz = state["sm_clocks_mhz"], state["locked_sm_clock_mhz"]
+    if not clocks:
+        return "SM clocks   unknown, and cannot be locked"
+    shown = f"SM clocks   {clocks[0]} MHz to {clocks[-1]} MHz in {len(clocks)} steps"
+    if locked_mhz is None:
+        return f"{shown}; gpuenergy has not locked them, others cannot be known"
+    return f"{shown}; locked to {locked_mhz} MHz; gpuenergy powercap restore unlocks them"
+
+
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_one
     from pytest_gpuenergy.engine.station import Station
 
+    if arguments.cap is None and arguments.smclock is None:
+        raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
     with _open(arguments.gpu_device) as gpu, Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station:
-        limits = read_limits(gpu)
-        table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-        setpoint = resolve_one(arguments.cap, table, limits, said="powercap set")
-        enforced = station.keep(setpoint)
+        cap, clock_mhz = _asked_cap(gpu, arguments), _asked_clock(gpu, arguments)
+        enforced = station.keep(replace(cap, sm_clock_mhz=clock_mhz))
         state = _state(gpu)
     if arguments.json:
         print_json(state)
         return 0
     prior_w = state["restore_to_w"]
-    print(
-        f"{_title(gpu)}: power limit {setpoint.label}, "
-        f"enforced {_show_watts(enforced.power_limit_w)}"
-        + ("" if prior_w is None else f"; gpuenergy powercap restore returns to {prior_w:g} W")
-    )
+    title = _title(gpu)
+    if cap.power_limit_w is not None:
+        print(
+            f"{title}: power limit {cap.label}, enforced {_show_watts(enforced.power_limit_w)}"
+            + ("" if prior_w is None else f"; gpuenergy powercap restore returns to {prior_w:g} W")
+        )
+    if clock_mhz is not None:
+        print(
+            f"{title}: SM clocks locked to {clock_mhz} MHz; gpuenergy powercap restore unlocks "
+            "them: what they were locked to before cannot be read"
+        )
     return 0
+
+
+def _asked_cap(gpu: Gpu, arguments: Namespace) -> Setpoint:
+    from pytest_gpuenergy.control.limits import read_limits
+    from pytest_gpuenergy.control.setpoint import CURRENT
+    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_one
+
+    if arguments.cap is None:
+        return CURRENT
+    limits = read_limits(gpu)
+    table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
+    return resolve_one(arguments.cap, table, limits, said="powercap set")
+
+
+def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
+    from pytest_gpuenergy.control.clocks import resolve_clock, supported_clocks
+
+    if arguments.smclock is None:
+        return None
+    return resolve_clock(arguments.smclock, supported_clocks(gpu), said="--smclock")
 
 
 def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.control.lease_record import recorded_uuids, restorable_uuids
     from pytest_gpuenergy.devices.select import open_recorded
-    from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -181,7 +237,7 @@ def _restore(arguments: Namespace) -> int:
     if arguments.json:
         print_json(done)
     elif not done and not problems:
-        print("nothing to restore: no power limit was set by gpuenergy")
+        print("nothing to restore: no power limit or clock was set by gpuenergy")
     else:
         for entry in done:
             print(entry["message"])
@@ -200,13 +256,13 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
         # A run starts from the limit that `set` has written, so the run is undone first.
         said = [restore(gpu) for restore in (restore_leftover, restore_kept)]
         limit_w = read_limits(gpu).current_w
-    nothing = f"{_title(gpu)}: nothing to restore, its limit was not set by gpuenergy"
+    nothing = f"{_title(gpu)}: nothing to restore, its settings were not changed by gpuenergy"
     return {
         "gpu": gpu.name,
         "uuid": gpu.uuid,
         "emulated": gpu.emulated,
         "power_limit_w": limit_w,
-        "message": next((text for text in reversed(said) if text), nothing),
+        "message": " ".join(filter(None, said)) or nothing,
     }
 
 

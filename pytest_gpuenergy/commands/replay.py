@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
+from pytest_gpuenergy.commands.setpoint_options import add_clock_options, named_setpoints
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.reporting import ReplayReport
@@ -50,6 +51,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
         default="current",
         help="Power limits to measure everything under, as for pytest (default: current)",
     )
+    add_clock_options(parser, several=True)
     parser.add_argument(
         "--cache",
         choices=("model", "hot", "cold"),
@@ -186,7 +188,6 @@ def _replayed(
     Returns:
         The reports of all these ranks.
     """
-    from pytest_gpuenergy.control.tables import NamedSetpoints
     from pytest_gpuenergy.devices.select import open_device
     from pytest_gpuenergy.energy.power_log import PowerLog
     from pytest_gpuenergy.engine.station import Station
@@ -201,8 +202,8 @@ def _replayed(
         if count > 1:
             ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
         planner = planner_for(device, folder, arguments.cache, arguments.export, ranks)
-        setpoints = NamedSetpoints.of(device, arguments.powercap, Path.cwd()).setpoints
-        station = stack.enter_context(Station(device))
+        setpoints = named_setpoints(device, arguments)
+        station = stack.enter_context(Station(device, allow_clocks=arguments.allow == "clocks"))
         for sentence in station.restored:
             tell(sentence)
         log = None

@@ -12,6 +12,7 @@ from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, tell
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.terminal import terminal_width
+from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -26,6 +27,9 @@ _TEXTS = {
     "gha": "what github-action-benchmark's customSmallerIsBetter reads",
 }
 """Options that take a path, and what each writes there."""
+
+_ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
+"""Options whose views have no place for the mark of calibrated figures."""
 
 _ONLY_FIGURES = ("csv", "bencher", "gha")
 """Options whose views have only kernels with figures."""
@@ -64,6 +68,12 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         default="rank",
         help="Sort the summary's tables by rank, name, time, energy, edp, power, gflops or "
         "gflops_per_w, the best first (default: rank)",
+    )
+    parser.add_argument(
+        "--calibrated",
+        action="store_true",
+        help="Show figures divided by the gain of their board in the summary and with --md; "
+        "--json, --tidy, --parquet and --html have both anyway",
     )
     parser.add_argument(
         "--gpu", metavar="NAME", help="GPU of an older tool's outputs (default: unknown)"
@@ -107,6 +117,11 @@ def run(arguments: Namespace) -> int:
     for name in ("baseline", "trend"):
         if getattr(arguments, name) is not None and asked["html"] is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
+    for name in _ONLY_RAW:
+        if arguments.calibrated and getattr(arguments, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} has raw figures only: give it without --calibrated."
+            )
     sort = check_sort(arguments.sort, "--sort")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
@@ -122,9 +137,14 @@ def run(arguments: Namespace) -> int:
     runs = _load(find_runs(arguments.runs), arguments.gpu)
     report = _chosen(merge(runs), arguments)
     _refuse_useless(report, arguments)
+    if arguments.calibrated:
+        from pytest_gpuenergy.report.boards import check_gains
+
+        check_gains(report)
     for name, target in asked.items():
         if target is not None:
-            text = _page(report, runs, arguments) if name == "html" else _text(name, report)
+            text = _page(report, runs, arguments) if name == "html" else None
+            text = text or _text(name, report, calibrated=arguments.calibrated)
             _write(text, target)
     if arguments.csv is not None:
         from pytest_gpuenergy.report.views import write_classic_csv
@@ -139,7 +159,7 @@ def run(arguments: Namespace) -> int:
 
         write_parquet(report, arguments.parquet)
     if arguments.schema is None and written.count(None) == len(written):
-        _print_summary(report, sort)
+        _print_summary(report, sort, calibrated=arguments.calibrated)
     return 0
 
 
@@ -210,17 +230,19 @@ def check_outputs(
     check_targets(targets, [file for run in found for file in files_read(run)])
 
 
-def _text(name: str, report: Report) -> str:
+def _text(name: str, report: Report, *, calibrated: bool) -> str:
     """The view that the option ``name`` asks for; the page is `_page`."""
+    from pytest_gpuenergy.report.boards import calibrated_report
     from pytest_gpuenergy.report.markdown import markdown
     from pytest_gpuenergy.report.tidy import tidy_csv
     from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
     from pytest_gpuenergy.report.views import json_document
 
+    if name == "md":
+        return markdown(calibrated_report(report) if calibrated else report, calibrated=calibrated)
     views = {
         "json": json_document,
         "tidy": tidy_csv,
-        "md": markdown,
         "bencher": bencher_json,
         "gha": github_action_json,
     }
@@ -245,16 +267,31 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
     return html_page(report, baseline, verdicts=verdicts, trend=trend)
 
 
-def _print_summary(report: Report, sort: str) -> None:
+def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
+    from pytest_gpuenergy.report.best_lines import best_lines
+    from pytest_gpuenergy.report.board_lines import board_lines, calibration_lines
+    from pytest_gpuenergy.report.boards import calibrated_report
     from pytest_gpuenergy.report.models import by_model
-    from pytest_gpuenergy.report.tables import best_lines, summary
+    from pytest_gpuenergy.report.tables import summary
 
+    report = calibrated_report(report) if calibrated else report
+    emulated = report.run.emulated
     width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
     for part in by_model(report):
-        rows, run, emulated = part.measurements, part.run, part.run.emulated
+        rows, run = part.measurements, part.run
         print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
-        print_lines(summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=run.gpu_name))
-        print_lines(best_lines(rows, emulated=emulated, width=width))
+        tables = summary(
+            rows,
+            emulated=emulated,
+            width=width,
+            sort=sort,
+            gpu_name=run.gpu_name,
+            calibrated=calibrated,
+        )
+        print_lines(tables)
+        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
+    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+        print_lines(wrapped(line, width, whole_words=True))
 
 
 def _load(paths: list[Path], gpu: str | None) -> list[Report]:

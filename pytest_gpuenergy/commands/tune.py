@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -18,14 +17,16 @@ from pytest_gpuenergy.commands.tune_options import (
     chosen_workloads,
     settled,
 )
-from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
-    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.commands.gpus import ClaimedGpus
+    from pytest_gpuenergy.kernels.kernel import Kernel
+    from pytest_gpuenergy.tuning.confirm import Confirm
     from pytest_gpuenergy.tuning.outcome import TuneResult
+    from pytest_gpuenergy.tuning.records import Measured
+    from pytest_gpuenergy.workloads.workload import Workload
 
-_LOCK_WAIT_S = 2.0
+_FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,11 +59,9 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.commands.gpus import Settings, claim_gpus
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
-    from pytest_gpuenergy.tuning.confirm import confirm_with
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
     from pytest_gpuenergy.tuning.progress import live_stream
     from pytest_gpuenergy.tuning.tuner import Tuner
@@ -75,22 +74,24 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         spaces = stack.enter_context(Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
-        device = stack.enter_context(open_device(arguments.gpu_device))
-        station = stack.enter_context(Station(device, lock_wait_s=_LOCK_WAIT_S))
-        for sentence in station.restored:
-            tell(sentence)
-        stack.enter_context(station.under(_one_setpoint(device, arguments.powercap)))
+        settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
+        gpus = claim_gpus(
+            stack, arguments.gpu_device, settings, option="--gpu-device", factory=_FACTORY
+        )
+        device = gpus.devices[0]
         for group in groups:
             tuner = Tuner(
                 device=device,
                 make_space=spaces.of(group.tuner, device, group.search),
                 folder=arguments.out,
                 settings=group.settings,
-                confirm=confirm_with(station, energy=group.settings.energy, tell=tell),
+                confirm=_confirm(gpus, energy=group.settings.energy),
                 tell=tell,
                 live=live_stream(),
                 stop=stop,
                 is_kept=is_kept,
+                team=gpus.team,
+                devices=gpus.devices,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)
@@ -101,15 +102,25 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     return 0
 
 
-def _one_setpoint(device: Device, text: str) -> Setpoint:
-    from pytest_gpuenergy.control.tables import NamedSetpoints
+def _confirm(gpus: ClaimedGpus, *, energy: bool) -> Confirm:
+    """Confirms all kernels on one GPU: the first one that is used."""
+    from pytest_gpuenergy.tuning.confirm import confirm_with
 
-    found = NamedSetpoints.of(device, text, Path.cwd()).setpoints
-    if len(found) != 1:
-        raise InputError(
-            f"--powercap {text}: a search runs under a single power limit; give one, or current."
-        )
-    return found[0]
+    team = gpus.team
+    made: dict[str, Confirm] = {}
+
+    def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
+        member = team.first
+        [station] = [one for one in gpus.stations if one.device.uuid == member.uuid]
+        if member.uuid not in made:
+            made[member.uuid] = confirm_with(station, energy=energy, tell=tell)
+        with member.resting():
+            try:
+                return made[member.uuid](kernel, workload)
+            finally:
+                station.device.renew()  # so that the GPU's own process can have it again
+
+    return confirmed
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.tuning.names import TUNER_NAMES, TunerName
 from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
@@ -133,7 +134,8 @@ def add_device_options(parser: ArgumentParser) -> None:
         "--gpu-device",
         metavar="DEVICE",
         default="auto",
-        help="auto, an index, a UUID, or emulated[:PROFILE][xN] (default: auto)",
+        help="auto, an index, a UUID, emulated[:PROFILE][xN], or several of these, separated by "
+        "commas: candidates are then timed on all of them (default: auto)",
     )
     group.add_argument(
         "--powercap",
@@ -142,6 +144,7 @@ def add_device_options(parser: ArgumentParser) -> None:
         help="One power limit to tune under: 1 to 5, watts such as 300W, or current, which leaves "
         "the card as it is (default: current)",
     )
+    add_clock_options(group, several=False)
     group.add_argument(
         "--keep",
         type=_between(1, _MOST_KEPT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +20,10 @@ from pytest_gpuenergy.support.pids import start_ticks
 
 _LARGEST_BYTES = 1 << 16
 _Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can report
+_UNREADABLE = (
+    "The record {} of a card's settings cannot be read: set the card's limit by hand (nvidia-smi "
+    "-pl W), unlock its clocks (nvidia-smi -rgc) and delete that file."
+)
 
 
 class Change(Struct, frozen=True):
@@ -38,18 +43,27 @@ class Change(Struct, frozen=True):
         return {self.before, self.written} - {self.prior}
 
 
-class LeaseRecord(Struct, frozen=True):
+class LeaseRecord(Struct, frozen=True, omit_defaults=True):
     """Which settings of a card were changed, one field each, and by which process.
+
+    ``sm_clock_mhz`` is the clock to which the SMs were or may have been locked. It has no prior
+    value: NVML reports none, and what is restored is the default, unlocked clocks.
 
     Process IDs are reused, so ``started`` (clock ticks since boot) identifies the process as well.
     ``kept`` marks settings made by ``gpuenergy powercap set``, which outlive their process.
     """
 
     uuid: str
-    power_limit_mw: Change
     pid: int
     started: int
+    power_limit_mw: Change | None = None
+    sm_clock_mhz: _Reported | None = None
     kept: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether no setting was changed."""
+        return self.power_limit_mw is None and self.sm_clock_mhz is None
 
     @property
     def path(self) -> Path:
@@ -57,10 +71,10 @@ class LeaseRecord(Struct, frozen=True):
         return _path(self.uuid, self.kept)
 
     @classmethod
-    def of_this_process(cls, uuid: str, power_limit_mw: Change, *, kept: bool) -> LeaseRecord:
-        """The record of a write that this process is about to make."""
+    def of_this_process(cls, uuid: str, *, kept: bool) -> LeaseRecord:
+        """The record of a process that has changed nothing yet."""
         pid = os.getpid()
-        return cls(uuid, power_limit_mw, pid, start_ticks(pid) or 0, kept)
+        return cls(uuid, pid, start_ticks(pid) or 0, kept=kept)
 
     def save(self) -> None:
         """Write the record to disk durably: it survives a power failure.
@@ -72,8 +86,8 @@ class LeaseRecord(Struct, frozen=True):
             write_atomically(self.path, msgspec.json.encode(self), durable=True)
         except OSError as error:
             raise SetpointError(
-                f"The prior power limit cannot be saved in {self.path} ({error.strerror}), so no "
-                "limit is set: set GPUENERGY_STATE to a writable folder."
+                f"The prior settings cannot be saved in {self.path} ({error.strerror}), so no "
+                "limit is set and no clock locked: set GPUENERGY_STATE to a writable folder."
             ) from None
 
     def forget(self) -> None:
@@ -94,13 +108,10 @@ class LeaseRecord(Struct, frozen=True):
 class _Form(Struct, frozen=True):
     """The fields read from a record; its path gives the card and the kind."""
 
-    power_limit_mw: Change
     pid: int
     started: int
-
-    @property
-    def change(self) -> Change:
-        return self.power_limit_mw
+    power_limit_mw: Change | None = None
+    sm_clock_mhz: _Reported | None = None
 
 
 class _EarlyForm(Struct, frozen=True):
@@ -112,8 +123,10 @@ class _EarlyForm(Struct, frozen=True):
     pid: int
     started: int
 
+    sm_clock_mhz: None = None
+
     @property
-    def change(self) -> Change:
+    def power_limit_mw(self) -> Change:
         return Change(self.prior_mw, self.before_mw, self.set_mw)
 
 
@@ -144,6 +157,19 @@ def kept_record(uuid: str) -> LeaseRecord | None:
         SetpointError: there is a record that cannot be read.
     """
     return _load(uuid, kept=True)
+
+
+def locked_mhz(uuid: str) -> int | None:
+    """The clock to which a run or ``gpuenergy powercap set`` has locked this card, if any.
+
+    NVML cannot be asked. A record that cannot be read counts as none.
+    """
+    for kept in (False, True):
+        with contextlib.suppress(SetpointError):
+            record = _load(uuid, kept=kept)
+            if record is not None and record.sm_clock_mhz is not None:
+                return record.sm_clock_mhz
+    return None
 
 
 def recorded_uuids() -> list[str]:
@@ -184,12 +210,14 @@ def _load(uuid: str, *, kept: bool) -> LeaseRecord | None:
         if not unknown:
             early = "prior_mw" in names
             stored = decode(content, _EarlyForm) if early else decode(content, _Form)
-            return LeaseRecord(uuid, stored.change, stored.pid, stored.started, kept)
+            record = LeaseRecord(
+                uuid, stored.pid, stored.started, stored.power_limit_mw, stored.sm_clock_mhz, kept
+            )
+            if record.empty:
+                raise SetpointError(_UNREADABLE.format(path))
+            return record
     except (InputError, FormError):
-        raise SetpointError(
-            f"The power-limit record {path} cannot be read: set the card's limit by hand "
-            "(nvidia-smi -pl W) and delete that file."
-        ) from None
+        raise SetpointError(_UNREADABLE.format(path)) from None
     raise SetpointError(
         f"The record {path} has {shown(unknown[0])}, which this version does not know: run "
         "gpuenergy powercap restore with the version that wrote it, or set the card by hand "

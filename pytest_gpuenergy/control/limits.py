@@ -1,10 +1,11 @@
-"""What a card reports about its power limit. Nothing here writes."""
+"""What a card is set to, as far as that is known. Nothing here writes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
+from pytest_gpuenergy.control.lease_record import locked_mhz
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import DeviceError, SetpointError
 
@@ -50,9 +51,17 @@ def present_limit_mw(gpu: Gpu) -> int:
         ) from None
 
 
-def enforced_setpoint(gpu: Gpu) -> Setpoint:
-    """What the card enforces now; the power limit may be lower than the requested one."""
+def enforced_limit_w(gpu: Gpu) -> float | None:
+    """The power limit that the card enforces now; None if it does not report it."""
     try:
-        return Setpoint(float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3)
+        return float(gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle)) / 1e3
     except gpu.nvml.NVMLError:
-        return UNKNOWN
+        return None
+
+
+def enforced_setpoint(gpu: Gpu) -> Setpoint:
+    """What the card enforces now; the power limit may be lower than the requested one.
+
+    A lock of the clocks is the one that we have set: NVML reports none.
+    """
+    return Setpoint(enforced_limit_w(gpu), sm_clock_mhz=locked_mhz(gpu.uuid))

@@ -45,7 +45,9 @@ class Setpoint:
     @classmethod
     def enforced_for(cls, measurement: Measurement) -> Setpoint:
         """The setpoint enforced when ``measurement`` was made."""
-        return cls(measurement.enforced_power_limit_w)
+        return cls(
+            measurement.enforced_power_limit_w, sm_clock_mhz=measurement.locked_sm_clock_max_mhz
+        )
 
     @property
     def label(self) -> str:

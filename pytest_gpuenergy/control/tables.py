@@ -1,16 +1,22 @@
-"""The cap tables of GPUs, and the setpoints that the words of ``--powercap`` stand for."""
+"""The cap tables of GPUs, and the setpoints that ``--powercap`` and ``--smclock`` stand for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pytest_gpuenergy.control.clocks import (
+    CURRENT_CLOCKS,
+    clock_words,
+    resolve_clocks,
+    supported_clocks,
+)
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.project import project_table
 
 CAP_TABLES_W: dict[str, tuple[float, ...]] = {
@@ -30,10 +36,11 @@ _DIGITS = 20  # Python refuses to convert numbers of thousands of digits
 
 @dataclass(frozen=True)
 class NamedSetpoints:
-    """What ``--powercap`` names on one card.
+    """What ``--powercap`` and ``--smclock`` name on one card: each cap with each clock.
 
     Attributes:
-        words: each word of the option with its setpoints.
+        words: each word of ``--powercap`` with its setpoints, and each of ``--smclock``, after the
+            option's name.
         table_w: the card's cap table, if a cap is from it; otherwise empty.
     """
 
@@ -41,18 +48,63 @@ class NamedSetpoints:
     table_w: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, gpu: Gpu, text: str, root: Path) -> NamedSetpoints:
-        """From the option's value; see `resolve_setpoints`.
+    def of(cls, gpu: Gpu, text: str, root: Path, smclock: str = CURRENT_CLOCKS) -> NamedSetpoints:
+        """From the options' values; see `resolve_setpoints` and `resolve_clocks`.
 
         Args:
             gpu: the card; it is not read for ``current``.
-            text: the option's value.
+            text: the value of ``--powercap``.
             root: the project's folder; cap tables defined there take precedence.
+            smclock: the value of ``--smclock``.
 
         Raises:
             InputError: a word is not understood, or the project's tables are malformed.
-            DeviceError: the card has no power management.
+            DeviceError: the card has no power management, or no choice of clocks.
         """
+        caps = cls._caps(gpu, text, root)
+        return caps if clock_words(smclock) == [CURRENT_CLOCKS] else caps._at_clocks(gpu, smclock)
+
+    def with_labels(
+        self,
+        gpu: Gpu,
+        labels: Sequence[str],
+        root: Path,
+        *,
+        any_cap: bool = True,
+        any_clock: bool = True,
+    ) -> NamedSetpoints:
+        """Also the setpoints that ``labels`` name, such as ``300W`` and ``450W-1500MHz``.
+
+        Those that this card cannot be set to are left out; they may be parameters of others.
+
+        Args:
+            gpu: the card.
+            labels: of setpoints.
+            root: see `of`.
+            any_cap: whether their power caps need not be among those of these setpoints.
+            any_clock: the same of their clocks.
+        """
+        found = self
+        caps = {one.power_limit_w for one in self.setpoints}
+        clocks = {one.sm_clock_mhz for one in self.setpoints}
+        for label in labels:
+            cap, clock = _parts(label)
+            try:
+                named = self.of(gpu, cap, root, clock)
+            except (InputError, DeviceError):
+                continue  # pytest will say that there is no such item
+            (one,) = named.setpoints
+            known = one.label in [setpoint.label for setpoint in found.setpoints]
+            fits = (any_cap or one.power_limit_w in caps) and (
+                any_clock or one.sm_clock_mhz in clocks
+            )
+            if fits and not known:
+                words = {**found.words, label: [one]}
+                found = NamedSetpoints(words, found.table_w or named.table_w)
+        return found
+
+    @classmethod
+    def _caps(cls, gpu: Gpu, text: str, root: Path) -> NamedSetpoints:
         if text == "current":
             return cls({text: [CURRENT]})
         limits = read_limits(gpu)
@@ -61,10 +113,32 @@ class NamedSetpoints:
         from_table = any(one.index for group in words.values() for one in group)
         return cls(words, table if from_table else ())
 
+    def _at_clocks(self, gpu: Gpu, smclock: str) -> NamedSetpoints:
+        clocks = resolve_clocks(smclock, supported_clocks(gpu))
+        distinct_clocks = dict.fromkeys(mhz for group in clocks.values() for mhz in group)
+        by_cap = {
+            word: [replace(cap, sm_clock_mhz=mhz) for cap in group for mhz in distinct_clocks]
+            for word, group in self.words.items()
+        }
+        by_clock = {
+            f"--smclock {word}": [
+                replace(cap, sm_clock_mhz=mhz) for cap in self.setpoints for mhz in group
+            ]
+            for word, group in clocks.items()
+        }
+        return NamedSetpoints({**by_cap, **by_clock}, self.table_w)
+
     @property
     def setpoints(self) -> list[Setpoint]:
         """The setpoints of all words, each once, in the order given."""
         return distinct(self.words)
+
+    def left_out(self, setpoint: Setpoint) -> bool:
+        """Whether it is not expected to be set: ``all`` names those caps that this board takes."""
+        if setpoint.unavailable is None:
+            return False
+        caps = [word for word in self.words_for(setpoint) if not word.startswith("--smclock ")]
+        return caps == ["all"]
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
         """The words that name ``setpoint``."""
@@ -159,6 +233,14 @@ def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
     for setpoint in (one for group in named.values() for one in group):
         found.setdefault(setpoint.label, setpoint)
     return list(found.values())
+
+
+def _parts(label: str) -> tuple[str, str]:
+    """The words of ``--powercap`` and ``--smclock`` for a setpoint's label."""
+    *caps, last = label.split("-")
+    if last.endswith("MHz"):
+        return (caps[0] if caps else "current"), last
+    return last, CURRENT_CLOCKS
 
 
 def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:

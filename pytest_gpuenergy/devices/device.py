@@ -16,9 +16,19 @@ from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.kernels.calls import LibraryCall
 from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import IoContract
+
+# It waits for some 20 us.
+_LIGHT = """extern "C" __global__ void light_load() {
+  long long begin = clock64();
+  while (clock64() - begin < 40000) {}
+}
+"""
+_LIGHT_JOB = Job(
+    Kernel(_LIGHT, (Launch("light_load", (1, 1, 1), (32, 1, 1), ()),)), IoContract("light load")
+)
 
 
 @dataclass(frozen=True)
@@ -291,6 +301,14 @@ class Device(ABC):
             KernelFault: the kernel did not compile or could not be launched, or its buffers are
                 too small to be kept out of the L2 cache.
         """
+
+    def light_load(self) -> AbstractContextManager[Repeater]:
+        """Work on one SM that takes little power, to see the clock that the card runs at.
+
+        Raises:
+            KernelFault: it does not compile or cannot be launched.
+        """
+        return self.repeat(_LIGHT_JOB, {})
 
     def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Let the next kernel run in a process in which no other one has run.

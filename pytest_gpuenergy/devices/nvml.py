@@ -106,7 +106,7 @@ def deny_writes() -> None:
     if os.environ.get(WRITES_VARIABLE, "allow").lower() not in ("", "allow"):
         raise WritesDeniedError(
             f"{WRITES_VARIABLE}=deny forbids changing the power limit or any other setting of a "
-            "real GPU: unset it, or use --powercap current."
+            "real GPU: unset it, or use --powercap current and --smclock current."
         )
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support.errors import DeviceError
@@ -162,7 +163,7 @@ def probe_sensor(readings: Sequence[tuple[float, float]]) -> SensorTraits:
     return SensorTraits(period_s, min(max(window_s, period_s), _LONGEST_WINDOW_S))
 
 
-def instant_power_mw(device: Device) -> float | None:
+def instant_power_mw(device: Gpu) -> float | None:
     """The instantaneous power in mW, NVML field 186; None if the card does not report it."""
     nvml = device.nvml
     try:
@@ -172,7 +173,7 @@ def instant_power_mw(device: Device) -> float | None:
     return float(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
 
 
-def average_power_mw(device: Device) -> float | None:
+def average_power_mw(device: Gpu) -> float | None:
     """The power in mW, averaged by the card over up to 1 s; None if it does not report it."""
     try:
         return float(device.nvml.nvmlDeviceGetPowerUsage(device.handle))

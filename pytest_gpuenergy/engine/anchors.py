@@ -149,7 +149,7 @@ class AnchorWatch:
             if apply is not None:
                 enforced = apply(subject.setpoint)
                 if enforced != subject.enforced:
-                    raise SetpointError(f"The card now enforces {enforced.power_limit_w} W.")
+                    raise SetpointError(f"The card now enforces {enforced.label}.")
             return self._harness.measure_again(anchor.kernel, anchor.workload, subject)
         except GpuEnergyError as error:  # the next item meets the same error and reports it
             first = anchor.first

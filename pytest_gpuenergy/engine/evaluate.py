@@ -39,6 +39,15 @@ class Rig:
     arenas: Mapping[str, Arena]
     objective: Metric
 
+    def evaluate(
+        self,
+        batch: Sequence[Job | KernelFault],
+        known: Sequence[Evaluation],
+        is_stopped: Callable[[], bool],
+    ) -> Iterator[tuple[int, Evaluation]]:
+        """See the function `evaluate`."""
+        return evaluate(self, batch, known, is_stopped)
+
 
 def evaluate(
     rig: Rig,

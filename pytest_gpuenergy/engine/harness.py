@@ -21,6 +21,7 @@ from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import CounterError
 from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.clock_check import keeps_to_lock, lock_flags
 from pytest_gpuenergy.engine.verification import arenas_for, check_of
 from pytest_gpuenergy.engine.verified import Verifier
 from pytest_gpuenergy.kernels.job import CacheState, Job
@@ -35,7 +36,8 @@ from pytest_gpuenergy.workloads.workload import Workload
 R = TypeVar("R", bound=Repeater)
 
 BINDING_FRACTION = 0.97
-"""A kernel that draws at least this fraction of the enforced limit is held back by it."""
+"""A kernel that draws this fraction of the enforced limit or more is held back by it, unless a
+lock of the clocks is what holds it."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Harness:
         began = perf_counter()
         phases = _Phases()
         draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+            subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         draft = self._measured_kernel(draft, kernel, workload, phases)
         return replace(draft, wall_s=perf_counter() - began, phases_s=phases.seconds)
@@ -149,7 +151,7 @@ class Harness:
         self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
     ) -> tuple[Measurement, KernelFault | None]:
         draft = self._draft(
-            subject, _describe_kernel(kernel, subject.label), describe_workload(workload)
+            subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         try:
             with phases.timed("compile"):
@@ -201,6 +203,9 @@ class Harness:
             cap_index=subject.setpoint.index,
             power_limit_w=subject.setpoint.power_limit_w,
             enforced_power_limit_w=subject.enforced.power_limit_w,
+            sm_clock_mhz=subject.setpoint.sm_clock_mhz,
+            locked_sm_clock_min_mhz=subject.enforced.sm_clock_mhz,
+            locked_sm_clock_max_mhz=subject.enforced.sm_clock_mhz,
             cache=self._cache,
             in_process=False,
             gpu_uuid=self._device.uuid,
@@ -260,7 +265,8 @@ def describe_workload(workload: Workload) -> WorkloadInfo:
     )
 
 
-def _describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
+def describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
+    """What a report says about a kernel."""
     origin = kernel.origin
     return KernelInfo(
         label,
@@ -274,9 +280,9 @@ def _describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
 
 def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) -> Measurement:
     gflops = draft.workload.flops / reading.time_ms.value / 1e6
-    limit_w = draft.enforced_power_limit_w
+    limit_w, locked_mhz = draft.enforced_power_limit_w, draft.locked_sm_clock_max_mhz
     binding = bool(reading.event_reasons & SW_POWER_CAP)
-    if limit_w is not None:
+    if limit_w is not None and not keeps_to_lock(reading, locked_mhz):
         binding = binding or reading.power_w >= BINDING_FRACTION * limit_w
     return replace(
         draft,
@@ -303,5 +309,5 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         clock_states=reading.clock_states,
         cap_binding=binding,
         energy_source=reading.energy_source,
-        validity=flags,
+        validity=(*flags, *lock_flags(reading, locked_mhz)),
     )

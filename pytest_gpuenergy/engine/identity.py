@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.hosts import host_name
 
 _RECORDED = (
     "pytest-gpuenergy",
@@ -58,7 +58,7 @@ def run_info(
     return RunInfo(
         run_id=run_id,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        host=socket.gethostname(),
+        host=host_name(emulated=device.emulated),
         gpu_name=device.name,
         gpu_uuid=device.uuid,
         architecture=device.architecture,

@@ -72,7 +72,7 @@ class StoredJob:
         Raises:
             InputError: they cannot be read.
         """
-        return _load(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
+        return load_arrays(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
 
     def reference(self) -> Reference:
         """The correct outputs, by tensor name.
@@ -83,9 +83,9 @@ class StoredJob:
         outputs = {
             t.name: replace(t, dtype="float64") for t in self.job.io.tensors if t.role == "output"
         }
-        owns = {name: _load(path, [outputs[name]])[name] for name, path in self.owns.items()}
+        owns = {name: load_arrays(path, [outputs[name]])[name] for name, path in self.owns.items()}
         conditions = {name: Condition(scale, owns.get(name)) for name, scale in self.scales.items()}
-        return Reference(_load(self.reference_path, list(outputs.values())), conditions)
+        return Reference(load_arrays(self.reference_path, list(outputs.values())), conditions)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
@@ -131,11 +131,11 @@ def write_job(folder: Path, job: Job, workload: Workload) -> str:
     stored = _Stored(
         JOB_VERSION,
         job.kernel.digest,
-        _save(folder / _ARRAYS, workload.make_inputs(job.seed)),
-        _save(folder / _ARRAYS, reference),
+        save_arrays(folder / _ARRAYS, workload.make_inputs(job.seed)),
+        save_arrays(folder / _ARRAYS, reference),
         *(job.io, job.seed, job.cache, job.timeout_s, job.apart),
         {name: condition.scale for name, condition in reference.conditions.items()},
-        {name: _save(folder / _ARRAYS, {name: own}) for name, own in owns.items()},
+        {name: save_arrays(folder / _ARRAYS, {name: own}) for name, own in owns.items()},
     )
     write_kernel(folder / _KERNELS / stored.kernel, job.kernel)
     content = encode(stored)
@@ -188,8 +188,12 @@ def _check_contract(contract: IoContract) -> None:
         raise FormError("its outputs and bounds do not have the same names")
 
 
-def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
-    """Save ``arrays`` under a name derived from their content, and return that name."""
+def save_arrays(folder: Path, arrays: Mapping[str, Array]) -> str:
+    """Save ``arrays`` under a name derived from their content, and return that name.
+
+    Raises:
+        OSError: they cannot be written.
+    """
     content = hashlib.sha256()
     for name, value in sorted(arrays.items()):
         content.update(f"{name} {value.dtype} {value.shape}".encode())
@@ -203,8 +207,12 @@ def _save(folder: Path, arrays: Mapping[str, Array]) -> str:
     return path.name
 
 
-def _load(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
-    """Read ``tensors`` from an archive, refusing one that is larger than they can be."""
+def load_arrays(path: Path, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Read ``tensors`` from an archive, refusing one that is larger than they can be.
+
+    Raises:
+        InputError: they cannot be read.
+    """
     most = sum(tensor.nbytes + _HEADER_BYTES for tensor in tensors)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -33,6 +33,8 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         power_w: mean while it ran, if measured.
         energy_mj: of one launch, if measured.
         message: why it failed.
+        gpu: the UUID of the card, if there were several. Figures are then those of the card by
+            which the search's log goes: ``time_scale`` and ``power_scale`` times those of this one.
     """
 
     outcome: EvaluationOutcome
@@ -40,6 +42,9 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     power_w: NotNegative | None = None
     energy_mj: NotNegative | None = None
     message: str | None = None
+    gpu: str | None = None
+    time_scale: AboveZero | None = None
+    power_scale: AboveZero | None = None
 
     @property
     def good(self) -> bool:

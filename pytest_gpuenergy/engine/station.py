@@ -21,6 +21,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.settings import PREHEAT_S, MeterSettings
+from pytest_gpuenergy.engine.foreign_lock import refuse_locked
 from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.kernels.job import CacheState
 from pytest_gpuenergy.support.errors import DeviceError
@@ -40,6 +41,7 @@ class Station:
         group: processes of the same group, such as the workers of one run, wait for each other
             indefinitely.
         writer: writes the settings; chosen at the first write if not given.
+        allow_clocks: whether clocks may be locked that somebody else seems to have locked.
 
     Attributes:
         gpu: the claimed GPU.
@@ -57,6 +59,7 @@ class Station:
         lock_wait_s: float = LOCK_WAIT_S,
         group: str = "",
         writer: SettingsWriter | None = None,
+        allow_clocks: bool = False,
     ) -> None:
         self.gpu = gpu
         self.restored: list[str] = []
@@ -67,7 +70,8 @@ class Station:
             self._signals.enter_context(termination_as_interrupt())
             self._claim.enter_context(gpu_lock(gpu, wait_s=lock_wait_s, group=group))
             remove_leftovers()
-            self._lease = Lease(gpu, writer)
+            check = (lambda: None) if allow_clocks else (lambda: refuse_locked(gpu))
+            self._lease = Lease(gpu, writer, before_lock=check)
             self._claim.callback(self._lease.restore)
             self.restored += filter(None, [self._lease.restored])
             self.restored += restore_leftovers(gpu, but=gpu.uuid)
@@ -172,7 +176,7 @@ class Station:
 
 @contextmanager
 def open_station(
-    spec: str, *, lock_wait_s: float = LOCK_WAIT_S, index: int = 0
+    spec: str, *, lock_wait_s: float = LOCK_WAIT_S, index: int = 0, allow_clocks: bool = False
 ) -> Iterator[Station]:
     """Open and claim the GPU that ``spec`` names.
 
@@ -180,10 +184,14 @@ def open_station(
         spec: see `open_device`.
         lock_wait_s: see `Station`.
         index: see `open_device`.
+        allow_clocks: see `Station`.
 
     Raises:
         InputError: there is no such device.
         DeviceError: it cannot be used or claimed.
     """
-    with open_device(spec, index=index) as device, Station(device, lock_wait_s=lock_wait_s) as own:
+    with (
+        open_device(spec, index=index) as device,
+        Station(device, lock_wait_s=lock_wait_s, allow_clocks=allow_clocks) as own,
+    ):
         yield own

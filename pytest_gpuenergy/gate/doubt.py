@@ -81,6 +81,10 @@ def doubts_of_pair(base: Measurement, new: Measurement, metric: Metric) -> tuple
     if limits[0] != limits[1]:
         shown = ["unknown" if limit is None else f"{limit:g} W" for limit in limits]
         found.append(Doubt(f"the enforced power limit was {shown[0]} and is now {shown[1]}"))
+    clocks = (base.locked_sm_clock_max_mhz, new.locked_sm_clock_max_mhz)
+    if clocks[0] != clocks[1]:
+        shown = ["not locked" if mhz is None else f"locked to {mhz:g} MHz" for mhz in clocks]
+        found.append(Doubt(f"the SM clocks were {shown[0]} and are now {shown[1]}"))
     work = [(side.workload.parameters, side.workload.flops) for side in (base, new)]
     if work[0] != work[1]:  # any change may be due to that
         found.append(Doubt("the workload of that name has changed", math.inf))

@@ -84,9 +84,9 @@ def unchecked(
     ]
 
 
-def anchor_place(m: Measurement) -> tuple[str, float | None, str | None]:
-    """What an anchor shares with the measurements it covers: cap, enforced limit and card."""
-    return (m.cap, m.enforced_power_limit_w, m.gpu_uuid)
+def anchor_place(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
+    """What an anchor shares with the measurements it covers: setpoint, what held, and the card."""
+    return (m.cap, m.enforced_power_limit_w, m.locked_sm_clock_max_mhz, m.gpu_uuid)
 
 
 def _is_drift(ratio: Estimate) -> bool:

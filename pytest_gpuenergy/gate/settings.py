@@ -47,6 +47,7 @@ class GateSettings:
         *,
         session_sd: str = "",
         allow: str = "",
+        also_allowed: Sequence[str] = (),
         strict: bool = False,
         prefix: str = "--",
     ) -> GateSettings:
@@ -56,6 +57,7 @@ class GateSettings:
             fail: texts such as ``edp:5%`` or ``edp:5%,time:3%``.
             session_sd: a text such as ``energy:0.5%,edp:0.6%``.
             allow: `ALLOWANCES`, separated by commas.
+            also_allowed: what the option takes besides, for messages.
             strict: see the attribute.
             prefix: prefix of the options' names in messages.
 
@@ -71,7 +73,7 @@ class GateSettings:
         if unknown := sorted(allowed - {*ALLOWANCES}):
             raise InputError(
                 f"{prefix}allow {unknown[0]!r} is not understood: "
-                f"choose from {', '.join(ALLOWANCES)}."
+                f"choose from {', '.join((*ALLOWANCES, *also_allowed))}."
             )
         return cls(
             limits or dict.fromkeys(METRICS, DEFAULT_LIMIT),

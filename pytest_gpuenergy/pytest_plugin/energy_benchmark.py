@@ -172,7 +172,7 @@ class EnergyBenchmark:
         try:
             if self._session.options.verify_only:
                 return self._session.harness.verify_kernel(kernel, workload, named)[0]
-            self._session.anchors.check(named)
+            self._session.check_card(named)
             return self._session.harness.measure_kernel(kernel, workload, named)
         except OSError as error:  # a full disk, too many open files, a folder removed
             raise DeviceError(
@@ -203,7 +203,7 @@ class EnergyBenchmark:
         self._claim(named, subject.workload.name)
         if known := session.already_measured(named, "", subject.workload):
             self._skip_known(known)
-        session.anchors.check(named)
+        session.check_card(named)
         try:
             return session.harness.measure_callable(
                 subject.repeater, subject.workload, named, "replay"
@@ -235,7 +235,7 @@ class EnergyBenchmark:
         if self._session.options.verify_only:
             draft = self._session.harness.draft_of_callable(info, named, "callable")
             return replace(draft, correctness=verified.correctness)
-        self._session.anchors.check(named)
+        self._session.check_card(named)
         return verified.measure(self._session.harness, info, named)
 
     def _skip_known(self, known: Measurement) -> NoReturn:

@@ -41,28 +41,44 @@ def _lines(session: Session) -> Iterator[str]:
         return
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
-    yield f"gpuenergy: energy from the {kind} {source}; power caps: {_listed(session.setpoints)}"
+    what = "setpoints" if _locks(session) else "power caps"
+    yield f"gpuenergy: energy from the {kind} {source}; {what}: {_listed(session.setpoints)}"
     if any(setpoint != CURRENT for setpoint in session.setpoints):
         yield from _setpoint_lines(session)
 
 
 def _setpoint_lines(session: Session) -> Iterator[str]:
-    """Caps that cannot be set; on a real GPU also how caps are set and whether they persist."""
+    """What cannot be set or restored; on a real GPU also how it is set and whether it persists."""
     device, writer = session.device, _writer(session)
     if not (device.emulated or isinstance(writer, str)):
-        yield f"gpuenergy: power limits are set through {writer.name}"
+        yield f"gpuenergy: {_settings(session)} are set through {writer.name}"
+    if _locks(session):
+        yield (
+            "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were "
+            "locked to before cannot be read"
+        )
     refused: dict[str, list[Setpoint]] = {}
     for setpoint in session.setpoints:
         if reason := _refusal(setpoint, writer):
             refused.setdefault(reason, []).append(setpoint)
     for reason, setpoints in refused.items():
-        what = "power caps" if len(setpoints) > 1 else "power cap"
+        what = "setpoint" if _locks(session) else "power cap"
+        what += "s" if len(setpoints) > 1 else ""
         yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
     if not device.emulated and not _persistent(device):
         yield (
-            "gpuenergy: persistence mode is off, so power limits are lost whenever the driver "
-            "unloads: sudo nvidia-smi -pm 1"
+            f"gpuenergy: persistence mode is off, so {_settings(session)} are lost whenever the "
+            "driver unloads: sudo nvidia-smi -pm 1"
         )
+
+
+def _locks(session: Session) -> bool:
+    """Whether clocks are to be locked."""
+    return any(setpoint.sm_clock_mhz is not None for setpoint in session.setpoints)
+
+
+def _settings(session: Session) -> str:
+    return "power limits and clocks" if _locks(session) else "power limits"
 
 
 def _writer(session: Session) -> SettingsWriter | str:

@@ -13,18 +13,23 @@ from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.files import is_folder
 
-_CAP = re.compile(r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W|current)(?=[\]\s)]|$)", re.ASCII)
+_SETPOINT = re.compile(
+    r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W(?:-[0-9]{1,5}MHz)?|[0-9]{1,5}MHz|current)"
+    r"(?=[\]\s)]|$)",
+    re.ASCII,
+)
 _OPERATORS = {"and", "or", "not"}
 _MOST_RUNS = 10
 
 
-def caps_named(config: pytest.Config) -> list[str]:
-    """The power caps at the ends of ids, in ``-k`` and in arguments: ``a.py::test_a[300W]``.
+def setpoints_named(config: pytest.Config) -> list[str]:
+    """The labels of setpoints at the ends of ids, in ``-k`` and in arguments.
 
-    A cap alone, ``-k 300W``, is no id: it may be a parameter of somebody else's.
+    Such as ``300W`` of ``a.py::test_a[300W]``, or ``450W-1500MHz``. A cap alone, ``-k 300W``, is
+    no id: it may be a parameter of somebody else's.
     """
     arguments = [argument for argument in config.args if "::" in argument]
-    return list(dict.fromkeys(_CAP.findall(" ".join([*arguments, _keyword(config)]))))
+    return list(dict.fromkeys(_SETPOINT.findall(" ".join([*arguments, _keyword(config)]))))
 
 
 def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:

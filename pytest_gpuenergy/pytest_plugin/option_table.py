@@ -16,6 +16,10 @@ LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 AUTO = "auto"
 LARGEST_SEED = (1 << 32) - 1
+_ONLY_SHOW = (
+    *("collectonly", "help", "version", "markers"),
+    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,12 @@ OPTIONS = (
         metavar="DEVICE",
     ),
     Option(
+        "--gpuenergy-fleet",
+        "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
+        'slurm:"OPTIONS OF SRUN" xN',
+        metavar="FLEET",
+    ),
+    Option(
         "--powercap",
         "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
         "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
@@ -78,8 +88,15 @@ OPTIONS = (
         metavar="LIST",
     ),
     Option(
+        "--smclock",
+        "Clocks to lock the SMs to, each with each power cap, comma-separated: megahertz such as "
+        "1500MHz, all (five even steps of what the card supports), or current (leave them as they "
+        "are; the default)",
+        metavar="LIST",
+    ),
+    Option(
         "--strict-powercap",
-        "Fail items whose power cap cannot be set, instead of skipping them",
+        "Fail items whose power cap or clock cannot be set, instead of skipping them",
         flag=True,
     ),
     Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH"),
@@ -149,6 +166,13 @@ OPTIONS = (
         default=f"{ANCHOR_S:g}",
     ),
     Option(
+        "--gpuenergy-boards",
+        "Whether each GPU first measures two kernels of ours under each power cap, by which "
+        "boards are compared: auto (in runs on several GPUs; the default), always or never",
+        metavar="WHEN",
+        default=AUTO,
+    ),
+    Option(
         "--gpuenergy-seed",
         "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
         "message names (default: one that is drawn on this machine)",
@@ -192,7 +216,8 @@ OPTIONS = (
     Option(
         "--gpuenergy-allow",
         "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
-        "board, driver",
+        "board, driver; and clocks, to lock those of a card that somebody else seems to have "
+        "locked, which are unlocked afterwards",
         metavar="LIST",
     ),
 )
@@ -214,3 +239,14 @@ def named_device(config: pytest.Config) -> str | None:
     """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
     given = config.getoption("gpu_device")
     return (config.getini("gpu_device") or None) if given is None else str(given)
+
+
+def named_fleet(config: pytest.Config) -> str:
+    """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
+    given = config.getoption("gpuenergy_fleet")
+    return str(config.getini("gpuenergy_fleet") if given is None else given).strip()
+
+
+def runs_items(config: pytest.Config) -> bool:
+    """Whether items will be run, rather than something only be shown."""
+    return not any(getattr(config.option, name, None) for name in _ONLY_SHOW)

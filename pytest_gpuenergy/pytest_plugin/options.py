@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from pytest_gpuenergy.control.clocks import clock_words
 from pytest_gpuenergy.control.tables import cap_words
-from pytest_gpuenergy.devices.select import check_spec
+from pytest_gpuenergy.devices.select import check_spec, count_gpus
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
-from pytest_gpuenergy.pytest_plugin.named_ids import caps_named
+from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
 from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
-from pytest_gpuenergy.pytest_plugin.xdist import GPU, REMOTE
+from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import gpu_number
 
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")
+WHEN = (AUTO, "always", "never")
+CLOCKS = "clocks"
+"""What ``--gpuenergy-allow`` takes besides differences from the baseline."""
+
 _T = TypeVar("_T")
 
 
@@ -28,14 +36,15 @@ _T = TypeVar("_T")
 class Options:
     """The options' values; paths are absolute.
 
-    ``caps_named`` are those in ids on the command line. Without measurements there is no
+    ``setpoints_named`` are those in ids on the command line. Without measurements there is no
     ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
     strict gate. ``remote`` reports whether this process is a worker that may be on another host.
     """
 
     device: str
     powercap: str | None
-    caps_named: tuple[str, ...]
+    smclock: str | None
+    setpoints_named: tuple[str, ...]
     strict_powercap: bool
     json_path: Path | None
     csv_folder: Path | None
@@ -49,15 +58,18 @@ class Options:
     order: str
     preheat_s: float | None
     anchor_s: float
+    boards: str
     seed: int | None
     export_folder: Path | None
     verify_only: bool
     baseline: Path | None
     gate: GateSettings
     strict_named: bool
+    allow_clocks: bool
     root: Path
     worker: str | None
     worker_index: int
+    worker_boards: int | None
     remote: bool
 
     @classmethod
@@ -75,8 +87,9 @@ class Options:
         verify_only = _verify_only(config) and export_folder is None  # which measures nothing too
         return cls(
             device=device,
-            powercap=_powercap(config),
-            caps_named=tuple(caps_named(config)),
+            powercap=_words(config, "powercap", cap_words),
+            smclock=_words(config, "smclock", clock_words),
+            setpoints_named=tuple(setpoints_named(config)),
             strict_powercap=bool(_either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
@@ -90,28 +103,47 @@ class Options:
             order=_choice(config, "gpuenergy_order", ORDERS),
             preheat_s=_preheat(config),
             anchor_s=_seconds(config, "gpuenergy_anchor", zero=True),
+            boards=_choice(config, "gpuenergy_boards", WHEN),
             seed=_seed(config),
             export_folder=export_folder,
             verify_only=verify_only,
             baseline=None if verify_only else _path(config, "gpuenergy_compare"),
             gate=_gate(config),
             strict_named=bool(config.getoption("gpuenergy_strict")),
+            allow_clocks=CLOCKS in _allowed(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
-            worker_index=worker_input.get(GPU, 0),
+            worker_index=gpu_number(worker_input.get(GPU)),
+            worker_boards=worker_input.get(BOARDS),
             remote=bool(worker_input.get(REMOTE)),
         )
+
+    @cached_property
+    def compares_boards(self) -> bool:
+        """Whether each GPU measures the kernels by which boards are compared."""
+        if self.export_folder is not None or self.verify_only or self.boards == "never":
+            return False
+        if self.boards == "always":
+            return True
+        if self.worker is None:
+            return False
+        if self.worker_boards is not None:
+            return self.worker_boards > 1
+        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        return min(workers, count_gpus(self.device)) > 1
 
     def described(self) -> dict[str, str]:
         """The options that the report records."""
         return {
             "gpu-device": self.device,
             "powercap": self.powercap or "default",
+            **({} if self.smclock is None else {"smclock": self.smclock}),
             "gpuenergy-timeout": f"{self.timeout_s:g}",
             "gpuenergy-cache": self.cache,
             "gpuenergy-order": self.order,
             "gpuenergy-preheat": AUTO if self.preheat_s is None else f"{self.preheat_s:g}",
             "gpuenergy-anchor": f"{self.anchor_s:g}",
+            **({} if self.boards == AUTO else {"gpuenergy-boards": self.boards}),
             **({} if self.seed is None else {"gpuenergy-seed": str(self.seed)}),
             **({"gpuenergy-verify-only": "true"} if self.verify_only else {}),
         }
@@ -122,11 +154,11 @@ def _either(config: pytest.Config, name: str) -> Any:
     return config.getini(name) if given is None else given
 
 
-def _powercap(config: pytest.Config) -> str | None:
-    given = config.getoption("powercap")
-    text = (config.getini("powercap") or None) if given is None else str(given)
+def _words(config: pytest.Config, name: str, check: Callable[[str], Sequence[str]]) -> str | None:
+    given = config.getoption(name)
+    text = (config.getini(name) or None) if given is None else str(given)
     if text is not None:
-        cap_words(text)
+        check(text)
     return text
 
 
@@ -146,13 +178,18 @@ def _gate(config: pytest.Config) -> GateSettings:
     settings = GateSettings.parse(
         list(filter(None, [fail])) if isinstance(fail, str) else fail,
         session_sd=_either(config, "gpuenergy_session_sd"),
-        allow=_either(config, "gpuenergy_allow"),
+        allow=",".join(word for word in _allowed(config) if word != CLOCKS),
+        also_allowed=(CLOCKS,),
         strict=bool(_either(config, "gpuenergy_strict")),
         prefix="--gpuenergy-",
     )
     if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
         raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
     return settings
+
+
+def _allowed(config: pytest.Config) -> list[str]:
+    return [word.strip() for word in str(_either(config, "gpuenergy_allow")).split(",")]
 
 
 def _verify_only(config: pytest.Config) -> bool:

@@ -13,11 +13,13 @@ from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.measurement import VERIFIED
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.best_lines import best_lines
+from pytest_gpuenergy.report.board_lines import board_lines
 from pytest_gpuenergy.report.durations import duration_lines
 from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
-from pytest_gpuenergy.report.tables import best_lines, idle_caps, summary
+from pytest_gpuenergy.report.tables import idle_caps, summary
 from pytest_gpuenergy.report.views import (
     Target,
     check_targets,
@@ -126,6 +128,7 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
     if flagged := sum(bool(m.validity) for m in measurements):
         yield f"{flagged} of {len(measurements)} measurements are flagged (see validity)"
     yield from anchor_lines(measurements, report.anchors, emulated=report.run.emulated)
+    yield from board_lines(report)
     for sentence in session.restored:
         yield f"restored after a killed run: {sentence}"
     if idle := idle_caps(measurements):

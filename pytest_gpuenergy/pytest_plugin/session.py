@@ -19,6 +19,7 @@ from pytest_gpuenergy.energy.preheat import Announce
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.energy.settings import PREHEAT_S
 from pytest_gpuenergy.engine.anchors import AnchorWatch
+from pytest_gpuenergy.engine.boards import BoardWatch
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import git_revision_of, run_info
 from pytest_gpuenergy.engine.station import Station
@@ -80,6 +81,7 @@ class Session:
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
+        self._boards: BoardWatch | None = None
         self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
@@ -107,24 +109,29 @@ class Session:
         if not self.setpoints:
             every = self.device.emulated and not self.options.verify_only
             text = self.options.powercap or ("all" if every else "current")
-            self._named = self._with_caps_named(text)
+            self._named = self._with_ids(text)
             self.setpoints = self._named.setpoints
         return self.setpoints
 
-    def _with_caps_named(self, text: str) -> NamedSetpoints:
-        """The setpoints of ``text`` and, unless ``--powercap`` gives it, those in ids."""
-        named = NamedSetpoints.of(self.device, text, self.options.root)
-        for cap in () if self.options.powercap is not None else self.options.caps_named:
-            if cap not in [setpoint.label for setpoint in named.setpoints]:
-                with contextlib.suppress(InputError):  # pytest will say that there is no such item
-                    more = f"{text},{cap}"
-                    named = NamedSetpoints.of(self.device, more, self.options.root)
-                    text = more
-        return named
+    def _with_ids(self, text: str) -> NamedSetpoints:
+        """The setpoints of ``text`` and, unless the options give them, those in ids."""
+        options, device = self.options, self.device
+        named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+        return named.with_labels(
+            device,
+            options.setpoints_named,
+            options.root,
+            any_cap=options.powercap is None,
+            any_clock=options.smclock is None,
+        )
 
     def words_for(self, setpoint: Setpoint) -> list[str]:
-        """The words of ``--powercap`` that name ``setpoint``."""
+        """The words of ``--powercap`` and ``--smclock`` that name ``setpoint``."""
         return self._named.words_for(setpoint)
+
+    def left_out(self, setpoint: Setpoint) -> bool:
+        """Whether ``setpoint`` is not expected to be set, see `NamedSetpoints.left_out`."""
+        return self._named.left_out(setpoint)
 
     def settings_writer(self) -> SettingsWriter:
         """The writer of the card's settings, chosen once.
@@ -153,7 +160,11 @@ class Session:
         options = self.options
         # Workers of one run that share a GPU take turns, however long that takes.
         self._station = station = Station(
-            device, lock_wait_s=options.lock_wait_s, group=self.run_id, writer=self._writer
+            device,
+            lock_wait_s=options.lock_wait_s,
+            group=self.run_id,
+            writer=self._writer,
+            allow_clocks=options.allow_clocks,
         )
         try:
             self._begin_at(station)
@@ -191,6 +202,8 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
+        if options.compares_boards:
+            self._boards = BoardWatch(device, self._harness, self._folder)
 
     @property
     def _preheat_s(self) -> float:
@@ -263,6 +276,17 @@ class Session:
         self.begin()
         assert self._anchors is not None
         return self._anchors
+
+    def check_card(self, subject: Subject) -> None:
+        """Measure what tells boards and sessions apart, if it is due, before an item.
+
+        Raises:
+            DeviceError, ReportError: as `begin`, or a measurement cannot be written.
+        """
+        anchors = self.anchors
+        if self._boards is not None:
+            self._boards.ensure(subject)
+        anchors.check(subject)
 
     def recall_anchor(
         self, subject: Subject, known: Measurement, kernel: AnyKernel, workload: Workload

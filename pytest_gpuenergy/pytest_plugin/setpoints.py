@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ class SetpointOutcome:
 
     Attributes:
         setpoint: the setpoint that the item requests.
-        words: the words of ``--powercap`` that name it, such as ``3`` and ``all``.
+        words: the words of the options that name it, such as ``3``, ``all``, ``--smclock all``.
         problem: a sentence that says why it could not be set; empty when it was set.
         measured: whether the run being resumed has measured at this setpoint.
     """
@@ -60,7 +60,7 @@ class SetpointPlugin:
             self._outcomes[report.nodeid] = _outcome(data)
 
     def problems(self, collected: int) -> list[str]:
-        """A sentence if caps that ``--powercap`` names could not be set for any item.
+        """A sentence if caps or clocks that the options name could not be set for any item.
 
         Args:
             collected: number of items in the run. If some did not run, a cap might have been set
@@ -83,7 +83,7 @@ class SetpointPlugin:
         if not reasons:
             return []
         first = next(iter(reasons))
-        caps = f"power cap{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
+        caps = f"{_kind(reasons)}{'s' if len(reasons) > 1 else ''} {', '.join(reasons)}"
         alike = len(set(reasons.values())) == 1
         why = reasons[first] if alike else f"the reason for {first}: {reasons[first]}"
         return [f"The {caps} could not be set for any item{':' if alike else ';'} {why}"]
@@ -95,7 +95,7 @@ class SetpointPlugin:
                 f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
                 for label, outcomes in refused.items()
             )
-            yield f"power caps that could not be set: {', '.join(named)}"
+            yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
 
     def _refused(self) -> dict[str, list[SetpointOutcome]]:
         """Outcomes with a problem by the setpoint's label, lowest first."""
@@ -104,6 +104,10 @@ class SetpointPlugin:
             if outcome.problem:
                 found.setdefault(outcome.setpoint.label, []).append(outcome)
         return found
+
+
+def _kind(labels: Iterable[str]) -> str:
+    return "setpoint" if any("MHz" in label for label in labels) else "power cap"
 
 
 def _outcome(data: dict[str, Any]) -> SetpointOutcome:

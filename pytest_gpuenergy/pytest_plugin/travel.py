@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.pytest_plugin.link import CHECK, MEASUREMENT, RUN
+from pytest_gpuenergy.pytest_plugin.link import BOARD_CHECK, CHECK, MEASUREMENT, RUN
 from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
@@ -40,6 +40,11 @@ class SentFolder(RunFolder):
         """As `RunFolder.append_check`."""
         super().append_check(check)
         self._tell(CHECK, encode(check))
+
+    def append_board_check(self, check: Measurement) -> None:
+        """As `RunFolder.append_board_check`."""
+        super().append_board_check(check)
+        self._tell(BOARD_CHECK, encode(check))
 
 
 class Gathering:
@@ -75,6 +80,8 @@ class Gathering:
             if self._is_apart(node, kind, line):
                 if kind == MEASUREMENT:
                     self._folder.append(decode(line, Measurement))
+                elif kind == BOARD_CHECK:
+                    self._folder.append_board_check(decode(line, Measurement))
                 else:
                     self._folder.append_check(decode(line, AnchorCheck))
         except (GpuEnergyError, FormError, OSError) as error:
@@ -96,8 +103,8 @@ class Gathering:
         apart = self._apart.get(node)
         if apart is None:
             folder = self._folder
-            path = folder.measurements_path if kind == MEASUREMENT else folder.checks_path
-            self._apart[node] = apart = not _contains(path, line)
+            paths = {MEASUREMENT: folder.measurements_path, BOARD_CHECK: folder.board_checks_path}
+            self._apart[node] = apart = not _contains(paths.get(kind, folder.checks_path), line)
             if apart:
                 self._join(node)
         return apart

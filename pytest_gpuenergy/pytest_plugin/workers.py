@@ -333,7 +333,7 @@ class Workers:
     def _take(self, node: Any, message: tuple[Any, ...]) -> None:
         kind, *data = message
         worker = self._worker(node)
-        if kind in (link.RUN, link.MEASUREMENT, link.CHECK):
+        if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
                 worker.station, worker.host = station, station.host

@@ -15,6 +15,8 @@ from pytest_gpuenergy.pytest_plugin.link import ANSWER, ENDED, INTERRUPT, LINE, 
 
 RUN_ID, GPU = "gpuenergy_run_id", "gpuenergy_gpu"
 """Keys of a worker's ``workerinput``: the id of the run it writes to, and its GPU's number."""
+BOARDS = "gpuenergy_boards"
+"""Key of a worker's ``workerinput``: the number of GPUs in the run, if its controller knows it."""
 DEFERS = "gpuenergy_defers"
 """Key of a worker's ``workerinput``: whether others run the items that it cannot measure."""
 REMOTE = "gpuenergy_remote"

@@ -130,7 +130,7 @@ def point_ratio(base: float | None, new: float | None) -> Estimate:
     """
     if base is None or new is None or not (base > 0 and new > 0):
         return Estimate(0.0, -math.inf, math.inf)
-    return Estimate(*[_limited(math.log(new) - math.log(base))] * 3)
+    return Estimate(*[limited(math.log(new) - math.log(base))] * 3)
 
 
 def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
@@ -147,7 +147,7 @@ def welch(own: Sequence[tuple[float, float]], variance: float) -> float:
 def around(mean: float, variance: float, degrees: float, tail: float) -> Estimate:
     """``mean`` with an interval by Student's t, with a probability of ``tail`` beyond each end."""
     half = _quantile(degrees, tail) * math.sqrt(variance)
-    return Estimate(*map(_limited, (mean, mean - half, mean + half)))
+    return Estimate(*map(limited, (mean, mean - half, mean + half)))
 
 
 def normal_quantile(tail: float) -> float:
@@ -155,7 +155,8 @@ def normal_quantile(tail: float) -> float:
     return NormalDist().inv_cdf(1 - tail)
 
 
-def _limited(log_ratio: float) -> float:
+def limited(log_ratio: float) -> float:
+    """The logarithm of a ratio, no further from zero than one whose ratio is finite."""
     return max(-_LARGEST_CHANGE, min(log_ratio, _LARGEST_CHANGE))
 
 

@@ -57,7 +57,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
     recorded = {
         key_of(one): one
         for one in read_measurements(folder / RECORDED)
-        if one.measured and one.power_limit_w is None and _cache(one) == cache
+        if one.measured and one.power_limit_w is one.sm_clock_mhz is None and _cache(one) == cache
     }
     if not recorded:
         raise InputError(

@@ -300,7 +300,7 @@ class Replay:
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
         if len(self.setpoints) < 2:
             return
-        as_found = [one for one in self.setpoints if one.power_limit_w is None]
+        as_found = [one for one in self.setpoints if one == CURRENT]
         reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)

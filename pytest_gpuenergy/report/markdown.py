@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.setpoints import UNLOCKED, clocks
 from pytest_gpuenergy.report.anchor import anchor_lines
+from pytest_gpuenergy.report.best_lines import CLOCK_OVER_CAP, saving_words
+from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
@@ -14,20 +17,29 @@ from pytest_gpuenergy.report.text import markdown_text, spread
 from pytest_gpuenergy.report.ties import near_front
 
 
-def markdown(report: Report) -> str:
-    """The run, the best of each workload, and a collapsed table per workload and cap.
+def markdown(report: Report, *, calibrated: bool = False) -> str:
+    """The run, the best of each workload, and a collapsed table per workload and setpoint.
 
     Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
     and errors are escaped.
+
+    Args:
+        report: the report.
+        calibrated: whether its figures are (`calibrated_report`), which the head then says.
     """
-    return "\n".join(
+    tables = (
         line
         for part in by_model(report)
-        for line in (*_head(part), *_best(part.measurements), *_tables(part.measurements))
+        for line in (
+            *_head(part, calibrated=calibrated),
+            *_best(part.measurements),
+            *_tables(part.measurements),
+        )
     )
+    return "\n".join([*tables, *board_table(report)])
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: Report, *, calibrated: bool) -> Iterator[str]:
     run, rows = report.run, report.measurements
     measured = [m for m in rows if m.measured]
     flagged = sum(bool(m.validity) for m in measured)
@@ -41,6 +53,8 @@ def _head(report: Report) -> Iterator[str]:
     )
     for line in anchor_lines(rows, report.anchors, emulated=run.emulated):
         yield f"{markdown_text(line)}  "
+    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+        yield f"{markdown_text(line)}  "
     yield ""
 
 
@@ -49,7 +63,8 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
     if not best:
         yield from ("Nothing was measured.", "")
         return
-    yield "| workload | least time | least energy | least EDP | best cap | Pareto front |"
+    setpoint = "best cap" if clocks(rows) == (UNLOCKED,) else "best setpoint"
+    yield f"| workload | least time | least energy | least EDP | {setpoint} | Pareto front |"
     yield "|---|---|---|---|---|---:|"
     for one in best:
         cells = [
@@ -58,6 +73,18 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
             one.caps,
             one.size_of_front,
         ]
+        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    yield ""
+    yield from _savings([one for one in best if one.savings])
+
+
+def _savings(best: Sequence[Best]) -> Iterator[str]:
+    if not best:
+        return
+    yield f"| {CLOCK_OVER_CAP} | {' | '.join(metric.label for metric in METRICS)} |"
+    yield "|---|---|---|---|"
+    for one in best:
+        cells = (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
         yield f"| {' | '.join(map(markdown_text, cells))} |"
     yield ""
 

@@ -76,6 +76,7 @@ class Pair:
             and (one.workload.parameters, one.workload.flops)
             == (other.workload.parameters, other.workload.flops)
             and one.enforced_power_limit_w == other.enforced_power_limit_w
+            and one.locked_sm_clock_max_mhz == other.locked_sm_clock_max_mhz
             and energy_source(one) == energy_source(other)
             and not one.validity
             and not other.validity

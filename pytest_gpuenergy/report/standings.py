@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from pytest_gpuenergy.record.board import BoardGain, CalibratedItem
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.clock_saving import ClockSaving
 from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
 from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.ties import Tie
@@ -18,7 +20,7 @@ class Leaders(Struct, frozen=True):
     """The least figure of a workload by one metric, and all that may be as good within noise.
 
     ``items`` are node ids: that of the figure first, then those of the rest. ``kernels`` and
-    ``caps`` are the labels among them, the best kernel and the lowest cap first.
+    ``caps`` (setpoints) are the labels among them, the best kernel and the lowest cap first.
     """
 
     value: float
@@ -29,10 +31,11 @@ class Leaders(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """The best of one workload in one cache state, over all kernels and caps.
+    """The best of one workload in one cache state, over all kernels and setpoints.
 
     ``front`` are the node ids of the Pareto front of time and energy, from fast to frugal,
-    ``near_front`` all those that may be on it within noise.
+    ``near_front`` all those that may be on it within noise. ``clock_savings`` has what the best
+    locked clock saves over the best cap without one, by metric, where both were measured.
     """
 
     workload: str
@@ -42,17 +45,21 @@ class Standing(Struct, frozen=True):
     edp: Leaders
     front: tuple[str, ...]
     near_front: tuple[str, ...]
+    clock_savings: tuple[ClockSaving, ...] = ()
 
 
 class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION):
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
     ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
-    that took part, in the order in which they joined. ``best`` is made from the measurements when
-    the report is written, and ignored when it is read.
+    that took part, in the order in which they joined. ``board_checks`` are measurements of the
+    kernels that every one of several boards measures. ``best``, ``boards`` and ``calibrated`` are
+    made from the rest when the report is written, and ignored when it is read.
     """
 
     best: tuple[Standing, ...] = ()
+    boards: tuple[BoardGain, ...] = ()
+    calibrated: tuple[CalibratedItem, ...] = ()
 
 
 def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
@@ -66,6 +73,7 @@ def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
             _leaders(one.ties[Metric.EDP]),
             tuple(m.node_id for m in one.front),
             tuple(m.node_id for m in one.near),
+            tuple(one.savings.values()),
         )
         for one in best_of_each(measurements)
     )

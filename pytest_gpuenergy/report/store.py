@@ -36,8 +36,8 @@ HOME = ".gpuenergy"
 MAX_BYTES = 1 << 30
 UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
-_STATIONS = "stations.jsonl"
-_RAW = (_RUN, _LINES, _CHECKS, _STATIONS)
+_STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
+_RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
 _Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
@@ -47,13 +47,15 @@ class Report(Struct, frozen=True, tag_field="schema_version", tag=SCHEMA_VERSION
     """A run's identity with its measurements; for merged runs, the identity of the last one.
 
     ``anchors`` are the checks of anchor kernels, in chronological order. ``stations`` are the GPUs
-    that took part, in the order in which they joined (none in older records).
+    that took part, in the order in which they joined (none in older records). ``board_checks`` are
+    measurements of the kernels that every one of several boards measures (see `boards`).
     """
 
     run: RunInfo
     measurements: tuple[Measurement, ...]
     anchors: tuple[AnchorCheck, ...] = ()
     stations: tuple[StationInfo, ...] = ()
+    board_checks: tuple[Measurement, ...] = ()
 
 
 class _RunFile(Struct, frozen=True):
@@ -98,7 +100,7 @@ class RunFolder:
         """
         with _explained(self.path):
             followed(self.path).mkdir(parents=True, exist_ok=True)
-            for name in (_LINES, _STATIONS):
+            for name in (_LINES, _STATIONS, _BOARDS):
                 (self.path / name).unlink(missing_ok=True)
             if lines := b"".join(encode(one) + b"\n" for one in kept):
                 write_atomically(self.path / _LINES, lines)
@@ -124,6 +126,11 @@ class RunFolder:
         """The file with one line per check of an anchor kernel."""
         return self.path / _CHECKS
 
+    @property
+    def board_checks_path(self) -> Path:
+        """The file with one line per measurement of a kernel that all boards measure."""
+        return self.path / _BOARDS
+
     def append(self, measurement: Measurement) -> None:
         """Append one measurement; it is on disk when this returns.
 
@@ -135,6 +142,18 @@ class RunFolder:
     def append_check(self, check: AnchorCheck) -> None:
         """Append one check of an anchor kernel, like `append`."""
         _append(self.path / _CHECKS, check)
+
+    def append_board_check(self, check: Measurement) -> None:
+        """Append a measurement of a kernel that all boards measure, like `append`."""
+        _append(self.path / _BOARDS, check)
+
+    def board_checks(self) -> tuple[Measurement, ...]:
+        """What `append_board_check` has appended, from all processes.
+
+        Raises:
+            ReportInputError: a line is damaged.
+        """
+        return tuple(_lines(self.path / _BOARDS, Measurement))
 
     def append_station(self, station: StationInfo) -> None:
         """Append one GPU that takes part, like `append`."""
@@ -150,9 +169,8 @@ class RunFolder:
         run = _read(path, read_text(path), _RunFile).run
         measurements = latest_only(_lines(self.path / _LINES, Measurement))
         checks = tuple(_lines(self.path / _CHECKS, AnchorCheck))
-        return Report(
-            run, measurements, checks, _joined(_lines(self.path / _STATIONS, StationInfo))
-        )
+        stations = _joined(_lines(self.path / _STATIONS, StationInfo))
+        return Report(run, measurements, checks, stations, self.board_checks())
 
 
 def durations_s(folder: RunFolder) -> dict[str, float]:
@@ -233,8 +251,9 @@ def load_report(path: Path) -> Report:
         )
     report = _read(path, text, Report)
     try:
-        for index, measurement in enumerate(report.measurements):
-            check(measurement, f"measurements[{index}].")
+        for name in ("measurements", "board_checks"):
+            for index, measurement in enumerate(getattr(report, name)):
+                check(measurement, f"{name}[{index}].")
         check_ids(report.measurements)
     except FormError as error:
         raise ReportInputError(f"{path}: {error}.") from None
@@ -282,7 +301,8 @@ def merge(reports: Sequence[Report]) -> Report:
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
     stations = _joined(station for report in ordered for station in report.stations)
-    return Report(run, latest_only(measurements), anchors, stations)
+    board_checks = tuple(check for report in ordered for check in report.board_checks)
+    return Report(run, latest_only(measurements), anchors, stations, board_checks)
 
 
 def _by_run(reports: Iterable[Report]) -> list[list[Report]]:

@@ -8,11 +8,13 @@ from math import inf
 
 from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.setpoints import Order, clocks, limit_label, setpoint_order
+from pytest_gpuenergy.report.clock_saving import ClockSaving, clock_saving
 from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.text import figures, spread
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
-from pytest_gpuenergy.support.text import fitted, wrapped
+from pytest_gpuenergy.support.text import wrapped
 
 ROWS_SHOWN = 30
 
@@ -45,7 +47,7 @@ def figure(m: Measurement, metric: Metric) -> str:
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """Measurements by workload and cap, in the order of `ordered`."""
+    """Measurements by workload and setpoint, in the order of `ordered`."""
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for m in ordered(measurements):
         groups.setdefault((m.workload.name, m.cap), []).append(m)
@@ -53,7 +55,7 @@ def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Mea
 
 
 def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Sorted by workload in order of appearance, then from the lowest cap and the best rank.
+    """By workload in order of appearance, then by setpoint (`setpoint_order`) and rank.
 
     A run's own order is not useful to a reader, because it interleaves caps and kernels.
     """
@@ -62,13 +64,9 @@ def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
     for m in listed:
         places.setdefault(m.workload.name, len(places))
 
-    def place(m: Measurement) -> tuple[int, float, float]:
-        limit_w, rank = m.power_limit_w, m.kernel.rank
-        return (
-            places[m.workload.name],
-            inf if limit_w is None else limit_w,
-            inf if rank is None else rank,
-        )
+    def place(m: Measurement) -> tuple[int, Order, float]:
+        rank = m.kernel.rank
+        return (places[m.workload.name], setpoint_order(m), inf if rank is None else rank)
 
     return sorted(listed, key=place)
 
@@ -93,7 +91,7 @@ def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best of one workload in one cache state, over all kernels and caps.
+    """The best of one workload in one cache state, over all kernels and setpoints.
 
     Attributes:
         workload: its `subject`.
@@ -101,6 +99,8 @@ class Best:
         ties: by metric, the least figure with all that are within noise of it.
         front: the `pareto` front of the rows.
         near: all rows that may be on the front, within noise.
+        savings: by metric, what the best locked clock saves over the best cap without one; empty
+            unless both were measured.
     """
 
     workload: str
@@ -108,6 +108,7 @@ class Best:
     ties: Mapping[Metric, Tie]
     front: list[Measurement]
     near: list[Measurement]
+    savings: Mapping[Metric, ClockSaving]
 
     @property
     def time(self) -> Measurement:
@@ -126,7 +127,7 @@ class Best:
 
     @property
     def caps(self) -> str:
-        """The caps at which the EDP is least, within noise, in words."""
+        """The setpoints at which the EDP is least, within noise, in words."""
         return cap_words(self.ties[Metric.EDP], self.rows)
 
     @property
@@ -136,7 +137,7 @@ class Best:
         return " to ".join(map(str, sizes))
 
     def where(self, metric: Metric) -> str:
-        """The kernels and caps that have the least figure within noise, in words."""
+        """The kernels and setpoints that have the least figure within noise, in words."""
         found = self.ties[metric]
         return f"{kernel_words(found)} at {cap_words(found, self.rows)}"
 
@@ -165,6 +166,11 @@ def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
             {metric: found for metric in METRICS if (found := tie(rows, metric)) is not None},
             pareto(rows),
             near_front(rows),
+            {
+                metric: saving
+                for metric in METRICS
+                if (saving := clock_saving(rows, metric)) is not None
+            },
         )
         for name, rows in groups.items()
     ]
@@ -189,11 +195,13 @@ def summary(
     width: int | None = None,
     sort: str = "rank",
     gpu_name: str = "",
+    calibrated: bool = False,
 ) -> Iterator[str]:
-    """The terminal summary's tables; ``*`` marks the Pareto front of time and energy.
+    """The terminal summary's tables, one per workload and setpoint.
 
-    ``~`` marks what may be on the front too, within noise. With more than `ROWS_SHOWN`
-    measurements, only these are listed.
+    ``*`` marks the Pareto front of time and energy, ``~`` what may be on the front too, within
+    noise. With more than `ROWS_SHOWN` measurements, only these are listed, and of several clocks
+    only the setpoints that may be the best by a metric.
 
     Args:
         measurements: of one run.
@@ -201,13 +209,19 @@ def summary(
         width: of the terminal; None where lines may have any length.
         sort: a key of `SORTS`.
         gpu_name: of the card whose peaks the figures are compared with.
+        calibrated: whether the figures are, which each title then says.
     """
-    label = " (emulated)" if emulated else ""
-    for (workload, cap), rows in group(measurements).items():
+    label = title_label(emulated=emulated, calibrated=calibrated)
+    groups = group(measurements)
+    many = len(measurements) > ROWS_SHOWN
+    listed = _among_best(measurements) if many and len(clocks(measurements)) > 1 else groups
+    for (workload, cap), rows in groups.items():
+        if (workload, cap) not in listed:
+            continue
         near = near_front(rows)
         # By id, because measurements may be equal.
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
-        shown = rows if len(measurements) <= ROWS_SHOWN else near
+        shown = near if many else rows
         table = []
         for m in arranged(shown, sort):
             if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
@@ -231,6 +245,26 @@ def summary(
         if unbound:
             words = f"  the cap had no effect on {len(unbound)} of these {len(rows)} kernels"
             yield from wrapped(words, width)
+    if hidden := len(groups) - len(listed):
+        words = f"{hidden} tables of setpoints that are not among the best are only in the report"
+        yield from wrapped(words, width)
+
+
+def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
+    """The workloads and setpoints that may be the best by a metric."""
+    return {
+        (row.workload.name, row.cap)
+        for best in best_of_each(measurements)
+        for tied in best.ties.values()
+        for row in tied.rows
+    }
+
+
+def title_label(*, emulated: bool, calibrated: bool = False) -> str:
+    """What a title says of the figures below it, such as `` (emulated, calibrated)``."""
+    said = {"emulated": emulated, "calibrated": calibrated}
+    words = ", ".join(word for word, holds in said.items() if holds)
+    return f" ({words})" if words else ""
 
 
 def _intensity(roof: Roofline) -> str:
@@ -242,11 +276,14 @@ def _short(value: float | None) -> str:
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
-    """Labels of the power caps that held back no measured kernel, lowest cap first."""
+    """Labels of the power caps that held back no measured kernel, lowest cap first.
+
+    A cap that holds kernels back at any clock, or without a lock, has an effect.
+    """
     held: dict[tuple[float, str], bool] = {}
     for m in measurements:
         if m.power_limit_w is not None and m.cap_binding is not None:
-            cap = (m.power_limit_w, m.cap)
+            cap = (m.power_limit_w, limit_label(m))
             held[cap] = held.get(cap, False) or m.cap_binding
     return [label for (_, label), binding in sorted(held.items()) if not binding]
 
@@ -259,30 +296,3 @@ def markdown_table(
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
     lines = [header, rules, *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def best_lines(
-    measurements: Iterable[Measurement], *, emulated: bool, width: int | None = None
-) -> Iterator[str]:
-    """A table of each workload's best time, energy and EDP, with kernels and caps within noise."""
-    best = best_of_each(measurements)
-    if not best:
-        return
-    rows = [
-        ("workload", "least time", "least energy", "least EDP", "best cap", "Pareto"),
-        *(_best_row(one) for one in best),
-    ]
-    flagged = any(m.validity for one in best for m in (one.time, one.energy, one.edp))
-    yield f"best of each workload{' (emulated)' if emulated else ''}"
-    yield from (f"  {line}" for line in fitted(rows, None if width is None else width - 2))
-    if flagged:
-        yield "  ! flagged (see validity)"
-
-
-def _best_row(best: Best) -> tuple[str, ...]:
-    return (
-        best.workload,
-        *(best.cell(metric) for metric in METRICS),
-        best.caps,
-        f"{best.size_of_front} of {len(best.rows)}",
-    )

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from pytest_gpuenergy.record.board import Calibrated
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
+from pytest_gpuenergy.report.boards import Boards
 from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
@@ -35,6 +37,7 @@ class Row(NamedTuple):
     run: RunInfo
     measurement: Measurement
     roofline: Roofline
+    calibrated: Calibrated
     derived: Mapping[str, Any]
 
 
@@ -82,6 +85,7 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
         *run,
         *_columns(Measurement, ("measurement",)),
         *_columns(Roofline, ("roofline",)),
+        *_columns(Calibrated, ("calibrated",)),
         *(Column(name, str, ()) for name in _STANDING),
         *(Column(name, int, ()) for name in LAUNCH_AXES),
         *(Column(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
@@ -91,10 +95,10 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     """A row per measurement, with cells in the order of `tidy_columns` of all of them."""
     columns = tidy_columns(report.measurements)
-    standing, models = _standings(report), Models(report)
+    standing, models, boards = _standings(report), Models(report), Boards(report)
     for m in report.measurements:
         derived: dict[str, Any] = {**standing[id(m)], **axes(m)}
-        row = Row(report.run, m, roofline(m, models.of(m)), derived)
+        row = Row(report.run, m, roofline(m, models.of(m)), boards.calibrated(m), derived)
         yield [column.cell(row) for column in columns]
 
 

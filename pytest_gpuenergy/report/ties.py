@@ -1,4 +1,4 @@
-"""Which kernels and caps may be the best of a run, given the intervals of their figures.
+"""Which kernels and setpoints may be the best of a run, given the intervals of their figures.
 
 What two measurements of one run on one board have in common, such as the board's gain, is equal on
 both sides and cancels. What is left is what their intervals contain: the scatter of their trials
@@ -8,6 +8,7 @@ and the state of the card during each.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +16,19 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.ratio import Sample, log_ratio, sample
 from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
+from pytest_gpuenergy.record.setpoints import (
+    UNLOCKED,
+    clock_label,
+    clocks,
+    limit_label,
+    limits,
+    setpoints,
+)
 
 MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
 
-KERNELS_NAMED = 3
+KERNELS_NAMED = SETPOINTS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,8 @@ class Tie:
 
     @property
     def caps(self) -> tuple[str, ...]:
-        """The labels of the caps, lowest first."""
-        return _caps(self.rows)
+        """The labels of the setpoints, in their order."""
+        return setpoints(self.rows)
 
 
 def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
@@ -109,20 +118,27 @@ def kernel_words(found: Tie) -> str:
 def cap_words(found: Tie, rows: Sequence[Measurement]) -> str:
     """``450W``, ``any cap from 300 W``, ``any cap up to 300 W``, ``any cap``, or a list.
 
+    Where clocks were locked: ``450W-1500MHz``, ``any cap, any clock up to 1500 MHz``, or a list.
+
     Args:
         found: the tie.
         rows: the measurements among which it was found.
     """
-    measured, tied = _caps(rows), found.caps
-    if len(tied) == 1:
-        return tied[0]
-    if tied == measured:
-        return "any cap"
-    if tied == measured[-len(tied) :]:
-        return f"any cap from {_spaced(tied[0])}"
-    if tied == measured[: len(tied)]:
-        return f"any cap up to {_spaced(tied[-1])}"
-    return ", ".join(tied)
+    if clocks(rows) == (UNLOCKED,):
+        return _range(found.caps, setpoints(rows), "cap")
+    if len(found.caps) == 1:
+        return found.caps[0]
+    if found.caps == setpoints(rows):
+        return "any setpoint"
+    # A rectangle in the plane of limits and clocks is described by its sides.
+    tied_limits, tied_clocks = limits(found.rows), clocks(found.rows)
+    inside = {
+        m.cap for m in rows if limit_label(m) in tied_limits and clock_label(m) in tied_clocks
+    }
+    if inside != set(found.caps):
+        return _listed(found.caps)
+    sides = ((tied_limits, limits(rows), "cap"), (tied_clocks, clocks(rows), "clock"))
+    return ", ".join(_range(*side) for side in sides if len(side[1]) > 1)
 
 
 @dataclass(frozen=True)
@@ -158,12 +174,27 @@ def _tail(count: int) -> float:
     return MISSED / max(1, count - 1)
 
 
-def _caps(rows: Sequence[Measurement]) -> tuple[str, ...]:
-    limits = {row.cap: row.power_limit_w or row.enforced_power_limit_w or 0.0 for row in rows}
-    return tuple(sorted(limits, key=lambda cap: (limits[cap], cap)))
+def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
+    """Labels of one setting, as a range if they are one among those ``measured``."""
+    if len(tied) == 1:
+        return tied[0]
+    if tied == measured:
+        return f"any {noun}"
+    if tied == measured[-len(tied) :]:
+        return f"any {noun} from {_spaced(tied[0])}"
+    if tied == measured[: len(tied)]:
+        return f"any {noun} up to {_spaced(tied[-1])}"
+    return ", ".join(tied)
 
 
-def _spaced(cap: str) -> str:
-    """``300 W`` for ``300W``; other labels as they are."""
-    watts = cap.removesuffix("W")
-    return f"{watts} W" if watts != cap and watts.replace(".", "", 1).isdigit() else cap
+def _listed(labels: Sequence[str]) -> str:
+    if len(labels) <= SETPOINTS_NAMED + 1:
+        return ", ".join(labels)
+    named = ", ".join(labels[:SETPOINTS_NAMED])
+    return f"{named} and {len(labels) - SETPOINTS_NAMED} more"
+
+
+def _spaced(label: str) -> str:
+    """``300 W`` for ``300W``, ``1500 MHz`` for ``1500MHz``; other labels as they are."""
+    match = re.fullmatch(r"([0-9.]+)(W|MHz)", label)
+    return f"{match[1]} {match[2]}" if match else label

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from pytest_gpuenergy.record.identity import setpoint_folder
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.setpoints import setpoint_order
+from pytest_gpuenergy.report.boards import Boards, calibrated_items
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
@@ -33,8 +35,18 @@ Table = list[Sequence[str | int | float | None]]
 def json_document(report: Report) -> str:
     """The report as JSON, ``schema_version`` 1, with the best of each workload."""
     best = tuple(one for part in by_model(report) for one in standings(part.measurements))
+    boards = Boards(report)
     return dump(
-        ReportDocument(report.run, report.measurements, report.anchors, report.stations, best)
+        ReportDocument(
+            report.run,
+            report.measurements,
+            report.anchors,
+            report.stations,
+            report.board_checks,
+            best,
+            boards.gains,
+            calibrated_items(report, boards),
+        )
     )
 
 
@@ -65,7 +77,7 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     for workload, rows in workloads.items():
         place = folder / folders[workload]
         caps = _by(
-            sorted(rows, key=_cap_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
+            sorted(rows, key=setpoint_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
         )
         for cap, measured in caps.items():
             table: Table = [("id", *COLUMNS)]
@@ -181,10 +193,6 @@ def _table_caps(report: Report) -> list[str]:
 def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
     """The caps in ``all.csv``: the whole table, measured or not, then caps outside it."""
     return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
-
-
-def _cap_order(m: Measurement) -> float:
-    return m.power_limit_w or m.enforced_power_limit_w or 0.0
 
 
 def _identifier(m: Measurement) -> str | int:

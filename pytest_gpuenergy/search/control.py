@@ -28,6 +28,7 @@ class Control(Struct, frozen=True, kw_only=True):
         gpus: as ``--gpus`` takes it.
         place: of the GPU among them, from 0.
         powercap: the power limit, as ``--powercap`` takes it.
+        smclock: the clock, as ``--smclock`` takes it.
         parent: the id of the state that the move was made to; None of the baseline.
         move: its name.
         what: the place and the parameters of the move.
@@ -41,6 +42,7 @@ class Control(Struct, frozen=True, kw_only=True):
     gpus: str
     place: int = 0
     powercap: str
+    smclock: str = "current"
     parent: str | None = None
     move: str = ""
     what: str = ""

@@ -1,6 +1,8 @@
-"""What runs in the process of one GPU of several, see `team`."""
+"""What runs in the process of one GPU of several, see `engine.team`."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from msgspec import Struct
 
@@ -23,6 +25,7 @@ class Task(Struct, frozen=True):
         state: to evaluate.
         ahead: states to compile meanwhile.
         limit: see `Bench.evaluate`.
+        emulated: whether the GPUs are.
     """
 
     spec: KernelSpec
@@ -31,6 +34,23 @@ class Task(Struct, frozen=True):
     state: State
     ahead: tuple[State, ...] = ()
     limit: Limit | None = None
+    emulated: bool = False
+
+    @property
+    def title(self) -> str:
+        """See `Errand`."""
+        return f"{self.spec.name}: {self.state.id}"
+
+    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
+        """See `Errand`."""
+        return Result(
+            id=self.state.id,
+            outcome=outcome,
+            emulated=self.emulated,
+            objective=self.objective,
+            gpu=gpu,
+            message=message,
+        )
 
 
 class GpuProcess:

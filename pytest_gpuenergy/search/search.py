@@ -55,21 +55,25 @@ class Options:
         budget: variants to evaluate, those of earlier runs included.
         gpus: as ``--gpus`` takes them.
         powercap: the power limit, as ``--powercap`` takes it.
+        smclock: the clock, as ``--smclock`` takes it.
     """
 
     budget: int
     gpus: str
     powercap: str
+    smclock: str = "current"
 
 
 def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
     """What a search on this bench must have in common with one that it continues."""
     device: Device = bench.device
+    enforced = enforced_setpoint(device)
     return Identity(
         spec=identity_of_spec(bench.spec),
         gpu=device.name,
         emulated=device.emulated,
-        power_limit_w=enforced_setpoint(device).power_limit_w,
+        power_limit_w=enforced.power_limit_w,
+        sm_clock_mhz=enforced.sm_clock_mhz,
         objective=bench.objective,
         seed=bench.seed,
         strategy=dict(strategy),
@@ -246,6 +250,7 @@ class Search:
             gpus=self.options.gpus,
             place=self.evaluator.gpus.index(result.gpu),
             powercap=self.options.powercap,
+            smclock=self.options.smclock,
             **_origin(proposal),
         )
         with self._timed("listings"):

@@ -29,6 +29,7 @@ class Identity(Struct, frozen=True, kw_only=True):
         gpu: the GPU's name.
         emulated: whether it is an emulated one.
         power_limit_w: that the card enforces; None if it does not say.
+        sm_clock_mhz: to which its SMs are locked; None if they are not.
         objective: what is minimized.
         seed: of the search.
         strategy: parameters of what chooses the states, see `SearchParameters`.
@@ -41,6 +42,13 @@ class Identity(Struct, frozen=True, kw_only=True):
     objective: Metric
     seed: int
     strategy: dict[str, float] = {}
+    sm_clock_mhz: int | None = None
+
+    @property
+    def settings(self) -> str:
+        """What the card is set to, as a clause: `` under 450 W at 1500 MHz``."""
+        limit = "" if self.power_limit_w is None else f" under {self.power_limit_w:g} W"
+        return limit + ("" if self.sm_clock_mhz is None else f" at {self.sm_clock_mhz} MHz")
 
 
 class Node(Struct, frozen=True, kw_only=True):

@@ -48,8 +48,8 @@ def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
     where = f"{identity.gpu} (emulated: no figure here is measured)"
     yield f"# Search of {spec.name}"
     yield ""
-    limit = "" if identity.power_limit_w is None else f" under {identity.power_limit_w:g} W"
-    yield f"On {where if identity.emulated else identity.gpu}{limit}, minimizing {metric.label}."
+    place = where if identity.emulated else identity.gpu
+    yield f"On {place}{identity.settings}, minimizing {metric.label}."
     if not has_others(spec):
         yield "No sizes but the listed ones are allowed: a variant may be right for these alone."
     yield ""

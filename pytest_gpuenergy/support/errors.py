@@ -46,7 +46,11 @@ class SetpointError(DeviceError):
     """A setpoint cannot be applied; the item is skipped, or fails under --strict-powercap."""
 
 
-class WritesDeniedError(SetpointError):
+class SettingRefusedError(SetpointError):
+    """A write of a setting was refused, so the card is as it was before."""
+
+
+class WritesDeniedError(SettingRefusedError):
     """GPUENERGY_CAP_WRITES=deny forbids changing the settings of a real GPU."""
 
 

@@ -48,6 +48,15 @@ def student_t(degrees: int, probability: float = 0.975) -> float:
     return quantile
 
 
+def largest_of(count: int) -> float:
+    """The expected largest of so many standard normal values, by Blom's approximation.
+
+    G. Blom, "Statistical Estimates and Transformed Beta-Variables", 1958; within 5 % for two values
+    and closer for more, from above.
+    """
+    return 0.0 if count < 2 else NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
 def _density(t: float, degrees: int) -> float:
     log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
     log_tail = -(degrees + 1) / 2 * math.log1p(t * t / degrees)

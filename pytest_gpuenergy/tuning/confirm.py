@@ -35,8 +35,8 @@ def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None])
             tell(f"{workload.name}: no energy for {kernel.short_digest}: {found.error}")
             return None
         limit_w = found.enforced_power_limit_w
-        if limit_w is None:
-            return None
+        if limit_w is None or found.locked_sm_clock_max_mhz is not None:
+            return None  # the figures of a record file are those of a card that is not locked
         return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
 
     return confirmed

@@ -12,7 +12,7 @@ from threading import Event
 
 from msgspec.structs import asdict
 
-from pytest_gpuenergy.engine.evaluate import Rig, evaluate
+from pytest_gpuenergy.engine.evaluate import Rig
 from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
 from pytest_gpuenergy.engine.quick import quick_job
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -20,6 +20,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.tuning.progress import SearchProgress
 from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.tuning.space import Candidate, Feedback, Proposer, RecipeForm
+from pytest_gpuenergy.tuning.team_rig import TeamRig
 from pytest_gpuenergy.tuning.trial import Trial
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -40,7 +41,7 @@ class Loop:
     """
 
     workload: Workload
-    rig: Rig
+    rig: Rig | TeamRig
     form: RecipeForm
     log: RawLog
     progress: SearchProgress
@@ -85,7 +86,7 @@ class Loop:
             quick_job(kernel, self.workload) if isinstance(kernel, Kernel) else kernel
             for kernel in kernels
         ]
-        for place, evaluation in evaluate(self.rig, jobs, known, self.stop.is_set):
+        for place, evaluation in self.rig.evaluate(jobs, known, self.stop.is_set):
             kernel, index = kernels[place], first + place
             is_new = index == len(trials)
             elapsed_s = round(self.progress.elapsed_s, 3) if is_new else trials[index].elapsed_s

@@ -51,20 +51,23 @@ class RawLog:
 
     Raises:
         InputError: the folder contains a search of another workload, on another GPU or under
-            another power limit; it is damaged or cannot be written; or another process writes to
-            it.
+            another power limit or clock; it is damaged or cannot be written; or another process
+            writes to it.
     """
 
     def __init__(self, folder: Path, workload: Workload, device: Device, form: RecipeForm) -> None:
         self.folder = folder
         self._form = form
         self._recipes_path = folder / form.file_name
+        enforced = enforced_setpoint(device)
         identity = {
             "workload": to_parameters(workload),
             "gpu": gpu_name(device),
             "architecture": device.architecture,
-            "power_limit_w": enforced_setpoint(device).power_limit_w,
+            "power_limit_w": enforced.power_limit_w,
         }
+        if enforced.sm_clock_mhz is not None:  # which searches of earlier versions do not name
+            identity["sm_clock_mhz"] = enforced.sm_clock_mhz
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -197,6 +200,7 @@ def _identify(path: Path, identity: dict[str, Any]) -> None:
     if _with_kind(found) != identity:
         limit_w = identity["power_limit_w"]
         under = "" if limit_w is None else f" under {limit_w:g} W"
+        under += f" at {identity['sm_clock_mhz']} MHz" if "sm_clock_mhz" in identity else ""
         raise InputError(
             f"{path.parent} contains another search than that of {identity['workload']['name']} on "
             f"{identity['gpu']}{under}: name another folder with --out."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -15,9 +15,13 @@ from typing import TextIO
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.evaluate import Rig
+from pytest_gpuenergy.engine.jobs import save_arrays
+from pytest_gpuenergy.engine.quick import quick_job
+from pytest_gpuenergy.engine.team import Team
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, KernelFault
+from pytest_gpuenergy.support.scratch import disk_folder
 from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
 from pytest_gpuenergy.tuning.confirm import Confirm
 from pytest_gpuenergy.tuning.loop import Loop, feedback
@@ -34,6 +38,7 @@ from pytest_gpuenergy.tuning.records import (
 )
 from pytest_gpuenergy.tuning.representatives import representatives
 from pytest_gpuenergy.tuning.space import Feedback, Proposer, SearchSpace
+from pytest_gpuenergy.tuning.team_rig import Reference, TeamRig
 from pytest_gpuenergy.workloads.workload import Workload
 
 
@@ -72,6 +77,8 @@ class Tuner:
         tell: called with lines of progress.
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
+        team: processes of all GPUs; they time the candidates if there are several GPUs, or were.
+        devices: all GPUs of the team as this process has opened them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
@@ -85,6 +92,8 @@ class Tuner:
     live: TextIO | None
     stop: Event
     is_kept: Callable[[Path], bool] = lambda _: True
+    team: Team | None = None
+    devices: tuple[Device, ...] = ()
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -140,14 +149,14 @@ class Tuner:
         tuning.begin()
         if tuning.proposer is None:
             return 0.0
-        self.tell(f"{name}: searching on {gpu_name(self.device)} with {tuning.space.effort}")
+        count = "" if len(self.devices) < 2 or self.team is None else f"{len(self.team.working)} x "
+        self.tell(f"{name}: searching on {count}{gpu_name(self.device)} with {tuning.space.effort}")
         with (
             SearchProgress(
                 self._title(name), trials, log.trials.copy(), self.tell, self.live
             ) as progress,
-            arenas_for(tuning.workload, 0, self.device.arrays) as arenas,
+            self._rig(tuning) as rig,
         ):
-            rig = Rig(self.device, arenas, self.settings.objective)
             loop = Loop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
             loop.run(tuning.proposer, trials)
             tuning.proposer.close()
@@ -158,6 +167,22 @@ class Tuner:
         if len(log.trials) < trials:
             self.tell(f"{name}: the search found only {len(log.trials)} candidates")
         return search_s
+
+    @contextmanager
+    def _rig(self, tuning: _Tuning) -> Iterator[Rig | TeamRig]:
+        """Where candidates are evaluated."""
+        workload, objective = tuning.workload, self.settings.objective
+        # Where there were several GPUs, the figures of one are made comparable to theirs, too.
+        several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
+        if self.team is None or not several:
+            with arenas_for(workload, 0, self.device.arrays) as arenas:
+                yield Rig(self.device, arenas, objective)
+            return
+        for device in self.devices:
+            device.renew()  # so that no process of this one keeps a context on the GPU
+        with disk_folder() as folder:
+            inputs = folder / save_arrays(folder, workload.make_inputs(0))
+            yield TeamRig(self.team, self.device, inputs, objective, tuning.reference(objective))
 
     def _is_written(self, tuning: _Tuning) -> bool:
         """Whether the record file appears to have what `_finish` would write; if so, tells."""
@@ -220,7 +245,7 @@ class Tuner:
             rejected=chooser.rejected,
             search_s=search_s,
             elapsed_s=tuning.elapsed_s,
-            energy_j=_since(tuning.before_j, _energy_j(self.device)),
+            energy_j=_since(tuning.before_j, _energy_j(self.devices or (self.device,))),
             gpu=gpu_name(self.device),
             emulated=self.device.emulated,
         )
@@ -264,7 +289,7 @@ class _Tuning:
         self.workload = workload
         self.space = tuner.make_space(workload)
         self.proposer: Proposer | None = None
-        self._device = tuner.device
+        self._devices = tuner.devices or (tuner.device,)
         variant = self.space.form.variant
         folder = tuner.folder / workload.name / (f"raw-{variant}" if variant else "raw")
         with ExitStack() as stack:
@@ -283,6 +308,17 @@ class _Tuning:
         trials = self.log.trials.copy()  # another thread may append to it
         return feedback(tuner.settings.objective, self.log.recipes, trials, trials)
 
+    def reference(self, objective: Metric) -> Reference | None:
+        """The kernel to which candidates on several cards are compared; None if none ran yet."""
+        good = [trial for trial in self.log.trials if trial.good]
+        if objective is not Metric.TIME:  # one of known power, if there is one
+            good.sort(key=lambda trial: trial.power_w is None)
+        for trial in good:
+            with suppress(KernelFault):
+                kernel = self.space.kernel(self.log.recipes[trial.index])
+                return Reference(quick_job(kernel, self.workload), trial)
+        return None
+
     def check_resumed(self) -> None:
         """Check that a search that was found may be continued.
 
@@ -298,7 +334,7 @@ class _Tuning:
     def begin(self) -> None:
         """Start to count wall time and joules."""
         self.started = datetime.now(UTC)
-        self.before_j = _energy_j(self._device)
+        self.before_j = _energy_j(self._devices)
         self._began_s = monotonic()
 
     @property
@@ -317,12 +353,20 @@ class _Tuning:
         self.close()
 
 
-def _energy_j(device: Device) -> float | None:
-    """Energy the card has taken since its driver was loaded; None without an energy counter."""
-    try:
-        return float(device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)) / 1e3
-    except device.nvml.NVMLError:
+def _energy_j(devices: Sequence[Device]) -> float | None:
+    """Energy the cards have taken since their driver was loaded.
+
+    None without an energy counter, and for several emulated cards: their candidates run on others.
+    """
+    if len(devices) > 1 and devices[0].emulated:
         return None
+    total_j = 0.0
+    for device in devices:
+        try:
+            total_j += device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle) / 1e3
+        except device.nvml.NVMLError:
+            return None
+    return total_j
 
 
 def _since(before_j: float | None, after_j: float | None) -> float | None:

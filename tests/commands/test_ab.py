@@ -81,10 +81,11 @@ def ab(*arguments: str) -> int:
 
 def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(repository, LINE, SLOWER)
-    assert ab("-k", "b128", "--fail", "edp:0.5%", "--json", "-") == 1
+    clock = ("--smclock", "1500MHz")
+    assert ab("-k", "b128", *clock, "--fail", "edp:0.5%", "--json", "-") == 1
     document = json.loads(capsys.readouterr().out)
     (found,) = document["judgements"]
-    assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W", "WORSE")
+    assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W-1500MHz", "WORSE")
     assert found["interval"][1] - found["interval"][0] < 0.02
     assert document["new"]["git_revision"] == git("rev-parse", "HEAD").strip()
 
@@ -198,6 +199,7 @@ def test_nothing_is_left_behind(repository: Path) -> None:
         (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
         (["ab", "HEAD", "HEAD", "--powercap", ""], "--powercap '' names no power cap"),
+        (["ab", "HEAD", "HEAD", "--smclock", ""], "--smclock '' names no clock"),
         (["ab", "HEAD", "HEAD", "--fail", "edp"], "--fail 'edp' is not understood"),
     ],
     ids=" ".join,

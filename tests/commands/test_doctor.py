@@ -158,6 +158,46 @@ def test_a_limit_left_behind_is_noted(gpu: EmulatedDevice, own_folders: Path) ->
     assert check.found == "300 W was set by a run that was killed before it restored 700 W"
 
 
+def test_clocks_left_behind_are_noted(gpu: EmulatedDevice, own_folders: Path) -> None:
+    Lease(gpu).set(Setpoint(sm_clock_mhz=1500))
+    (record,) = (own_folders / "leases").iterdir()
+    record.write_text(json.dumps({**json.loads(record.read_text()), "started": 0}))
+    found = by_name(check_gpus())
+    check = found["GPU 0 locked clocks"]
+    assert (check.status, check.advice) == (
+        "note",
+        "gpuenergy powercap restore, which unlocks them",
+    )
+    assert check.found == (
+        "the SM clocks were locked to 1500 MHz by a run that was killed before it restored"
+    )
+    assert "GPU 0 saved power limit" not in found
+
+
+def test_clocks_that_may_be_locked_are_told(gpu: EmulatedDevice) -> None:
+    check = by_name(check_gpus())["GPU 0 SM clocks"]
+    assert (check.status, check.found) == (
+        "ok",
+        "345 MHz to 1980 MHz in 110 steps; this user may lock them through NVML",
+    )
+    gpu.inject("nvmlDeviceGetSupportedGraphicsClocks", "not_supported")
+    assert by_name(check_gpus())["GPU 0 SM clocks"].advice == "use --smclock current"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_clocks_that_may_not_be_locked_come_with_the_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "may_change_settings", lambda: False)
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", "/nowhere/zeusd.sock")
+    monkeypatch.setattr(sudo_rule, "safe_program", lambda _: "/usr/bin/nvidia-smi")
+    monkeypatch.setenv("PATH", "/nowhere")
+    check = by_name(check_gpus())["GPU 0 SM clocks"]
+    assert check.status == "note"
+    assert check.advice.startswith("sudo visudo, and add: ")
+    assert check.advice.endswith(" -rgc")
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    assert "forbids locking them" in by_name(check_gpus())["GPU 0 SM clocks"].found
+
+
 def test_a_damaged_record_is_broken(gpu: EmulatedDevice, own_folders: Path) -> None:
     (own_folders / "leases").mkdir()
     (own_folders / "leases" / f"{gpu.uuid}.json").write_text("{")

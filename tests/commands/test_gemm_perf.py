@@ -22,13 +22,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_contenders_are_measured_and_written_by_size(elsewhere: Path) -> None:
     (elsewhere / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     sizes = ["M=8", "N=12", "K=20", "layout=nt"]
-    assert main(["gemm", "perf", *sizes, *EMULATED, "--out", "out"]) == 0
+    clock = ("--smclock", "1500MHz", "--allow", "clocks")
+    assert main(["gemm", "perf", *sizes, *EMULATED, *clock, "--out", "out"]) == 0
     names = {path.name for path in (elsewhere / "out").iterdir()}
     assert names == {"M=8_N=12_K=20", "csv", "report.html", "report.json"}
     (measured,) = json.loads((elsewhere / "out" / "report.json").read_text())["measurements"]
     assert (measured["kernel"]["label"], measured["outcome"]) == ("template", "correct")
+    assert measured["locked_sm_clock_max_mhz"] == 1500
     text = (elsewhere / "out" / "M=8_N=12_K=20" / "best_perf.txt").read_text()
-    assert text.splitlines()[-1].split()[:4] == ["gemm_8x12x20_nt", "current", "1", "template"]
+    assert text.splitlines()[-1].split()[:4] == ["gemm_8x12x20_nt", "1500MHz", "1", "template"]
 
 
 @pytest.mark.parametrize(

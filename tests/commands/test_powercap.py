@@ -125,7 +125,10 @@ def test_restore_without_a_gpu_is_for_every_gpu_that_was_set(
     assert "The power limit of NVIDIA A30 is back at 165 W." in capsys.readouterr().out
     assert state(capsys)["power_limit_w"] == 700.0
     assert main(["powercap", "restore"]) == 0
-    assert capsys.readouterr().out == "nothing to restore: no power limit was set by gpuenergy\n"
+    assert (
+        capsys.readouterr().out
+        == "nothing to restore: no power limit or clock was set by gpuenergy\n"
+    )
 
 
 def test_one_gpu_that_cannot_be_restored_does_not_hold_the_others(
@@ -202,6 +205,37 @@ def test_restore_puts_back_what_was_before(capsys: pytest.CaptureFixture[str]) -
     assert state(capsys)["power_limit_w"] == 700.0
 
 
+def test_clocks_are_locked_until_they_are_restored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "set", "--smclock", "1500", *H200]) == 0
+    assert capsys.readouterr().out == (
+        "NVIDIA H200 (emulated): SM clocks locked to 1500 MHz; gpuenergy powercap restore unlocks "
+        "them: what they were locked to before cannot be read\n"
+    )
+    shown = state(capsys)
+    assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (1500, 700.0)
+    assert shown["restore_to_w"] is None
+    assert main(["powercap", "set", "300", *H200]) == 0  # which leaves the clocks
+    shown = state(capsys)
+    assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (1500, 300.0)
+    assert main(["powercap", "show", *H200]) == 0
+    assert "locked to 1500 MHz; gpuenergy powercap restore unlocks" in capsys.readouterr().out
+    assert main(["powercap", "restore"]) == 0
+    assert capsys.readouterr().out == (
+        "The power limit of NVIDIA H200 is back at 700 W. The SM clocks of NVIDIA H200 are "
+        "unlocked, which is the default.\n"
+    )
+    shown = state(capsys)
+    assert (shown["locked_sm_clock_mhz"], shown["power_limit_w"]) == (None, 700.0)
+
+
+def test_a_card_that_cannot_be_locked_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["powercap", "show", "--gpu-device", "emulated:p100"]) == 0
+    assert "SM clocks   unknown, and cannot be locked" in capsys.readouterr().out
+    command = ["powercap", "set", "--smclock", "1000", "--gpu-device", "emulated:p100"]
+    assert main(command) == 1
+    assert "does not report which SM clocks it supports" in capsys.readouterr().err
+
+
 def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["powercap", "restore", *H200]) == 0
     assert "nothing to restore" in capsys.readouterr().out
@@ -219,7 +253,9 @@ def test_nothing_to_restore_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         (["set", "5000W", *H200], "powercap set 5000W: this GPU"),
         (["set", "9" * 5000, *H200], "is not understood"),
         (["set", "5", "--gpu-device", "emulated:a100"], "powercap set 5: 450 W is outside"),
-        (["set"], "required: CAP"),
+        (["set"], "powercap set names nothing: give CAP, --smclock MHZ, or both"),
+        (["set", "--smclock", "1503", *H200], "of which 1500MHz and 1515MHz are nearest"),
+        (["set", "--smclock", "all", *H200], "--smclock 'all' is not understood: give megahertz"),
         (["show", "--gpu-device", "emulated:nothing"], "nothing"),
         (["show", "--gpu-device", "toaster"], "is not understood"),
     ],

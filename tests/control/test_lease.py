@@ -374,12 +374,6 @@ def test_an_unavailable_cap_is_not_tried(card: EmulatedDevice) -> None:
     assert present_mw(card) == PRIOR_MW
 
 
-def test_a_clock_is_not_passed_over(card: EmulatedDevice) -> None:
-    with pytest.raises(SetpointError, match="Setpoint 300W-1500MHz is skipped: clocks cannot"):
-        Lease(card).set(Setpoint(300.0, sm_clock_mhz=1500))
-    assert present_mw(card) == PRIOR_MW
-
-
 def test_a_card_that_does_not_tell_its_limit_is_refused(card: EmulatedDevice) -> None:
     card.inject("nvmlDeviceGetPowerManagementLimit", "not_supported")
     with pytest.raises(SetpointError, match="does not report its power limit"):

@@ -126,14 +126,14 @@ def lease(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUENERGY_STATE", str(folder))
         for record in (leftover("GPU-1"), kept_record("GPU-1")):
-            if record is not None:
+            if record is not None and record.power_limit_mw is not None:
                 record.power_limit_mw.ours  # noqa: B018 -- it is computed
 
 
 def write_lease(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUENERGY_STATE", str(folder))
-        LeaseRecord("GPU-1", Change(700_000, 700_000, 300_000), 2**22 + 1, 5, False).save()
+        LeaseRecord("GPU-1", 2**22 + 1, 5, Change(700_000, 700_000, 300_000), 1500).save()
 
 
 def write_job_of(kernel: Kernel) -> Callable[[Path], None]:

@@ -135,6 +135,7 @@ def test_what_no_good_check_speaks_for_is_found(taken: Make) -> None:
         taken(node_id="flagged", validity=("host_gaps",)),
         taken(node_id="other-card", gpu_uuid="GPU-2"),
         taken(node_id="other-cap", cap=1),
+        taken(node_id="other-lock", locked_sm_clock_max_mhz=1500),
     ]
     checks = [check(items=("checked", "again")), check(verdict="unsure", items=("bad",))]
     assert [m.node_id for m in unchecked(rows, checks, first)] == ["again", "bad"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.gate.comparison import Comparison, compare
-from pytest_gpuenergy.gate.doubt import Doubt, widened
+from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_pair, widened
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import judge_budget
 from pytest_gpuenergy.record.estimate import Estimate
@@ -96,12 +96,23 @@ def test_the_change_that_is_shown_is_the_one_that_was_measured() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"edp_mj_ms_ci95": None}, {"trials": ()}, {"enforced_power_limit_w": 1.0}],
-    ids=["no interval", "no trials", "another limit"],
+    [
+        {"edp_mj_ms_ci95": None},
+        {"trials": ()},
+        {"enforced_power_limit_w": 1.0},
+        {"locked_sm_clock_max_mhz": 1500},
+    ],
+    ids=["no interval", "no trials", "another limit", "another lock"],
 )
 def test_what_else_is_in_doubt_hides_nothing_far_beyond_the_limit(changes: dict[str, Any]) -> None:
     comparison = compared(measurement(), replace(measurement(143_000), **changes))
     assert not comparison.passed
+
+
+def test_another_lock_of_the_clocks_puts_what_is_near_the_limit_in_doubt() -> None:
+    locked = replace(measurement(1.2), locked_sm_clock_max_mhz=1500)
+    (doubt,) = doubts_of_pair(measurement(), locked, Metric.TIME)
+    assert doubt.reason == "the SM clocks were not locked and are now locked to 1500 MHz"
 
 
 @pytest.mark.parametrize("changes", [{"gpu_uuid": "GPU-2"}, {"software": {"driver": "590"}}])

@@ -127,7 +127,7 @@ def test_a_changed_kernel_is_found_by_its_label(judged: Callable[..., Comparison
     assert verdicts(judged([old], [new])) == ["SAME"]
 
 
-@pytest.mark.parametrize("change", [{"cap": "300W"}, {"cache": "cold"}])
+@pytest.mark.parametrize("change", [{"cap": "300W"}, {"cap": "1500MHz"}, {"cache": "cold"}])
 def test_another_cap_or_cache_is_another_item(
     judged: Callable[..., Comparison], change: dict[str, str]
 ) -> None:
@@ -180,6 +180,10 @@ def test_a_flagged_measurement_is_ambiguous_near_the_limit(
     ("change", "reason"),
     [
         ({"enforced_power_limit_w": 300.0}, "the enforced power limit was 700 W and is now 300 W"),
+        (
+            {"locked_sm_clock_max_mhz": 1500},
+            "the SM clocks were not locked and are now locked to 1500 MHz",
+        ),
         ({"trials": ()}, "no interval in the new run"),
         ({"edp_mj_ms_ci95": None}, "no interval in the new run"),
     ],

@@ -101,6 +101,21 @@ def test_kernels_are_chosen_by_words(runs: Runs, words: list[str], count: int) -
     assert len(history(runs([1.0]), Metric.TIME, words)) == count
 
 
+def test_clocks_have_series_of_their_own_in_order(runs: Runs) -> None:
+    def at_clocks(report: Report) -> Report:
+        (row,) = report.measurements
+        rows = [
+            replace(row, node_id=label, cap=label, power_limit_w=450.0, sm_clock_mhz=clock)
+            for label, clock in (("450W", None), ("450W-1500MHz", 1500), ("450W-990MHz", 990))
+        ]
+        return replace(report, measurements=tuple(rows))
+
+    found = history(map(at_clocks, runs([1.0] * 3)), Metric.EDP, ["450W"])
+    assert [one.identity.cap for one in found] == ["450W-990MHz", "450W-1500MHz", "450W"]
+    assert [len(one.points) for one in found] == [3, 3, 3]
+    assert "k01-450W-990MHz EDP" in "\n".join(terminal(found))
+
+
 def test_a_spread_needs_runs(runs: Runs) -> None:
     (series,) = history(runs([1.0, 1.0]), Metric.EDP)
     assert series.spread is None

@@ -121,6 +121,7 @@ def test_with_four_unchanged_kernels_all_is_as_without(compared: Callable[..., C
     [
         {"validity": ("host_gaps",)},
         {"enforced_power_limit_w": 500.0},
+        {"locked_sm_clock_max_mhz": 1500},
         {"energy_source": "instant power"},
         {"time_ms_ci95": None},
         {"cap": "300W"},

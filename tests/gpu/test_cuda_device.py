@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
+from pytest_gpuenergy.control.clocks import supported_clocks
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
@@ -21,6 +22,7 @@ from pytest_gpuenergy.energy.samples import (
     choose_source,
     instant_power_mw,
 )
+from pytest_gpuenergy.energy.sensors import read_conditions
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.verification import arenas_for, verify
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState, Job
@@ -297,3 +299,20 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(
     measured = counting(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     assert str(measured.error).startswith("Correct at first, wrong after ")
+
+
+def test_a_light_load_shows_the_clock_of_the_sms(device: Device) -> None:
+    with device.light_load() as repeater:
+        repeater.start()
+        device.clock.sleep_s(1.0)
+        reasons = read_conditions(device).event_reasons
+        timeline = repeater.stop()
+    assert timeline.clocks is not None
+    assert timeline.clocks.mhz[-1] > 0.5 * supported_clocks(device)[-1]
+    assert reasons is None or not reasons & 0x1  # the card does not count as idle
+
+
+def test_no_clock_is_locked_where_writes_are_denied(device: Device) -> None:
+    clock_mhz = supported_clocks(device)[0]
+    with pytest.raises(WritesDeniedError):
+        Lease(device).set(Setpoint(sm_clock_mhz=clock_mhz))

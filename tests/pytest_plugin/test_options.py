@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NAMES = (
     "--gpu-device",
     "--powercap",
+    "--smclock",
     "--strict-powercap",
     "--gpuenergy-json",
     "--gpuenergy-csv",
@@ -28,6 +29,7 @@ NAMES = (
     "--gpuenergy-order",
     "--gpuenergy-preheat",
     "--gpuenergy-anchor",
+    "--gpuenergy-boards",
     "--gpuenergy-seed",
     "--gpuenergy-export",
     "--gpuenergy-verify-only",

@@ -161,6 +161,7 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
     assert [limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
 
 
+@pytest.mark.unmeasured
 def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
     result = project.run("--powercap", "1,4,5")
     result.assert_outcomes(passed=3)
@@ -207,6 +208,7 @@ def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, whe
 
 @pytest.mark.usefixtures("no_rights")
 @pytest.mark.parametrize("text", ["3,325W,1,700W", "all"])
+@pytest.mark.unmeasured
 def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, text: str) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
     result = project.run("--powercap", text)
@@ -218,6 +220,7 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, t
 
 
 @pytest.mark.usefixtures("no_rights")
+@pytest.mark.unmeasured
 def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     result = project.run("--powercap", "all")
     result.assert_outcomes(passed=1, skipped=4)
@@ -227,6 +230,7 @@ def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     )
 
 
+@pytest.mark.unmeasured
 def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Project) -> None:
     project.ini(TABLE)
     result = project.run("--powercap", "all")
@@ -366,13 +370,17 @@ def test_a_cap_that_is_not_of_the_option_may_be_skipped(project: Project) -> Non
 
 
 class Writer:
-    """Sets any limit except 325 W."""
+    """Sets any limit except 325 W, and any clock except 1200 MHz."""
 
     name = "zeusd (/run/zeusd.sock)"
 
     def check_power_limit(self, limit_mw: int) -> None:
         if limit_mw == 325_000:
             raise SetpointError("325 W is not allowed: ask for it.")
+
+    def check_clock_lock(self, clock_mhz: int) -> None:
+        if clock_mhz == 1200:
+            raise SetpointError("1200 MHz is not allowed: ask for it.")
 
 
 def header(
@@ -404,7 +412,7 @@ def test_the_header_names_the_caps_that_nobody_may_set(monkeypatch: pytest.Monke
     assert header(monkeypatch, *caps, find=choose_writer)[-1] == (
         "gpuenergy: power caps 200W, 450W cannot be set: GPUENERGY_CAP_WRITES=deny forbids "
         "changing the power limit or any other setting of a real GPU: unset it, or use --powercap "
-        "current."
+        "current and --smclock current."
     )
 
 
@@ -412,6 +420,22 @@ def test_the_header_names_a_cap_that_the_writer_refuses(monkeypatch: pytest.Monk
     assert header(monkeypatch, Setpoint(200.0), Setpoint(325.0))[-2:] == [
         "gpuenergy: power limits are set through zeusd (/run/zeusd.sock)",
         "gpuenergy: power cap 325W cannot be set: 325 W is not allowed: ask for it.",
+    ]
+
+
+def test_the_header_says_how_clocks_are_locked_and_what_is_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setpoints = (Setpoint(200.0, sm_clock_mhz=1500), Setpoint(sm_clock_mhz=1200))
+    lines = header(monkeypatch, *setpoints, persistent=False)
+    assert lines[-5:] == [
+        "gpuenergy: energy from the NVML energy counter; setpoints: 200W-1500MHz, 1200MHz",
+        "gpuenergy: power limits and clocks are set through zeusd (/run/zeusd.sock)",
+        "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were locked "
+        "to before cannot be read",
+        "gpuenergy: setpoint 1200MHz cannot be set: 1200 MHz is not allowed: ask for it.",
+        "gpuenergy: persistence mode is off, so power limits and clocks are lost whenever the "
+        "driver unloads: sudo nvidia-smi -pm 1",
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.figure_table import (
     SORTS,
     Column,
@@ -17,7 +18,7 @@ from pytest_gpuenergy.report.figure_table import (
     check_sort,
     figure_table,
 )
-from pytest_gpuenergy.report.tables import best_lines, summary
+from pytest_gpuenergy.report.tables import summary
 from pytest_gpuenergy.support.errors import InputError
 
 Make = Callable[..., Any]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.tables import (
     ROWS_SHOWN,
-    best_lines,
     best_of_each,
     energy,
     group,

@@ -164,10 +164,13 @@ class TestOutcome:
         assert sum(edge["visits"] for edge in root["edges"]) == BUDGET
         assert all(edge["gain"] >= 0 for edge in root["edges"])
 
-    def test_a_power_limit_holds_during_the_search(self, spec: Path, tmp_path: Path) -> None:
-        options = ("--powercap", "200W", "--objective", "edp")
+    def test_a_power_limit_and_a_clock_hold_during_the_search(
+        self, spec: Path, tmp_path: Path
+    ) -> None:
+        options = ("--powercap", "200W", "--smclock", "1500MHz", "--objective", "edp")
         assert optimize(spec, tmp_path / "out", *options) == 0
-        assert state_of(tmp_path / "out")["identity"]["power_limit_w"] == 200
+        identity = state_of(tmp_path / "out")["identity"]
+        assert (identity["power_limit_w"], identity["sm_clock_mhz"]) == (200, 1500)
 
     def test_json_is_the_state(
         self, spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -374,6 +377,7 @@ class TestUsage:
             (["SPEC", "--gpus", "emulated,"], "'' is not understood"),
             (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
+            (["SPEC", "--gpus", "emulated", "--smclock", "all"], "at a single clock; give one"),
             (["SPEC", "--budget-builds", "-1"], "'-1' is not a number from 0"),
             (["SPEC", "--min-pred-gain", "2"], "'2' is not a number from 0"),
             (["SPEC", "--ncu-every", "-1"], "'-1' is not a number from 0"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tuning_fakes import WORDS, FakeDevice, FakeNvml, recipe_of, time_by_digest
 
+from pytest_gpuenergy.control.lease_record import LeaseRecord
 from pytest_gpuenergy.support.errors import InputError, OutputError
 from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.tuning.trial import Trial
@@ -137,6 +138,12 @@ def test_a_search_on_another_gpu_is_refused(folder: Path) -> None:
 def test_a_search_under_another_power_limit_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match=r"tiny on NVIDIA H200 \(emulated\) under 300 W"):
         open_raw(folder, limit_w=300.0)
+
+
+def test_a_search_at_another_clock_is_refused(folder: Path) -> None:
+    LeaseRecord(FakeDevice.uuid, 1, 1, sm_clock_mhz=1500).save()
+    with pytest.raises(InputError, match=r"\(emulated\) under 700 W at 1500 MHz: name another"):
+        open_raw(folder)
 
 
 def test_a_search_of_another_shape_is_refused(folder: Path) -> None:

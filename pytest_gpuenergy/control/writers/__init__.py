@@ -29,7 +29,31 @@ class SettingsWriter(Protocol):
         """Request a limit in mW.
 
         Raises:
-            SetpointError: it was refused, or its outcome is unknown.
+            SettingRefusedError: it was refused.
+            SetpointError: its outcome is unknown.
+        """
+
+    def check_clock_lock(self, clock_mhz: int) -> None:
+        """Check, without writing and as far as possible, that clocks could be locked and unlocked.
+
+        Raises:
+            SetpointError: they could not.
+        """
+
+    def lock_clocks(self, clock_mhz: int) -> None:
+        """Lock the SM clocks to one that the card supports, in MHz.
+
+        Raises:
+            SettingRefusedError: it was refused.
+            SetpointError: its outcome is unknown.
+        """
+
+    def unlock_clocks(self) -> None:
+        """Set the SM clocks to their default, which is unlocked.
+
+        Raises:
+            SettingRefusedError: it was refused.
+            SetpointError: its outcome is unknown.
         """
 
 
@@ -41,6 +65,8 @@ def check_setpoint(writer: SettingsWriter, setpoint: Setpoint) -> None:
     """
     if setpoint.power_limit_w is not None:
         writer.check_power_limit(round(setpoint.power_limit_w * 1e3))
+    if setpoint.sm_clock_mhz is not None:
+        writer.check_clock_lock(setpoint.sm_clock_mhz)
 
 
 def choose_writer(gpu: Gpu) -> SettingsWriter:
@@ -64,7 +90,7 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
             return found
         reasons.append(found)
     raise SetpointError(
-        f"There is no permission to set the power limit of {gpu.name} ({'; '.join(reasons)}): run "
+        f"There is no permission to change the settings of {gpu.name} ({'; '.join(reasons)}): run "
         "as root (in a container: with the capability SYS_ADMIN), start zeusd, add the sudo rule "
-        "that gpuenergy doctor prints, or use --powercap current."
+        "that gpuenergy doctor prints, or use --powercap current and --smclock current."
     )

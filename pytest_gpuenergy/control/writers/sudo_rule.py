@@ -1,6 +1,6 @@
-"""The sudoers rule that ``gpuenergy doctor`` prints.
+"""The sudoers rules that ``gpuenergy doctor`` prints, one for power limits and one for clocks.
 
-An administrator may add the rule as it is printed, so nothing in it comes from where its user could
+An administrator may add a rule as it is printed, so nothing in it comes from where its user could
 put something else: the user is that of the process's ID, not of ``LOGNAME``, and the program is one
 that only root can change, wherever ``PATH`` leads.
 """
@@ -11,6 +11,7 @@ import os
 import pwd
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.control.limits import PowerLimits
@@ -32,20 +33,40 @@ def sudoers_line(uuid: str, limits: PowerLimits) -> str:
     return rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
 
 
+def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
+    """The rule for ``visudo``: this user, this GPU, locking to whole megahertz, and unlocking.
+
+    Args:
+        uuid: the GPU's.
+        clocks_mhz: the clocks that it supports, ascending.
+
+    Raises:
+        SetpointError: there is none that would be safe.
+    """
+    return clock_rule(own_name(), safe_program("nvidia-smi"), uuid, clocks_mhz)
+
+
 def rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
     """The rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
 
     Raises:
         SetpointError: the UUID is not one.
     """
+    patterns = digit_patterns(-int(-limits.min_w // 1), int(limits.max_w))
+    return _rule(user, uuid, [limit_command(program, uuid, pattern) for pattern in patterns])
+
+
+def clock_rule(user: str, program: str, uuid: str, clocks_mhz: Sequence[int]) -> str:
+    """As `rule`, for locking the SM clocks within the range of ``clocks_mhz``, and unlocking."""
+    patterns = digit_patterns(clocks_mhz[0], clocks_mhz[-1])
+    locks = [lock_command(program, uuid, pattern) for pattern in patterns]
+    return _rule(user, uuid, [*locks, unlock_command(program, uuid)])
+
+
+def _rule(user: str, uuid: str, commands: Sequence[Sequence[str]]) -> str:
     if not _PLAIN_UUID.fullmatch(uuid):
         raise SetpointError(f"{uuid!r} is not the UUID of a GPU.")
-    lowest, highest = -int(-limits.min_w // 1), int(limits.max_w)
-    commands = [
-        " ".join(limit_command(program, uuid, pattern))
-        for pattern in digit_patterns(lowest, highest)
-    ]
-    return f"{user} ALL=(root) NOPASSWD: {', '.join(commands)}"
+    return f"{user} ALL=(root) NOPASSWD: {', '.join(map(' '.join, commands))}"
 
 
 def own_name() -> str:
@@ -131,3 +152,13 @@ def _of_one_length(first: str, last: str) -> list[str]:
 def limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
     """The command that sets the limit of a GPU, whose index may change at a reboot."""
     return [nvidia_smi, "-i", uuid, "-pl", watts]
+
+
+def lock_command(nvidia_smi: str, uuid: str, megahertz: str) -> list[str]:
+    """The command that locks the SM clocks of a GPU to one value."""
+    return [nvidia_smi, "-i", uuid, "-lgc", megahertz]
+
+
+def unlock_command(nvidia_smi: str, uuid: str) -> list[str]:
+    """The command that unlocks them."""
+    return [nvidia_smi, "-i", uuid, "-rgc"]

@@ -1,10 +1,12 @@
-"""Sets power limits through zeusd, the Zeus daemon that sets them for users who are not root.
+"""Sets limits and clocks through zeusd, the Zeus daemon that does so for users who are not root.
 
 Its interface is HTTP over a Unix socket (https://ml.energy/zeus/zeusd/, version 0.3 and later):
 ``GET /discover`` lists its GPUs, and
-``POST /gpu/set_power_limit?gpu_ids=0&power_limit_mw=300000&block=true`` sets a limit. Its GPU
-numbers are NVML indices in its own process, which may differ from ours. Newer versions give the PCI
-address of each GPU; with older ones, its indices count as ours if it sees as many GPUs as we do.
+``POST /gpu/set_power_limit?gpu_ids=0&power_limit_mw=300000&block=true`` sets a limit;
+``/gpu/set_gpu_locked_clocks`` with ``min_clock_mhz`` and ``max_clock_mhz`` locks the clocks, and
+``/gpu/reset_gpu_locked_clocks`` unlocks them. Its GPU numbers are NVML indices in its own process,
+which may differ from ours. Newer versions give the PCI address of each GPU; with older ones, its
+indices count as ours if it sees as many GPUs as we do.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from urllib.parse import urlencode
 
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.devices.nvml import deny_writes, text
-from pytest_gpuenergy.support.errors import InputError, SetpointError
+from pytest_gpuenergy.support.errors import InputError, SetpointError, SettingRefusedError
 from pytest_gpuenergy.support.files import is_socket
 from pytest_gpuenergy.support.json_input import parse, typed
 
@@ -34,11 +36,11 @@ _LARGEST_BYTES = 1 << 20
 _LONGEST_REASON = 200
 _LATE = f"no complete answer within {_TIMEOUT_S:g} s"
 _CONTROL = "gpu-control"
-_OK, _NOT_FOUND = 200, 404
+_OK, _FAILED = 200, 500
 
 
 class ZeusdWriter:
-    """Asks the daemon at a socket to write the limit of the GPU it knows by ``gpu_id``."""
+    """Asks the daemon at a socket to write settings of the GPU it knows by ``gpu_id``."""
 
     def __init__(self, gpu: Gpu, path: Path, gpu_id: int) -> None:
         self._gpu = gpu
@@ -53,17 +55,40 @@ class ZeusdWriter:
         """Does nothing: zeusd cannot be asked beforehand."""
 
     def write_power_limit(self, limit_mw: int) -> None:
+        self._write(
+            f"set the power limit of {self._gpu.name} to {limit_mw / 1e3:g} W",
+            "set_power_limit",
+            power_limit_mw=limit_mw,
+        )
+
+    def check_clock_lock(self, clock_mhz: int) -> None:
+        """Does nothing: zeusd cannot be asked beforehand."""
+
+    def lock_clocks(self, clock_mhz: int) -> None:
+        self._write(
+            f"lock the SM clocks of {self._gpu.name} to {clock_mhz} MHz",
+            "set_gpu_locked_clocks",
+            min_clock_mhz=clock_mhz,
+            max_clock_mhz=clock_mhz,
+        )
+
+    def unlock_clocks(self) -> None:
+        self._write(f"unlock the SM clocks of {self._gpu.name}", "reset_gpu_locked_clocks")
+
+    def _write(self, what: str, route: str, **amounts: int) -> None:
         deny_writes()
-        query = urlencode({"gpu_ids": self._gpu_id, "power_limit_mw": limit_mw, "block": "true"})
+        query = urlencode({"gpu_ids": self._gpu_id, **amounts, "block": "true"})
+        kind: type[SetpointError] = SettingRefusedError
         try:
-            status, answer = _ask(self._path, "POST", f"/gpu/set_power_limit?{query}")
+            status, answer = _ask(self._path, "POST", f"/gpu/{route}?{query}")
             problem = None if status == _OK else f"HTTP {status}: {_said(answer)}"
+            if status >= _FAILED:  # as NVML may have, after it was asked
+                kind = SetpointError
         except _NoAnswerError as error:
-            problem = str(error)
+            problem, kind = str(error), SetpointError
         if problem is not None:
-            raise SetpointError(
-                f"zeusd at {self._path} did not set the power limit of {self._gpu.name} to "
-                f"{limit_mw / 1e3:g} W ({problem}): see its log, for example with "
+            raise kind(
+                f"zeusd at {self._path} did not {what} ({problem}): see its log, for example with "
                 "journalctl -u zeusd."
             )
 

@@ -50,6 +50,7 @@ class Card:
     Attributes:
         now_ns: virtual time.
         limit_mw: the requested power limit; `enforced_mw` may be lower.
+        lock_mhz: the lowest and the highest clock to which the SMs are locked, if they are.
         warmth: of the GPU and its heat sink.
         load: the kernel that runs, if any.
         faults: injected, whether in force or not.
@@ -64,6 +65,7 @@ class Card:
         self.seed = seed
         self.now_ns = _START_NS
         self.limit_mw = round(profile.default_limit_w * 1000)
+        self.lock_mhz: tuple[int, int] | None = None
         self.warmth = profile.cooling.at_rest(profile.idle_w / profile.default_limit_w)
         self.hidden_state = 0
         self.load: Load | None = None
@@ -178,29 +180,43 @@ class Card:
 
     def _operating_point(self) -> OperatingPoint:
         profile = self.profile
-        reasons, clock_mhz = 0, profile.max_clock_mhz
+        lock_mhz = self._lock_in_force()
+        least_mhz, clock_mhz = lock_mhz or (profile.min_clock_mhz, profile.max_clock_mhz)
+        reasons = 0
         if self.faults:
             if any(self.active_faults("thermal_throttle")):
                 reasons |= governor.SW_THERMAL_SLOWDOWN
-                clock_mhz = int(profile.max_clock_mhz * _THERMAL_CLOCK)
+                clock_mhz = min(clock_mhz, int(profile.max_clock_mhz * _THERMAL_CLOCK))
             if any(self.active_faults("power_brake")):
                 reasons |= governor.HW_POWER_BRAKE | governor.HW_SLOWDOWN
-                clock_mhz = int(profile.max_clock_mhz * _BRAKE_CLOCK)
+                clock_mhz = min(clock_mhz, int(profile.max_clock_mhz * _BRAKE_CLOCK))
         if self.load is None:
             idle = reasons or governor.GPU_IDLE
-            return OperatingPoint(0.0, profile.idle_w, profile.min_clock_mhz, idle)
+            return OperatingPoint(0.0, profile.idle_w, min(least_mhz, clock_mhz), idle)
         room_w = self.enforced_mw / 1000 - self._foreign_w()
         demand = self.load.demand
         point = governor.operating_point(demand, profile, room_w, clock_mhz)
         point = replace(point, event_reasons=point.event_reasons | reasons)
         point = in_state(point, demand, self.hidden_state, self.seed)
+        for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
+            point = governor.slowed(point, demand, fault.percent or 0.0)
         return replace(point, time_s=min(point.time_s, MOST_RUN_S))
+
+    def _lock_in_force(self) -> tuple[int, int] | None:
+        if self.lock_mhz is None or any(self.active_faults("lock_ignored")):
+            return None
+        return self.lock_mhz
 
     # -- changes ---------------------------------------------------------------------------
 
     def set_limit(self, limit_mw: int) -> None:
         """Set the requested power limit."""
         self.limit_mw = limit_mw
+        self.settle()
+
+    def lock_clocks(self, lock_mhz: tuple[int, int] | None) -> None:
+        """Lock the SMs to a range of clocks; None unlocks them."""
+        self.lock_mhz = lock_mhz
         self.settle()
 
     def start(self, load: Load) -> None:
@@ -249,6 +265,10 @@ class Card:
                     self.counter_stuck_mj = self.counter_mj()
                 elif fault.kind == "limit_changed" and fault.power_w is not None:
                     self.limit_mw = round(fault.power_w * 1000)
+                elif fault.kind == "lock_lost":
+                    self.lock_mhz = None
+                elif fault.kind == "clock_locked" and fault.clock_mhz is not None:
+                    self.lock_mhz = (fault.clock_mhz, fault.clock_mhz)
 
     # -- sensors ---------------------------------------------------------------------------
 
@@ -287,6 +307,7 @@ class Card:
             "version": 2,
             "now_ns": self.now_ns,
             "limit_mw": self.limit_mw,
+            "lock_mhz": self.lock_mhz,
             "warmth": asdict(self.warmth),
             "hidden_state": self.hidden_state,
             "load": self.load and self.load.to_json(),
@@ -312,6 +333,8 @@ class Card:
         card.profile, card.seed = profile, seed
         for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "edge_ns"):
             setattr(card, name, int(data[name]))
+        lock_mhz = data.get("lock_mhz")  # not known to earlier versions
+        card.lock_mhz = None if lock_mhz is None else (int(lock_mhz[0]), int(lock_mhz[1]))
         stuck = data["counter_stuck_mj"]
         card.counter_stuck_mj = None if stuck is None else int(stuck)
         card.warmth = Warmth(**data["warmth"])

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.cache import sets_needed
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Work
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Repeater, Work
+from pytest_gpuenergy.devices.emulated.board import on_board
 from pytest_gpuenergy.devices.emulated.clock import VirtualClock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler, version_of
 from pytest_gpuenergy.devices.emulated.faults import FAULTS_VARIABLE, Fault, parse_faults
@@ -36,6 +37,7 @@ from pytest_gpuenergy.support.scratch import scratch_folder
 from pytest_gpuenergy.workloads.workload import Scalar
 
 _PLAY_TIMEOUT_S = 60.0
+_LIGHT_S, _LIGHT_SHARE = 20e-6, 0.05
 _CARD_BYTES = 1 << 20
 """What the files of one card's state may take."""
 
@@ -187,6 +189,7 @@ class EmulatedDevice(Device):
             footprint_bytes=footprint,
             cache=cache,
         )
+        demand = on_board(demand, self._index)
         with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
             yield repeater
 
@@ -196,10 +199,16 @@ class EmulatedDevice(Device):
         """What repeats work of which only the figures are known.
 
         Args:
-            demand: of one run.
+            demand: of one run on the first emulated board.
             timeout_s: that a run may take.
         """
+        demand = on_board(demand, self._index)
         return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
+
+    def light_load(self) -> AbstractContextManager[Repeater]:
+        """Work that takes little power; nothing has to be compiled."""
+        idle_w, top_w = self.profile.idle_w, self.profile.default_limit_w
+        return self.play(Demand(_LIGHT_S, idle_w + _LIGHT_SHARE * (top_w - idle_w)))
 
     @contextlib.contextmanager
     def _playing(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
@@ -219,15 +228,16 @@ class EmulatedDevice(Device):
 
     @contextlib.contextmanager
     def twin(self) -> Iterator[Device]:
-        """A card of its own that has just been switched on, under the same power limit."""
+        """A card of its own that has just been switched on, with the same settings."""
         with self.state.change() as card:
-            limit_mw = card.limit_mw
+            limit_mw, lock_mhz = card.limit_mw, card.lock_mhz
         runner = _Lent(self._runner)
         with scratch_folder(_CARD_BYTES) as folder:
             twin = EmulatedDevice(self.profile, self._index, runner=runner, folder=folder)
             with twin:
                 with twin.state.change() as card:
                     card.set_limit(limit_mw)
+                    card.lock_clocks(lock_mhz)
                 yield twin
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ ERRORS = {
 ALIASES = {
     "init": "nvmlInit",
     "power_limit": "nvmlDeviceSetPowerManagementLimit",
+    "clock_lock": "nvmlDeviceSetGpuLockedClocks",
+    "clock_reset": "nvmlDeviceResetGpuLockedClocks",
     "energy": "nvmlDeviceGetTotalEnergyConsumption",
     "power": "nvmlDeviceGetPowerUsage",
     "samples": "nvmlDeviceGetSamples",
@@ -47,6 +49,10 @@ EVENTS = {
     "field_missing": ("field",),
     "limit_changed": ("power_w",),
     "enforced_limit": ("power_w",),
+    "clock_locked": ("clock_mhz",),
+    "lock_lost": (),
+    "lock_ignored": (),
+    "below_lock": ("percent",),
     "thermal_throttle": (),
     "power_brake": (),
     "foreign_process": ("pid",),
@@ -71,7 +77,9 @@ class Fault:
         power_w: of ``limit_changed`` and ``enforced_limit``: the limit; of ``foreign_process``: the
             power that this process draws.
         pid: of ``foreign_process``: the process's number.
-        percent: of ``slower``: how much longer every kernel takes, at the same power.
+        percent: of ``slower``: how much longer every kernel takes, at the same power; of
+            ``below_lock``: by how much the SMs run below the clock they are locked to.
+        clock_mhz: of ``clock_locked``: the clock to which somebody else locks the SMs.
         field: of ``field_missing``: the field's number.
     """
 
@@ -84,6 +92,7 @@ class Fault:
     power_w: float | None = None
     pid: int | None = None
     percent: float | None = None
+    clock_mhz: int | None = None
     field: int | None = None
 
     @classmethod
@@ -192,6 +201,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "lasts_s": (0, 1e9),
     "power_w": (0, 5e4),
     "percent": (0, 1e5),
+    "clock_mhz": (1, 1e5),
     "after_calls": (0, 2**31 - 1),
     "pid": (0, 2**31 - 1),
     "field": (0, 2**31 - 1),
@@ -201,7 +211,7 @@ RANGES: dict[str, tuple[float, float]] = {
 LEAST_LIMIT_W = 1.0
 """The least power limit that a fault sets."""
 
-_INTEGERS = ("after_calls", "pid", "field")
+_INTEGERS = ("after_calls", "pid", "field", "clock_mhz")
 _LIMITS = ("limit_changed", "enforced_limit")
 
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
-
-CLOCK_STEP_MHZ = 15
-"""NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
+from pytest_gpuenergy.devices.emulated.profiles import CLOCK_STEP_MHZ, GpuProfile
 
 GPU_IDLE = 0x1
 SW_POWER_CAP = 0x4
@@ -20,6 +17,7 @@ HW_POWER_BRAKE = 0x80
 _FLOOR_CLOCK = 0.55
 _FLOOR_VOLTAGE = 0.65
 _LEAST_DUTY = 1e-6
+_LEAST_RATIO = 0.01
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
 def operating_point(
     demand: Demand, profile: GpuProfile, cap_w: float, clock_limit_mhz: int | None = None
 ) -> OperatingPoint:
-    """The highest clock whose power does not exceed ``cap_w``.
+    """The highest clock whose power does not exceed ``cap_w``, up to the other limit.
 
     If the power at the lowest clock exceeds it too, the card works only part of the time. A cap
     that the kernel does not reach changes nothing.
@@ -90,7 +88,8 @@ def operating_point(
         demand: what the kernel takes without a limit.
         profile: the GPU.
         cap_w: enforced power limit, above the idle power.
-        clock_limit_mhz: another upper limit of the clock, such as that of thermal protection.
+        clock_limit_mhz: another upper limit of the clock: that of a lock, which a cap can go below,
+            or that of thermal protection.
     """
     top = profile.max_clock_mhz
     lowest = (top - profile.min_clock_mhz) // CLOCK_STEP_MHZ  # in steps below the top
@@ -117,3 +116,19 @@ def operating_point(
         time_s, power_w = time_s / duty, idle_w + (power_w - idle_w) * duty
     clock_mhz = top - low * CLOCK_STEP_MHZ
     return OperatingPoint(time_s, power_w, clock_mhz, SW_POWER_CAP if capped else 0)
+
+
+def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
+    """The point of a card whose SMs run slower than the governor says, at the same power.
+
+    Args:
+        point: that of the governor, in the present state of the card.
+        demand: of the kernel.
+        percent: by how much the SMs are slower; at most 99.
+    """
+    ratio = max(1 - percent / 100, _LEAST_RATIO)
+    return replace(
+        point,
+        time_s=point.time_s * (demand.memory_time + (1 - demand.memory_time) / ratio),
+        effective_clock_mhz=point.effective_clock_mhz * ratio,
+    )

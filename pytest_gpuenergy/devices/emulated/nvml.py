@@ -56,6 +56,46 @@ class EmulatedNvml(IdentityFunctions, PowerFunctions):
         return state.profile.max_clock_mhz
 
     @reads()
+    def nvmlDeviceGetSupportedMemoryClocks(self, state: CardState, _card: Card) -> list[int]:
+        """The only memory clock in MHz."""
+        return [state.profile.memory_clock_mhz]
+
+    @reads()
+    def nvmlDeviceGetSupportedGraphicsClocks(
+        self, state: CardState, _card: Card, memory_mhz: int
+    ) -> list[int]:
+        """Graphics clocks in MHz at a memory clock, the highest first."""
+        if memory_mhz != state.profile.memory_clock_mhz:
+            raise self.error("NVML_ERROR_NOT_FOUND")
+        if not state.profile.sm_clocks_mhz:
+            raise self.error("NVML_ERROR_NOT_SUPPORTED")
+        return [*state.profile.sm_clocks_mhz]
+
+    @reads(cost_us=1000)
+    def nvmlDeviceSetGpuLockedClocks(
+        self, state: CardState, _card: Card, least_mhz: int, most_mhz: int
+    ) -> None:
+        """Lock the SMs to a range of clocks; the supported ones next to its ends are taken."""
+        clocks_mhz = state.profile.sm_clocks_mhz
+        if not clocks_mhz:
+            raise self.error("NVML_ERROR_NOT_SUPPORTED")
+        if type(least_mhz) is not int or type(most_mhz) is not int:
+            raise TypeError(f"clocks must be integers, not {least_mhz!r} and {most_mhz!r}")
+        if not 0 < least_mhz <= most_mhz < 1 << 32:
+            raise self.error("NVML_ERROR_INVALID_ARGUMENT")
+        ends = (min(clocks_mhz, key=lambda mhz: abs(mhz - end)) for end in (least_mhz, most_mhz))
+        with state.change() as card:
+            card.lock_clocks((next(ends), next(ends)))
+
+    @reads(cost_us=1000)
+    def nvmlDeviceResetGpuLockedClocks(self, state: CardState, _card: Card) -> None:
+        """Unlock the SMs, whoever has locked them."""
+        if not state.profile.sm_clocks_mhz:
+            raise self.error("NVML_ERROR_NOT_SUPPORTED")
+        with state.change() as card:
+            card.lock_clocks(None)
+
+    @reads()
     def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: Card) -> int:
         """Bits of the reasons for the current clocks."""
         return card.point.event_reasons

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.heat import Cooling
 from pytest_gpuenergy.record.peaks import PEAKS
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.hosts import emulated_host
 
+CLOCK_STEP_MHZ = 15
+"""NVIDIA GPUs set their graphics clock in steps of 15 MHz."""
+
+_VOLTA = 70
 _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
 
 
@@ -69,6 +74,13 @@ class GpuProfile:
     cooling: Cooling = _USUAL_COOLING
 
     @property
+    def sm_clocks_mhz(self) -> range:
+        """The SM clocks that it can be locked to, from the highest; none before Volta."""
+        top = self.max_clock_mhz
+        lockable = int(self.architecture.removeprefix("sm_")) >= _VOLTA
+        return range(top, self.min_clock_mhz - 1 if lockable else top, -CLOCK_STEP_MHZ)
+
+    @property
     def bandwidth_gb_s(self) -> float:
         """Of the device memory, in 1e9 bytes per second."""
         return PEAKS[self.name].bandwidth_gb_s
@@ -95,8 +107,10 @@ class GpuProfile:
         return 64 if self.architecture in ("sm_60", "sm_70", "sm_75", "sm_80") else 128
 
     def uuid(self, index: int) -> str:
-        """The NVML UUID of the emulated card with this index."""
-        return f"GPU-{uuid.uuid5(_NAMESPACE, f'{self.key}:{index}')}"
+        """The NVML UUID of the emulated card with this index; other emulated hosts have others."""
+        host = emulated_host()
+        name = f"{self.key}:{index}" + (f"@{host}" if host else "")
+        return f"GPU-{uuid.uuid5(_NAMESPACE, name)}"
 
 
 # The windows are those of Yang, Adamek and Armour, "Accurate and Convenient Energy Measurements

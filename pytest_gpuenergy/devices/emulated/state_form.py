@@ -34,6 +34,10 @@ def check_form(data: Mapping[str, Any]) -> None:
     now_ns = _whole(data["now_ns"], _MOST_NS)
     if _whole(data["limit_mw"], _MOST_MW) < _LEAST_MW:
         raise ValueError("limit_mw")
+    if data.get("lock_mhz") is not None:
+        low_mhz, high_mhz = (_whole(mhz, int(_MOST_MHZ)) for mhz in _list(data["lock_mhz"]))
+        if not 1 <= low_mhz <= high_mhz:
+            raise ValueError("lock_mhz")
     _whole(data["edge_ns"], _MOST_NS)
     drawn_pj = _check_trace(_list(data["times_ns"]), _list(data["energies_pj"]))
     _whole(data["power_mw"], _MOST_MW)

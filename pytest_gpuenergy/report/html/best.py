@@ -1,4 +1,4 @@
-"""Which kernel and which cap are best, and how sure that is."""
+"""Which kernel and which setpoint are best, and how sure that is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.report.best_lines import saving_words
 from pytest_gpuenergy.report.tables import Best, figure
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words
 
@@ -20,6 +21,11 @@ def best_values(best: Best) -> Values:
         **{str(metric): _leader(found, best.rows) for metric, found in best.ties.items()},
         "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
         "front_size": best.size_of_front,
+        "savings": {
+            metric: {"change": saving.change, "words": saving_words(saving)}
+            for metric, saving in best.savings.items()
+        }
+        or None,
     }
 
 

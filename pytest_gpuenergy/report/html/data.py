@@ -13,9 +13,12 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.peaks import peaks_of
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record.setpoints import clocks, limits, setpoints
+from pytest_gpuenergy.report.boards import Boards
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.axes import axes
 from pytest_gpuenergy.report.html.best import best_values
+from pytest_gpuenergy.report.html.boards import calibrated_figures, calibrated_values, gain_values
 from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
 from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.roofline import arithmetic
@@ -43,6 +46,9 @@ FLAGS = {
     "power_limit_changed": "the requested or the enforced power limit changed",
     "enforced_limit_lower": "the card enforced less than the cap",
     "power_limit_unknown": "the card no longer reported its power limit",
+    "clock_below_lock": "the SMs ran below the clock they were locked to, for no known reason",
+    "clock_above_lock": "the SMs ran above the clock they were locked to",
+    "lock_lost": "the SMs ran above the clock they were locked to from some moment on",
     "drift": "an anchor kernel, measured before and after, had changed by more than 3 %",
     "foreign_process": "another process had a CUDA context on the GPU",
     "legacy": "read from an older tool's output: how it was measured is unknown",
@@ -58,34 +64,33 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     run, measurements = report.run, report.measurements
     best = [one for part in by_model(report) for one in best_of_each(part.measurements)]
     standing = Standing.of(best)
-    models = Models(report)
-    rows = [row_values(m, models.of(m), standing) for m in measurements]
+    boards, models = Boards(report), Models(report)
+    rows = [
+        {**row_values(m, models.of(m), standing), **calibrated_values(m, boards)}
+        for m in measurements
+    ]
     return {
         "gpu": run.gpu_name,
         "emulated": run.emulated,
         "run": _identity(run),
-        "caps": _caps(measurements),
-        "figures": {
-            name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()
-        },
+        "caps": setpoints(measurements),
+        "limits": limits(measurements),
+        "clocks": clocks(measurements),
+        "figures": {name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()}
+        | calibrated_figures(boards),
         "rows": rows,
         "axes": axes(report),
         "roofs": _roofs(measurements, run.gpu_name),
         "best": [best_values(one) for one in best],
         "flags": _flags(measurements),
         "anchors": [_check(one) for one in report.anchors],
+        "boards": [gain_values(one) for one in boards.gains],
         "baseline": None if baseline is None else _identity(baseline.run),
         "shifts": [] if baseline is None else _shifts(report, baseline),
         "differences": []
         if baseline is None
         else [_difference(one) for one in differences(report, baseline)],
     }
-
-
-def _caps(rows: Sequence[Measurement]) -> list[str]:
-    """Labels of the caps, lowest first."""
-    watts = {m.cap: m.enforced_power_limit_w or m.power_limit_w or 0.0 for m in rows}
-    return sorted(watts, key=lambda cap: (watts[cap], cap))
 
 
 def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:

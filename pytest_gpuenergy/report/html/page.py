@@ -17,7 +17,7 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 
 _SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
-_SECTIONS = ("answers", "verdicts", "trend", "heat", "lists", "replay", "main")
+_SECTIONS = ("answers", "verdicts", "trend", "heat", "boards", "lists", "replay", "main")
 """Parts of the page's script, in order."""
 
 

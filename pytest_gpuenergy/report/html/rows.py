@@ -11,6 +11,7 @@ from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.setpoints import clock_label, limit_label
 from pytest_gpuenergy.report.roofline import per_time, roofline
 from pytest_gpuenergy.report.tables import Best, subject
 
@@ -71,6 +72,9 @@ def row_values(m: Measurement, gpu_name: str, standing: Standing) -> Values:
         "kernel": m.kernel.label,
         "band": str(m.kernel.details.get("band", m.kernel.origin)),
         "cap": m.cap,
+        "limit": limit_label(m),
+        "clock": clock_label(m),
+        "lock_mhz": m.sm_clock_mhz,
         "limit_w": finite(m.enforced_power_limit_w or m.power_limit_w),
         **_metric("time_us", m, Metric.TIME, 1e3),
         **_metric("energy_mj", m, Metric.ENERGY),

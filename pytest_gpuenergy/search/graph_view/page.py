@@ -54,14 +54,14 @@ def graph_page(spec: KernelSpec, state: SearchState, record: GraphRecord | None 
 def _heading(spec: KernelSpec, state: SearchState) -> Element:
     identity = state.identity
     emulated = element("span", "emulated: no figure here is measured", class_="badge")
-    limit = "" if identity.power_limit_w is None else f" under {identity.power_limit_w:g} W"
     correct = sum(node.cost is not None for node in state.nodes) - 1
     return element(
         "header",
         element("h1", f"Search of {spec.name} ", *([emulated] if identity.emulated else [])),
         element(
             "p",
-            f"{identity.gpu}{limit}, minimizing {identity.objective.label}, seed {identity.seed}: "
+            f"{identity.gpu}{identity.settings}, minimizing {identity.objective.label}, "
+            f"seed {identity.seed}: "
             f"{state.builds} variants, {correct} correct"
             f"{'' if state.finished else '; not finished'}.",
         ),

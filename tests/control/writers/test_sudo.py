@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from power_cards import PRIOR_MW, present_mw, write
 
+from pytest_gpuenergy.control.clocks import supported_clocks
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers.sudo import SudoWriter, find_sudo
-from pytest_gpuenergy.control.writers.sudo_rule import digit_patterns, rule
+from pytest_gpuenergy.control.writers.sudo_rule import clock_rule, digit_patterns, rule
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.support.errors import SetpointError
 
@@ -49,13 +51,20 @@ import sys
 sys.path.insert(0, {root!r})
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.devices.emulated.state import CardState
-_, i, uuid, pl, watts = sys.argv
-assert (i, pl) == ("-i", "-pl")
+_, i, uuid, what, *amounts = sys.argv
+assert i == "-i"
 for index in range(4):
     if DEFAULT_PROFILE.uuid(index) == uuid:
         with CardState(DEFAULT_PROFILE, index).change() as card:
-            print(f"Power limit for GPU was set to {{watts}} W from {{card.limit_mw / 1e3}} W.")
-            card.set_limit(round(float(watts) * 1000))
+            if what == "-pl":
+                print(f"Power limit for GPU was set to {{amounts[0]}} W.")
+                card.set_limit(round(float(amounts[0]) * 1000))
+            elif what == "-lgc":
+                print(f"GPU clocks set to {{amounts[0]}}")
+                card.lock_clocks((int(amounts[0]), int(amounts[0])))
+            else:
+                assert (what, amounts) == ("-rgc", [])
+                card.lock_clocks(None)
         sys.exit(0)
 print(f"No devices were found: {{uuid}}")
 sys.exit(6)
@@ -137,6 +146,54 @@ def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine)
         Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
     assert recorded_uuids() == []
+
+
+@pytest.fixture
+def may_lock(real: NvmlGpu, machine: Machine) -> Machine:
+    """sudo allows clocks, but no limits."""
+    clocks = supported_clocks(real)
+    machine.rules.write_text(clock_rule("ann", str(machine.nvidia_smi), real.uuid, clocks))
+    return machine
+
+
+@pytest.mark.slow
+def test_the_rule_for_clocks_is_enough_to_lock_and_unlock(
+    real: NvmlGpu, device: EmulatedDevice, may_lock: Machine
+) -> None:
+    lease = Lease(real, found(real))
+    lease.set(Setpoint(sm_clock_mhz=1500))
+    with device.state.change() as card:
+        assert card.lock_mhz == (1500, 1500)
+    lease.restore()
+    with device.state.change() as card:
+        assert card.lock_mhz is None
+    command = f"{may_lock.nvidia_smi} -i {real.uuid}"
+    assert may_lock.calls[-4:] == [
+        f"-n -l {command} -rgc",
+        f"-n -l {command} -lgc 1500",
+        f"-n {command} -lgc 1500",
+        f"-n {command} -rgc",
+    ]
+
+
+def test_the_rule_for_clocks_sets_no_limit(real: NvmlGpu, may_lock: Machine) -> None:
+    with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 450: .*powercap current"):
+        Lease(real, found(real)).set(Setpoint(300.0))
+    assert may_lock.rules.exists()
+
+
+def test_the_rule_for_limits_locks_no_clock(real: NvmlGpu, machine: Machine) -> None:
+    with pytest.raises(SetpointError, match=r"sudo does not allow .* -lgc 1500: .*smclock current"):
+        Lease(real, found(real)).set(Setpoint(sm_clock_mhz=1500))
+    assert machine.rules.exists()
+    assert recorded_uuids() == []
+
+
+def test_the_documentation_shows_the_rule_for_clocks_as_it_is() -> None:
+    uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
+    shown = clock_rule("ann", "/usr/bin/nvidia-smi", uuid, range(345, 1981, 15))
+    text = (ROOT / "docs" / "how-to" / "locked-clocks.md").read_text()
+    assert f"```text\n{shown}\n```" in text
 
 
 def test_half_a_watt_is_no_whole_watt(real: NvmlGpu, machine: Machine) -> None:  # noqa: ARG001

@@ -12,6 +12,7 @@ from zeusd_fake import Zeusd
 
 from pytest_gpuenergy.control import writers
 from pytest_gpuenergy.control.lease import Lease, restore_leftover
+from pytest_gpuenergy.control.lease_record import recorded_uuids
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import choose_writer, sudo
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
@@ -60,10 +61,10 @@ def test_without_any_privilege_one_sentence_says_what_to_do(real: NvmlGpu) -> No
     with pytest.raises(SetpointError) as raised:
         Lease(real).set(CAP)
     assert str(raised.value) == (
-        "There is no permission to set the power limit of NVIDIA H200 (no zeusd at "
+        "There is no permission to change the settings of NVIDIA H200 (no zeusd at "
         "/nowhere/zeusd.sock; no sudo on the PATH): run as root (in a container: with the "
         "capability SYS_ADMIN), start zeusd, add the sudo rule that gpuenergy doctor prints, or "
-        "use --powercap current."
+        "use --powercap current and --smclock current."
     )
     assert present_mw(real) == PRIOR_MW
 
@@ -74,7 +75,7 @@ def test_who_may_write_is_found_out_once(real: NvmlGpu, monkeypatch: pytest.Monk
     monkeypatch.setattr(sudo, "find_sudo", lambda gpu: asked.append(gpu) or "no rule")
     lease = Lease(real)
     for watts in (300.0, 400.0):
-        with pytest.raises(SetpointError, match="There is no permission to set"):
+        with pytest.raises(SetpointError, match="There is no permission to change"):
             lease.set(Setpoint(watts))
     assert asked == [real]
 
@@ -111,10 +112,28 @@ def test_denied_writes_reach_none_of_the_three(
 ) -> None:
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", word)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
-    with pytest.raises(WritesDeniedError, match="forbids changing the power limit"):
-        writers_of(real, zeusd)[which].write_power_limit(300_000)
+    writer = writers_of(real, zeusd)[which]
+    for attempt in (
+        lambda: writer.write_power_limit(300_000),
+        lambda: writer.lock_clocks(1500),
+        writer.unlock_clocks,
+    ):
+        with pytest.raises(WritesDeniedError, match="forbids changing the power limit"):
+            attempt()
     assert present_mw(real) == PRIOR_MW
     assert zeusd.requests == []
+
+
+@pytest.mark.parametrize("which", ["nvml", "zeusd", "sudo"])
+def test_a_denied_lock_leaves_no_record(
+    real: NvmlGpu, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    writer = writers_of(real, zeusd)[which]
+    monkeypatch.setattr(writer, "check_clock_lock", lambda _: None)
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    with pytest.raises(WritesDeniedError):
+        Lease(real, writer).set(Setpoint(sm_clock_mhz=1500))
+    assert recorded_uuids() == []
 
 
 @pytest.mark.parametrize("privileged", [True, False])

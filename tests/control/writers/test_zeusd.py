@@ -58,6 +58,39 @@ def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -
     ]
 
 
+def test_clocks_are_locked_and_unlocked_by_its_routes(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+    writer = find_zeusd(four[1])
+    assert isinstance(writer, ZeusdWriter)
+    lease = Lease(four[1], writer)
+    lease.set(Setpoint(sm_clock_mhz=1500))
+    lease.restore()
+    assert zeusd.requests == [
+        "POST /gpu/set_gpu_locked_clocks?gpu_ids=2&min_clock_mhz=1500&max_clock_mhz=1500"
+        "&block=true",
+        "POST /gpu/reset_gpu_locked_clocks?gpu_ids=2&block=true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "left"), [(400, False), (403, False), (500, True)], ids=["bad", "denied", "failed"]
+)
+def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
+    real: NvmlGpu, zeusd: Zeusd, status: int, left: bool
+) -> None:
+    zeusd.failure = (status, '{"errors": {"3": "NVML error: unknown"}}')
+    writer = find_zeusd(real)
+    assert isinstance(writer, ZeusdWriter)
+    lease = Lease(real, writer)
+    with pytest.raises(
+        SetpointError, match="did not lock the SM clocks of NVIDIA H200 to 1500 MHz"
+    ):
+        lease.set(Setpoint(sm_clock_mhz=1500))
+    assert bool(recorded_uuids()) is left
+    zeusd.failure = None
+    lease.restore()
+    assert recorded_uuids() == []
+
+
 @pytest.mark.parametrize("index", range(4))
 def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, index: int) -> None:
     before = [present_mw(gpu) for gpu in four]

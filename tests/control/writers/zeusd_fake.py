@@ -21,6 +21,13 @@ from power_cards import write
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.devices.nvml import text
 
+ROUTES = {
+    "/gpu/set_power_limit": ("power_limit_mw",),
+    "/gpu/set_gpu_locked_clocks": ("min_clock_mhz", "max_clock_mhz"),
+    "/gpu/reset_gpu_locked_clocks": (),
+}
+"""What each takes besides the GPUs and whether to wait."""
+
 
 class Zeusd:
     """The daemon, with these GPUs in its own order. A context manager.
@@ -99,20 +106,30 @@ class Zeusd:
     def write(self, target: str, authorization: str | None) -> tuple[int, str]:
         url = urlsplit(target)
         query = dict(parse_qsl(url.query, strict_parsing=True))
-        if url.path != "/gpu/set_power_limit":
+        amounts = ROUTES.get(url.path)
+        if amounts is None:
             return 404, ""
         if self.token is not None and authorization != f"Bearer {self.token[0]}":
             return 401, "Invalid token"
-        if set(query) != {"gpu_ids", "power_limit_mw", "block"} or query["block"] != "true":
+        if set(query) != {"gpu_ids", "block", *amounts} or query["block"] != "true":
             return 400, "Query deserialize error: unknown field"
         if self.failure is not None:
             return self.failure
-        number, limit_mw = int(query["gpu_ids"]), int(query["power_limit_mw"])
+        number = int(query["gpu_ids"])
         if number >= len(self.gpus):
             return 400, f"GPU index {number} does not exist."
-        write(self.gpus[number], limit_mw)
-        self.limits_mw.append(limit_mw)
+        self.change(self.gpus[number], url.path, [int(query[name]) for name in amounts])
         return 200, ""
+
+    def change(self, gpu: NvmlGpu, route: str, amounts: list[int]) -> None:
+        nvml = gpu.nvml._module
+        if route == "/gpu/set_power_limit":
+            write(gpu, *amounts)
+            self.limits_mw += amounts
+        elif amounts:
+            nvml.nvmlDeviceSetGpuLockedClocks(gpu.handle, *amounts)
+        else:
+            nvml.nvmlDeviceResetGpuLockedClocks(gpu.handle)
 
 
 def _lspci(gpu: NvmlGpu) -> str:

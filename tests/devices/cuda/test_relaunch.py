@@ -184,6 +184,19 @@ def test_a_kernel_that_is_right_only_at_first_is_found(
     assert fault.value.outcome == "correctness"
 
 
+def test_a_light_load_runs_without_any_buffer(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = Binary(Path("f.cubin"), {"light_load": "f"})
+    monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    launched = threading.Event()
+    with host_gpu(lambda: launched.set()), device.light_load() as repeater:
+        repeater.start()
+        assert launched.wait(60.0)
+        timeline = repeater.stop()
+    assert timeline.launches[-1] > 0
+
+
 def test_a_late_write_beside_a_workspace_is_found(device: CudaDevice) -> None:
     def change(double: Double, x: Any, y: Any, w: Any) -> None:
         y[:] = 2 * x

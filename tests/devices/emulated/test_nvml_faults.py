@@ -23,6 +23,8 @@ from pytest_gpuenergy.support.errors import InputError
 
 CALLS = {
     "power_limit": lambda nvml, handle: nvml.nvmlDeviceSetPowerManagementLimit(handle, 300_000),
+    "clock_lock": lambda nvml, handle: nvml.nvmlDeviceSetGpuLockedClocks(handle, 1500, 1500),
+    "clock_reset": lambda nvml, handle: nvml.nvmlDeviceResetGpuLockedClocks(handle),
     "energy": lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle),
     "power": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle),
     "samples": lambda nvml, handle: nvml.nvmlDeviceGetSamples(handle, 0, 0),

@@ -28,17 +28,32 @@ function best() {
     + (row.front.length > 3 ? `, and ${row.front.length - 3} more` : "");
   const rows = data.best.map((row) => ({ ...row, kernel: row.edp.kernels, caps: row.edp.caps, edp_order: row.edp.value,
     sure: row.edp.sure, time_order: row.time.value, energy_order: row.energy.value, size: row.front.length }));
+  if (locked) document.getElementById("best-title").textContent = "Which kernel, which cap and clock, how sure";
   place("best",
     element("p", { className: "quiet" }, "By energy-delay product (EDP), with 95 % intervals. What is within noise may be as "
       + "good as the best."),
     table("Best of each workload", [
       { title: "workload", key: "workload" },
       { title: "kernel", key: "kernel", wide: true },
-      { title: "power cap", key: "caps", wide: true },
+      { title: CAP, key: "caps", wide: true },
       { title: "least EDP", key: "edp_order", cell: least("edp") },
       { title: "how sure", key: "sure", wide: true },
       { title: "least time", key: "time_order", wide: true, cell: told("time") },
       { title: "least energy", key: "energy_order", wide: true, cell: told("energy") },
       { title: "Pareto front", key: "size", wide: true, cell: front },
     ], rows).node);
+  clockSavings(data.best.filter((row) => row.savings));
+}
+
+// What the best locked clock saves over the best power cap without one, with intervals.
+function clockSavings(rows) {
+  if (rows.length === 0) return;
+  const columns = [["EDP", "edp"], ["energy", "energy"], ["time", "time"]].map(([title, metric]) => ({
+    title, key: `${metric}_saving`, wide: true, cell: (row) => row.savings[metric]?.words ?? "",
+  }));
+  for (const row of rows) {
+    for (const [metric, saving] of Object.entries(row.savings)) row[`${metric}_saving`] = saving.change;
+  }
+  place("best", element("h3", {}, emulated("The best locked clock over the best power cap without one")),
+    table("What clocks save over power caps", [{ title: "workload", key: "workload" }, ...columns], rows).node);
 }

@@ -1,7 +1,7 @@
 // The charts of a workload: energy against time, a figure by cap, and any figure by anything else.
 function axisOf(quantity, rows, ends) {
   if (!quantity.numeric) {
-    const known = quantity.name === "cap" ? data.caps : quantity.name === "band" ? bands : null;
+    const known = { cap: data.caps, limit: data.limits, clock: data.clocks, band: bands }[quantity.name];
     const found = distinct(rows.map(quantity.of).filter((value) => value !== null));
     return namedScale(known ? known.filter((name) => found.includes(name)) : found, ends);
   }
@@ -33,10 +33,11 @@ function withLines(row, ...shown) {
   return [...linesOf(row), ...more];
 }
 
-// Points of one name are drawn side by side: by cap, or by band.
+// Points of one name are drawn side by side: by colour, or by band where the name is the colour.
 function sideways(row, x, { step }) {
-  const names = x.name === "cap" ? bands : coloured.names;
-  const place = names.indexOf(x.name === "cap" ? row.band : coloured.of(row));
+  const byBand = x.name === "cap" || x.title === coloured.title;
+  const names = byBand ? bands : coloured.names;
+  const place = names.indexOf(byBand ? row.band : coloured.of(row));
   return names.length < 2 ? 0 : 0.7 * step * ((place + 0.5) / names.length - 0.5);
 }
 
@@ -68,16 +69,21 @@ function frontLine(points) {
     number ? `H${x}V${y}` : `${x} ${y}`).join("")}` })];
 }
 
-// A line for each kernel through its caps.
-function kernelLines(points) {
+// A line for each kernel through its caps, at each clock; or through its clocks, under each cap.
+const kernelLines = (other) => (points) => {
   const kernels = new Map();
-  for (const point of points) kernels.set(point.row.kernel, [...kernels.get(point.row.kernel) ?? [], point]);
+  for (const point of points) {
+    const key = JSON.stringify([point.row.kernel, point.row[other]]);
+    kernels.set(key, [...kernels.get(key) ?? [], point]);
+  }
   const paths = [...kernels.values()].map((found) =>
     `M${found.sort((a, b) => a.x - b.x).map(({ x, y }) => `${x} ${y}`).join("L")}`);
   return [drawn("path", { class: "kernel-line", d: paths.join("") })];
-}
+};
 
 const LIMIT = { name: "limit_w", title: "enforced power limit (W)", numeric: true, of: (row) => row.limit_w };
+const ACHIEVED = { name: "achieved_mhz", title: "achieved SM clock (MHz)", numeric: true,
+  of: (row) => row.effective_sm_clock_mhz ?? row.lock_mhz };
 const figureChosen = () => quantities.get(chosen("figure")) ?? quantities.get("edp_mj_ms");
 const axisChosen = () => quantities.get(chosen("by")) ?? quantities.get("kernel");
 
@@ -107,13 +113,20 @@ class Workload {
       add("front", () => titled("energy against time, with the Pareto front"), (width, title) =>
         scatter(width, title, time, energy, this.all, this.rows, frontLine));
     }
-    if (data.caps.length > 1 && this.all.some((row) => row.limit_w !== null)) {
-      add("edp", () => titled(`${figureChosen().title} by power cap, a line for each kernel`), (width, title) =>
-        scatter(width, title, LIMIT, figureChosen(), this.all, this.rows, kernelLines));
+    if (data.limits.length > 1 && this.all.some((row) => row.limit_w !== null)) {
+      const each = `a line for each kernel${severalClocks ? " and clock" : ""}`;
+      add("edp", () => titled(`${figureChosen().title} by power cap, ${each}`), (width, title) =>
+        scatter(width, title, LIMIT, figureChosen(), this.all, this.rows, kernelLines("clock")));
+    }
+    if (severalClocks && this.all.some((row) => ACHIEVED.of(row) !== null)) {
+      const each = `a line for each kernel${data.limits.length > 1 ? " and power cap" : ""}`;
+      add("clocks", () => titled(`${figureChosen().title} by achieved SM clock, ${each}`), (width, title) =>
+        scatter(width, title, ACHIEVED, figureChosen(), this.all, this.rows, kernelLines("limit")));
     }
     add("explorer", () => titled(`${figureChosen().title} by ${axisChosen().title}`), (width, title) =>
       scatter(width, title, axisChosen(), figureChosen(), this.all, this.rows));
     if (data.caps.length > 1) found.push(heatMap(this));
+    if (data.limits.length > 1 && severalClocks) found.push(clockMaps(this));
     return found;
   }
 

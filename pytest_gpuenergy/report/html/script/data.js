@@ -32,7 +32,13 @@ for (const [name, { title, better }] of Object.entries(data.figures)) {
   quantities.set(name, { name, title, better, numeric: true, figure: true, of: (row) => row[name], low: (row) => row[low],
     high: (row) => row[high] });
 }
-for (const [name, title] of [["kernel", "kernel"], ["band", "band"], ["cap", "power cap"], ["workload", "workload"]]) {
+// Where clocks were locked, a setpoint is a power limit with a clock.
+const locked = data.clocks.some((clock) => clock !== "unlocked");
+const severalClocks = data.clocks.length > 1;
+const CAP = locked ? "setpoint" : "power cap";
+const named = [["kernel", "kernel"], ["band", "band"], ["cap", CAP], ["workload", "workload"]];
+if (locked) named.push(["limit", "power cap"], ["clock", "SM clock"]);
+for (const [name, title] of named) {
   quantities.set(name, { name, title, numeric: false, of: (row) => row[name] });
 }
 for (const { name, title, values } of data.axes) {
@@ -41,7 +47,8 @@ for (const { name, title, values } of data.axes) {
   quantities.set(`.${name}`, { name: `.${name}`, title, numeric, of: (row) => cells[row.number] });
 }
 
-// Of a single cap there is nothing to compare: colours then stand for the bands of kernels.
-const coloured = data.caps.length > 1
-  ? { title: "power cap", names: data.caps, of: (row) => row.cap }
-  : { title: "band", names: bands, of: (row) => row.band };
+// Of a single cap there is nothing to compare: colours then stand for clocks, or for the bands of kernels.
+const coloured = data.limits.length > 1
+  ? { title: "power cap", names: data.limits, of: (row) => row.limit }
+  : severalClocks ? { title: "SM clock", names: data.clocks, of: (row) => row.clock }
+    : { title: "band", names: bands, of: (row) => row.band };

@@ -7,10 +7,11 @@ function measurements() {
   return table("All measurements", [
     { title: "kernel", key: "kernel" },
     { title: "workload", key: "workload" },
-    { title: "power cap", key: "cap" },
+    { title: CAP, key: "cap" },
     figure("time_us"), figure("energy_mj"), figure("edp_mj_ms"), figure("power_w"), figure("gflops"), figure("percent_of_peak"),
     { title: "roof", detail: true, key: "roof" },
     figure("gb_s"), { ...figure("flop_per_byte"), detail: true }, figure("gflops_per_w"),
+    ...CALIBRATED.filter((name) => data.figures[name]).map(figure),
     { title: "Pareto", detail: true, key: "pareto", cell: (row) => row.pareto ? "front" : row.near_pareto ? "within noise" : "" },
     { title: "validity", key: "flag_words", wide: true, cell: flagsOf },
     { title: "outcome", key: "outcome", wide: true, cell: (row) => row.state === "verified" ? row.error
@@ -19,6 +20,7 @@ function measurements() {
     { title: "limit (W)", detail: true, key: "limit_w", number: true, cell: (row) => digits(row.limit_w) },
     { title: "cap binding", detail: true, key: "binding", cell: (row) => row.binding === null ? "" : row.binding ? "yes" : "no" },
     { title: "°C", detail: true, key: "temperature_c", number: true, cell: (row) => digits(row.temperature_c, 3) },
+    ...locked ? [{ title: "locked MHz", detail: true, key: "lock_mhz", number: true }] : [],
     { title: "SM MHz", detail: true, key: "effective_sm_clock_mhz", number: true, cell: (row) => [
       digits(row.effective_sm_clock_mhz, 5),
       row.clock_states.length === 0 ? null : small(` (${row.clock_states.join(", ")})`),
@@ -48,12 +50,12 @@ function drift() {
     small(` [${digits(row[`${field}_low`], 3)}, ${digits(row[`${field}_high`], 3)}]`),
   ];
   place("anchors",
-    element("p", {}, "Kernels measured early in the run and again later under the same power cap: change since the "
+    element("p", {}, "Kernels measured early in the run and again later at the same setpoint: change since the "
       + "first measurement, with 95 % intervals."),
     table("Checks for drift", [
       { title: "kernel", key: "kernel" },
       { title: "workload", key: "workload" },
-      { title: "power cap", key: "cap" },
+      { title: CAP, key: "cap" },
       { title: "time", key: "started" },
       { title: "°C", key: "temperature_c", number: true },
       { title: "first °C", key: "first_temperature_c", number: true },
@@ -80,7 +82,7 @@ function comparison() {
   const made = table("Figures of the baseline and now", [
     { title: "kernel", key: "kernel" },
     { title: "workload", key: "workload" },
-    { title: "power cap", key: "cap" },
+    { title: CAP, key: "cap" },
     { title: "figure", key: "figure" },
     { title: "baseline", key: "before", cell: (row) => [digits(row.before), range(row.before_interval)] },
     { title: "now", key: "now", cell: (row) => [digits(row.now), range(row.now_interval)] },

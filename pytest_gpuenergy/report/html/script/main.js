@@ -7,15 +7,16 @@ function control(name, title, choices, usual) {
 }
 
 function filterBar(changed) {
-  const named = (values) => [["", "all"], ...values.map((value) => [value, value])];
+  const offers = (values) => [["", "all"], ...values.map((value) => [value, value])];
   const search = element("input", { type: "search", name: "search", placeholder: "name, band, flag, error", data: { usual: "" } });
   const offered = [...quantities.values()];
   const titles = (some) => some.map((one) => [one.name, one.title]);
   const figures = offered.filter((one) => one.figure || (one.numeric && one.name.startsWith(".")));
   const reset = element("button", { type: "button" }, "Reset");
   place("filters",
-    control("workload", "workload", named(workloads), ""),
-    control("cap", "power cap", named(data.caps), ""),
+    control("workload", "workload", offers(workloads), ""),
+    control("cap", "power cap", offers(data.limits), ""),
+    severalClocks ? control("clock", "SM clock", offers(data.clocks), "") : null,
     control("show", "show", [["", "all"], ...Object.entries(STATES)], ""),
     element("label", {}, "search", search),
     control("figure", "figure", titles(figures), figures.some((one) => one.name === "edp_mj_ms") ? "edp_mj_ms" : figures[0]?.name ?? ""),
@@ -31,11 +32,12 @@ function filterBar(changed) {
 }
 
 function chosenRows() {
-  const [workload, cap, state] = ["workload", "cap", "show"].map(chosen);
+  const [workload, cap, clock, state] = ["workload", "cap", "clock", "show"].map(chosen);
   const words = chosen("search").toLowerCase().split(/\s+/).filter(Boolean);
   return data.rows.filter((row) =>
     (workload === "" || row.workload === workload)
-    && (cap === "" || row.cap === cap)
+    && (cap === "" || row.limit === cap)
+    && (clock === "" || row.clock === clock)
     && (state === "" || inState(row, state))
     && words.every((word) => row.text.includes(word)));
 }
@@ -65,6 +67,7 @@ place("charts", drawnWorkloads.length ? drawnWorkloads.map((one) => one.node) : 
 place("measurements", everything.node);
 validity();
 drift();
+boards();
 place("run", identity(data.run));
 readAddress();
 if (location.hash.includes("=")) update();

@@ -7,6 +7,7 @@ function linesOf(row) {
     const text = quantity.figure ? figureText(row, quantity) : "";
     if (text) lines.push([quantity.title, text]);
   }
+  if (locked && row.effective_sm_clock_mhz !== null) lines.push(["achieved SM clock (MHz)", digits(row.effective_sm_clock_mhz)]);
   if (row.flags.length) lines.push(["flags", row.flag_words]);
   if (row.pareto) lines.push(["", "on the Pareto front"]);
   if (row.near_pareto) lines.push(["", "within noise of the Pareto front"]);

@@ -1,0 +1,268 @@
+"""The best setpoint with the best kernels: for all workloads together, and for each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+from pytest_gpuenergy.advice.changes import (
+    Candidate,
+    Option,
+    Plan,
+    cost_of,
+    figure_of,
+    log_change,
+    rivals,
+)
+from pytest_gpuenergy.advice.field import Field, listed
+from pytest_gpuenergy.advice.solve import (
+    Cost,
+    Solution,
+    fastest,
+    least_energy,
+    least_product,
+    total,
+)
+from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.setpoints import clocks, limits
+from pytest_gpuenergy.report.ties import MISSED
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What shall be least.
+
+    Attributes:
+        metric: of the sums over all workloads.
+        slower_by: by how much the baseline's least time may be exceeded, as a fraction; None: by
+            any amount.
+    """
+
+    metric: Metric = Metric.EDP
+    slower_by: float | None = None
+
+    def solve(self, layers: Sequence[Sequence[Cost]], base: Cost | None) -> Solution | None:
+        """The best choice; None if none is fast enough. ``base`` has the baseline's least time."""
+        if self.metric is Metric.EDP:
+            return least_product(layers)
+        if self.metric is Metric.TIME:
+            return fastest(layers)
+        if self.slower_by is None or base is None:
+            return least_energy(layers)
+        return least_energy(layers, base.time * (1 + self.slower_by))
+
+    def at_baseline(self, layers: Sequence[Sequence[Cost]]) -> Solution:
+        """The baseline's kernels: the best there, or the fastest where a slowdown is limited."""
+        found = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
+        assert found is not None
+        return found
+
+    def prices(self, cost: Cost) -> Sequence[Cost]:
+        """What a kernel is judged by against the one chosen, at the sums of the plan."""
+        if self.metric is Metric.EDP:
+            return (Cost(1 / cost.time, 1 / cost.energy),)
+        if self.metric is Metric.TIME:
+            return (Cost(1.0, 0.0),)
+        energy = Cost(0.0, 1.0)
+        return (energy,) if self.slower_by is None else (energy, Cost(1.0, 0.0))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The best plan at a setpoint.
+
+    Attributes:
+        setpoint: its label.
+        candidate: the plan, with the kernels that may be as good.
+        solution: how it was found.
+    """
+
+    setpoint: str
+    candidate: Candidate
+    solution: Solution
+
+    @property
+    def plan(self) -> Plan:
+        """An option for each workload."""
+        return self.candidate.plan
+
+    @property
+    def cost(self) -> Cost:
+        """The sums of time in ms and energy in mJ."""
+        return cost_of(self.plan)
+
+
+@dataclass(frozen=True)
+class Change:
+    """ln(new / baseline) of a metric; ``interval`` is None where figures have none."""
+
+    metric: Metric
+    value: float
+    interval: Estimate | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is best for some workloads that run at one setpoint.
+
+    Attributes:
+        workloads: their names.
+        goal: what is least.
+        best: the best setpoint.
+        baseline: what the changes are relative to.
+        tied: the setpoints that may be as good within noise, the best included, in order.
+        changes: of time, energy and EDP.
+        settings: all setpoints that can be chosen, in order.
+        too_slow: the setpoints at which no choice of kernels is fast enough.
+        edges: what is said of a best setpoint at the edge of those measured.
+    """
+
+    workloads: tuple[str, ...]
+    goal: Goal
+    best: Setting
+    baseline: Setting
+    tied: tuple[str, ...]
+    changes: Mapping[Metric, Change]
+    settings: tuple[Setting, ...]
+    too_slow: tuple[str, ...]
+    edges: tuple[str, ...]
+
+    @property
+    def may_be_too_slow(self) -> bool:
+        """Whether the time's interval reaches beyond the slowdown that is allowed."""
+        time = self.changes[Metric.TIME].interval
+        allowed = self.goal.slower_by
+        return time is not None and allowed is not None and time.high > log(1 + allowed) > 0
+
+
+def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advice | None:
+    """The best setpoint at which every workload of ``field`` was measured; None without one.
+
+    The kernels are chosen for each setpoint, for the sums over all workloads. They are exact for
+    the least EDP, time or energy, and `solve.least_energy` says whether they are within a slowdown.
+
+    Raises:
+        InputError: ``asked_baseline`` is no setpoint of the field.
+    """
+    label = field.baseline(asked_baseline)
+    if label is None:
+        return None
+    base = _setting(field, label, goal, goal.at_baseline(_costs(field.layers(label))))
+    found: list[Setting] = []
+    too_slow: list[str] = []
+    for name in field.complete:
+        solution = goal.solve(_costs(field.layers(name)), base.cost)
+        if solution is None:
+            too_slow.append(name)
+        else:
+            found.append(_setting(field, name, goal, solution))
+    best = min(found, key=lambda one: figure_of(one.cost, goal.metric))
+    tied = _tied(best, found, goal.metric)
+    chosen = Candidate(best.plan, best.candidate.rivals, len(tied))
+    return Advice(
+        tuple(field.workloads),
+        goal,
+        best,
+        base,
+        tied,
+        changes(base.candidate, chosen),
+        tuple(found),
+        tuple(too_slow),
+        _edges(field, tied),
+    )
+
+
+def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Change] | None:
+    """The changes if each workload had a setpoint of its own, chosen for the sums of all.
+
+    None where none is fast enough.
+    """
+    pooled = [
+        [one for found in field.options.values() for one in found.get(name, ())]
+        for name in field.workloads
+    ]
+    solution = goal.solve(_costs(pooled), base.cost)
+    if solution is None:
+        return None
+    return changes(base.candidate, _candidate(pooled, goal, solution))
+
+
+def changes(base: Candidate, new: Candidate) -> dict[Metric, Change]:
+    """Of each metric."""
+    costs = cost_of(base.plan), cost_of(new.plan)
+    return {
+        metric: Change(
+            metric,
+            log(figure_of(costs[1], metric) / figure_of(costs[0], metric)),
+            log_change(base, new, metric),
+        )
+        for metric in METRICS
+    }
+
+
+def _costs(layers: Sequence[Sequence[Option]]) -> list[list[Cost]]:
+    return [[option.cost for option in layer] for layer in layers]
+
+
+def _setting(field: Field, setpoint: str, goal: Goal, solution: Solution) -> Setting:
+    return Setting(setpoint, _candidate(field.layers(setpoint), goal, solution), solution)
+
+
+def _candidate(layers: Sequence[Sequence[Option]], goal: Goal, solution: Solution) -> Candidate:
+    plan = [layer[place] for layer, place in zip(layers, solution.choice, strict=True)]
+    prices = goal.prices(total(_costs(layers), solution.choice))
+    return Candidate(
+        plan,
+        [rivals(chosen, layer, prices) for chosen, layer in zip(plan, layers, strict=True)],
+    )
+
+
+def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[str, ...]:
+    """The setpoints that are not certainly worse than the best, as in `report.ties.tie`."""
+    tail = MISSED / max(1, len(settings) - 1)
+
+    def may_be_as_good(one: Setting) -> bool:
+        if one is best:
+            return True
+        change = log_change(best.candidate, one.candidate, metric, tail)
+        if change is None:
+            return figure_of(one.cost, metric) <= figure_of(best.cost, metric)
+        return change.low <= 0
+
+    return tuple(one.setpoint for one in settings if may_be_as_good(one))
+
+
+def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
+    """What is said where a lower limit or clock than any measured might be better still."""
+    rows, best = ([field.row(name) for name in names] for names in (field.complete, tied))
+    return tuple(
+        f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
+        for labels, noun in ((limits, "power limit"), (clocks, "clock"))
+        if len(measured := labels(rows)) > 1 and labels(best) == measured[:1]
+    )
+
+
+def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
+    """What is left out and what is missing, a sentence each.
+
+    Args:
+        field: what there is.
+        expected: names of the workloads that were asked for.
+    """
+    found = []
+    if field.left_out:
+        counts = ", ".join(f"{count} {words}" for words, count in sorted(field.left_out.items()))
+        found.append(f"left out: {counts}")
+    if absent := [name for name in expected if name not in field.workloads]:
+        found.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
+    gaps = [(name, field.missing(name)) for name in field.options]
+    if parts := [f"{name} ({listed(lacking)})" for name, lacking in gaps if lacking]:
+        found.append(f"setpoints that lack workloads, and are no choice for all: {listed(parts)}")
+    if (count := len(field.boards)) > 1:
+        found.append(
+            f"measured on {count} boards of one model: what boards differ in is part of the "
+            "intervals"
+        )
+    return found

@@ -1,0 +1,212 @@
+"""What there is to choose from: clean measurements by setpoint and workload; what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.advice.changes import Option
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.setpoints import setpoint_order, setpoints
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.errors import InputError
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Field:
+    """The options of each workload at each setpoint.
+
+    Attributes:
+        options: by setpoint and workload, at least one for each that is there.
+        workloads: in order of appearance, with how often each runs.
+        left_out: why measurements are not used, with how many there are.
+        gpu_name: the GPU model of all.
+        emulated: whether it is emulated.
+    """
+
+    options: Mapping[str, Mapping[str, Sequence[Option]]]
+    workloads: Mapping[str, float]
+    left_out: Mapping[str, int]
+    gpu_name: str
+    emulated: bool
+
+    @classmethod
+    def of(cls, report: Report, weights: Mapping[str, float]) -> Field:
+        """From a report's measurements without flags; ``weights`` are 1 where none is given.
+
+        Raises:
+            InputError: none is without flags, they are of several GPU models, a workload of
+                ``weights`` is not among them, or one name stands for several workloads.
+        """
+        rows = report.measurements
+        model = _one_model(report)
+        _check_names(rows)
+        usable = [m for m in rows if not _why_not(m)]
+        left_out = Counter(why for m in rows if (why := _why_not(m)))
+        if not usable:
+            why = ", ".join(f"{count} {words}" for words, count in left_out.items())
+            raise InputError(
+                f"None of the {len(rows)} measurements can be used ({why or 'there are none'}): "
+                "advice needs clean figures."
+            )
+        names = dict.fromkeys(m.workload.name for m in usable)
+        if unknown := [name for name in weights if name not in names]:
+            raise InputError(
+                f"--weights names {unknown[0]!r}, of which there is no clean measurement: there "
+                f"are {listed(list(names))}."
+            )
+        workloads = {name: weights.get(name, 1.0) for name in names}
+        options: dict[str, dict[str, list[Option]]] = {name: {} for name in setpoints(usable)}
+        for m in usable:
+            name = m.workload.name
+            options[m.cap].setdefault(name, []).append(Option(m, workloads[name]))
+        return cls(options, workloads, left_out, model.gpu_name, model.emulated)
+
+    def only(self, workload: str) -> Field:
+        """The field of one workload alone, which runs once."""
+        options = {
+            setpoint: {workload: [Option(one.row) for one in found[workload]]}
+            for setpoint, found in self.options.items()
+            if workload in found
+        }
+        return Field(options, {workload: 1.0}, {}, self.gpu_name, self.emulated)
+
+    @property
+    def complete(self) -> list[str]:
+        """The setpoints at which every workload has an option, in order."""
+        return [name for name in self.options if not self.missing(name)]
+
+    def missing(self, setpoint: str) -> list[str]:
+        """The workloads that have no option at a setpoint."""
+        return [name for name in self.workloads if name not in self.options[setpoint]]
+
+    def row(self, setpoint: str) -> Measurement:
+        """One of the measurements at a setpoint."""
+        return next(iter(self.options[setpoint].values()))[0].row
+
+    def layers(self, setpoint: str) -> list[Sequence[Option]]:
+        """The options of each workload at a complete setpoint."""
+        return [self.options[setpoint][name] for name in self.workloads]
+
+    def baseline(self, asked: str | None = None) -> str | None:
+        """The complete setpoint that others are compared with; None if there is none.
+
+        The one that ``asked`` names, otherwise one without a lock before one with, the limit as it
+        was before one that was set, and then the highest.
+
+        Raises:
+            InputError: ``asked`` names no complete setpoint.
+        """
+        known = self.complete
+        if asked is not None and known:
+            by_label = {name.casefold(): name for name in known}
+            if (found := by_label.get(asked.strip().casefold())) is None:
+                raise InputError(
+                    f"--baseline {asked[:40]!r} is no setpoint at which all workloads were "
+                    f"measured: choose one of {', '.join(known)}."
+                )
+            return found
+
+        def standing(name: str) -> tuple[object, ...]:
+            m = self.row(name)
+            return (m.sm_clock_mhz is None, m.power_limit_w is None, setpoint_order(m))
+
+        return max(known, key=standing, default=None)
+
+    @property
+    def boards(self) -> list[str]:
+        """The cards that were measured, where they are known."""
+        rows = (
+            option.row
+            for found in self.options.values()
+            for options in found.values()
+            for option in options
+        )
+        return list(dict.fromkeys(m.gpu_uuid for m in rows if m.gpu_uuid))
+
+
+class Model(NamedTuple):
+    """A GPU model; an emulated one is another than the real one."""
+
+    gpu_name: str
+    emulated: bool
+
+    @property
+    def title(self) -> str:
+        """The name, with ``(emulated)`` where it is."""
+        return f"{self.gpu_name} (emulated)" if self.emulated else self.gpu_name
+
+
+def of_model(report: Report, name: str) -> Report:
+    """The measurements of a report on the GPU model that ``name`` is part of.
+
+    Raises:
+        InputError: none or several are called so.
+    """
+    known = _models(report)
+    wanted = name.strip().casefold()
+    exact = [
+        model for model in known if wanted in (model.title.casefold(), model.gpu_name.casefold())
+    ]
+    found = exact or [model for model in known if wanted in model.title.casefold()]
+    if not wanted or len(found) != 1:
+        raise InputError(
+            f"--gpu {name[:40]!r} names {len(found)} of the GPU models that were measured: choose "
+            f"one of {', '.join(model.title for model in known)}."
+        )
+    chosen = {id(m) for m in known[found[0]]}
+    return replace(report, measurements=tuple(m for m in report.measurements if id(m) in chosen))
+
+
+def _one_model(report: Report) -> Model:
+    known = _models(report)
+    if len(known) > 1:
+        names = ", ".join(model.title for model in known)
+        raise InputError(
+            f"The measurements are of several GPU models ({names}), and what is best for one is "
+            "not for another: choose one with --gpu."
+        )
+    return next(iter(known), Model(report.run.gpu_name, report.run.emulated))
+
+
+def _models(report: Report) -> dict[Model, list[Measurement]]:
+    """The GPU models that were measured, each with its measurements."""
+    stations = {one.gpu_uuid: one for one in (report.run.station, *report.stations)}
+    found: dict[Model, list[Measurement]] = {}
+    for m in report.measurements:
+        station = stations.get(m.gpu_uuid or "", report.run.station)
+        found.setdefault(Model(station.gpu_name, station.emulated), []).append(m)
+    return found
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names with commas; of many, the first few and how many more."""
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+
+
+def _why_not(m: Measurement) -> str:
+    """Why a measurement cannot be used; empty if it can."""
+    if not m.measured:
+        return "only verified" if m.verified_only else "failed"
+    if m.validity:
+        return f"flagged {m.validity[0]}"
+    return "" if m.time_ms and m.energy_mj else "without energy"
+
+
+def _check_names(rows: Sequence[Measurement]) -> None:
+    known: dict[str, tuple[object, ...]] = {}
+    for m in rows:
+        work = (m.workload.parameters, m.workload.flops)
+        if known.setdefault(m.workload.name, work) != work:
+            raise InputError(
+                f"{m.workload.name} has other parameters in {m.node_id} than elsewhere in these "
+                "runs, so it is not one workload: name runs of the same."
+            )

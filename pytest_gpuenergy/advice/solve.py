@@ -1,0 +1,200 @@
+"""Chooses one option in each of several layers, to minimize what their sums cost.
+
+An option takes a time and an energy; both are summed over the layers. The least energy, the least
+time, and the least of any other weighted sum are found layer by layer. The product of both sums,
+the EDP, is not a sum over layers, and the least energy within a time is a multiple-choice knapsack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+MOST_STATES = 4000
+"""Partial choices that the search for the least energy within a time keeps after each layer."""
+
+_ROUNDING = 1e-9
+
+
+class Cost(NamedTuple):
+    """The time and the energy of an option or a sum of them, in any unit; both above zero."""
+
+    time: float
+    energy: float
+
+    @property
+    def product(self) -> float:
+        """The energy-delay product."""
+        return self.time * self.energy
+
+
+Layer = Sequence[Cost]
+Choice = tuple[int, ...]
+"""The place of the chosen option in each layer."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A choice.
+
+    Attributes:
+        choice: an option for each layer.
+        exact: whether no other choice can be better.
+        bound: what no choice can be below, in the unit of what is minimized.
+    """
+
+    choice: Choice
+    exact: bool
+    bound: float
+
+
+def total(layers: Sequence[Layer], choice: Choice) -> Cost:
+    """The sums of a choice."""
+    chosen = [layer[place] for layer, place in zip(layers, choice, strict=True)]
+    return Cost(sum(one.time for one in chosen), sum(one.energy for one in chosen))
+
+
+def sweep(layers: Sequence[Layer]) -> Iterator[Choice]:
+    """The choices of least energy + rate * time for every rate above zero, the fastest first.
+
+    Their sums are the vertices of the lower left of the convex hull of all choices' sums: the hull
+    of a sum of sets is the sum of their hulls, whose edges are those of the layers by slope.
+    """
+    hulls = [_hull(layer) for layer in layers]
+    places = [0] * len(layers)
+    yield tuple(hull[0] for hull in hulls)
+    steps = sorted(
+        (_slope(layer[before], layer[after]), number)
+        for number, (layer, hull) in enumerate(zip(layers, hulls, strict=True))
+        for before, after in pairwise(hull)
+    )
+    for _, number in steps:  # those of one layer are in order, because its hull is convex
+        places[number] += 1
+        yield tuple(hull[place] for hull, place in zip(hulls, places, strict=True))
+
+
+def least_product(layers: Sequence[Layer]) -> Solution:
+    """The least product of both sums, which is exact.
+
+    The product is quasi-concave where both sums are above zero, so its minimum over the convex hull
+    of all choices is at a vertex, and grows with either sum, so the vertex is at the lower left.
+    """
+    choice = min(sweep(layers), key=lambda one: total(layers, one).product)
+    return Solution(choice, True, total(layers, choice).product)
+
+
+def fastest(layers: Sequence[Layer]) -> Solution:
+    """The least time; of several options that are as fast, the one with the least energy."""
+    choice = tuple(min(range(len(layer)), key=layer.__getitem__) for layer in layers)
+    return Solution(choice, True, total(layers, choice).time)
+
+
+def least_energy(layers: Sequence[Layer], most_time: float = inf) -> Solution | None:
+    """The least energy of a choice that takes at most ``most_time``; None if none is that fast.
+
+    The choices of `sweep` before and after the limit give the best solution of the relaxed problem,
+    in which a layer may be divided between two options: its energy is a lower bound. A branch and
+    bound search between the two is exact, unless it has to keep more than `MOST_STATES` partial
+    choices.
+    """
+    most_time *= 1 + _ROUNDING  # the same sum in another order is as fast
+    known: Choice | None = None
+    for choice in sweep(layers):
+        if total(layers, choice).time > most_time:
+            if known is None:
+                return None
+            return _between(layers, known, choice, most_time)
+        known = choice
+    assert known is not None
+    return Solution(known, True, total(layers, known).energy)
+
+
+class _State(NamedTuple):
+    cost: Cost
+    choice: Choice
+
+
+def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time: float) -> Solution:
+    """The search between two neighbours of `sweep`, of which the second takes too long."""
+    here, there = total(layers, within), total(layers, beyond)
+    rate = -_slope(here, there)  # the energy that a unit of time saves
+    bound = here.energy - rate * (most_time - here.time)
+    priced = [[one.energy + rate * one.time for one in layer] for layer in layers]
+    rest_priced = _rests([min(prices) for prices in priced])
+    rest_time = _rests([min(one.time for one in layer) for layer in layers])
+    best, exact = _filled(layers, within, most_time), True
+    most_priced = total(layers, best).energy + rate * most_time
+    states = [_State(Cost(0.0, 0.0), ())]
+    for number, layer in enumerate(layers):
+        found = []
+        for cost, choice in states:
+            for place in _front(layer):
+                time, energy = cost.time + layer[place].time, cost.energy + layer[place].energy
+                price = energy + rate * time + rest_priced[number]
+                if time + rest_time[number] <= most_time and price < most_priced:
+                    found.append(_State(Cost(time, energy), (*choice, place)))
+        states = _undominated(found)
+        if len(states) > MOST_STATES:
+            states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
+            del states[MOST_STATES:]
+            exact = False
+    best = min([best, *(state.choice for state in states)], key=lambda one: total(layers, one)[1])
+    return Solution(best, exact, total(layers, best).energy if exact else bound)
+
+
+def _filled(layers: Sequence[Layer], choice: Choice, most_time: float) -> Choice:
+    """``choice``, with the option that saves most energy in one layer after another."""
+    while True:
+        cost = total(layers, choice)
+        steps = [
+            (layer[other].energy - layer[mine].energy, number, other)
+            for number, (layer, mine) in enumerate(zip(layers, choice, strict=True))
+            for other in range(len(layer))
+            if layer[other].energy < layer[mine].energy
+            and cost.time - layer[mine].time + layer[other].time <= most_time
+        ]
+        if not steps:
+            return choice
+        _, number, other = min(steps)
+        choice = (*choice[:number], other, *choice[number + 1 :])
+
+
+def _rests(values: Sequence[float]) -> list[float]:
+    """The sums of the values after each place."""
+    return [sum(values[place + 1 :]) for place in range(len(values))]
+
+
+def _undominated(states: list[_State]) -> list[_State]:
+    kept: list[_State] = []
+    for state in sorted(states):
+        if not kept or state.cost.energy < kept[-1].cost.energy:
+            kept.append(state)
+    return kept
+
+
+def _front(layer: Layer) -> list[int]:
+    """The places of the Pareto front's options, from fast to frugal."""
+    found: list[int] = []
+    for place in sorted(range(len(layer)), key=layer.__getitem__):
+        if not found or layer[place].energy < layer[found[-1]].energy:
+            found.append(place)
+    return found
+
+
+def _hull(layer: Layer) -> list[int]:
+    """The places of the lower left convex hull's vertices, from fast to frugal."""
+    found: list[int] = []
+    for place in _front(layer):
+        while len(found) > 1 and _slope(layer[found[-2]], layer[found[-1]]) >= _slope(
+            layer[found[-2]], layer[place]
+        ):
+            found.pop()
+        found.append(place)
+    return found
+
+
+def _slope(one: Cost, other: Cost) -> float:
+    return (other.energy - one.energy) / (other.time - one.time)

@@ -1,0 +1,160 @@
+"""The GPUs of a search: opened, claimed, and held at a setpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.setpoint_options import one_setpoint
+from pytest_gpuenergy.support.errors import InputError
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.engine.team import Team
+
+_LOCK_WAIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What GPUs are set to while they are claimed.
+
+    Attributes:
+        powercap: one power limit, as ``--powercap`` takes it.
+        smclock: one clock, as ``--smclock`` takes it.
+        allow_clocks: see `Station`.
+    """
+
+    powercap: str
+    smclock: str
+    allow_clocks: bool
+
+
+@dataclass(frozen=True)
+class ClaimedGpus:
+    """The GPUs of a search.
+
+    Attributes:
+        stations: of this process, in the order in which the GPUs were named.
+        team: their own processes, which start when they are first needed.
+    """
+
+    stations: tuple[Station, ...]
+    team: Team
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs as this process has opened them."""
+        return tuple(station.device for station in self.stations)
+
+
+def claim_gpus(
+    stack: ExitStack, gpus: str, settings: Settings, *, option: str, factory: str
+) -> ClaimedGpus:
+    """Claim GPUs of one model, all with the same settings, until the stack is closed.
+
+    Args:
+        stack: closed by the caller.
+        gpus: a list of what ``--gpu-device`` takes.
+        settings: of all of them.
+        option: that gave the list.
+        factory: of the object in each process, see `Worker`; it is called with what `open_device`
+            takes.
+
+    Raises:
+        InputError: there is no such GPU, one is named twice, or they are of different models.
+        DeviceError: one cannot be used or claimed.
+    """
+    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.team import Member, Team
+    from pytest_gpuenergy.support.worker import Worker
+
+    names = gpu_names(gpus, option)
+    devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
+    _check_alike(f"{option} {gpus}", devices)
+    stations = tuple(claim(stack, device, settings) for device in devices)
+    _check_limits(f"{option} {gpus}", devices)
+    places = [
+        (gpu, index) if device.emulated else (device.uuid, 0)
+        for device, (gpu, index) in zip(devices, names, strict=True)
+    ]
+    members = [
+        Member(device.uuid, Worker(factory, *place))
+        for device, place in zip(devices, places, strict=True)
+    ]
+    return ClaimedGpus(stations, stack.enter_context(Team(members, tell)))
+
+
+def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
+    """The GPUs of a list as `open_device` takes them; ``emulated:h200x2`` stands for two.
+
+    Raises:
+        InputError: a name is not understood.
+    """
+    from pytest_gpuenergy.devices.select import check_spec
+
+    found = []
+    for name in map(str.strip, gpus.split(",")):
+        if not name:
+            raise InputError(f"{option} {gpus!r} has an empty name: separate GPUs by one comma.")
+        emulated = check_spec(name)
+        count = 1 if emulated is None else emulated.count
+        found += [(name, index) for index in range(count)]
+    return found
+
+
+def claim(stack: ExitStack, device: Device, settings: Settings) -> Station:
+    """Claim an opened GPU and hold it at a setpoint until the stack is closed.
+
+    Raises:
+        InputError: the settings name several setpoints.
+        DeviceError: it cannot be claimed, or not be set.
+    """
+    from pytest_gpuenergy.engine.station import Station
+
+    station = stack.enter_context(
+        Station(device, lock_wait_s=_LOCK_WAIT_S, allow_clocks=settings.allow_clocks)
+    )
+    for sentence in station.restored:
+        tell(sentence)
+    setpoint = one_setpoint(device, settings.powercap, settings.smclock)
+    stack.enter_context(station.under(setpoint))
+    return station
+
+
+def _check_alike(named: str, devices: Sequence[Device]) -> None:
+    uuids = [device.uuid for device in devices]
+    if twice := next((uuid for uuid in uuids if uuids.count(uuid) > 1), None):
+        raise InputError(
+            f"{named} names {twice} twice: name each GPU once; two emulated ones are "
+            "emulated:h200x2."
+        )
+    first = devices[0]
+    for device in devices:
+        if (device.name, device.emulated) != (first.name, first.emulated):
+            raise InputError(
+                f"{named} names {_called(first)} and {_called(device)}, whose figures cannot "
+                "be compared: name GPUs of one model, and search on others into a folder of their "
+                "own."
+            )
+
+
+def _check_limits(named: str, devices: Sequence[Device]) -> None:
+    """Refuse GPUs that were left under different limits (``--powercap current``)."""
+    from pytest_gpuenergy.control.limits import enforced_setpoint
+
+    limits_w = [enforced_setpoint(device).power_limit_w for device in devices]
+    if len(set(limits_w)) > 1:
+        listed = " and ".join(f"{limit_w:g} W" for limit_w in limits_w if limit_w is not None)
+        raise InputError(
+            f"{named} names GPUs under different power limits, {listed}, whose figures cannot be "
+            "compared: give one limit with --powercap."
+        )
+
+
+def _called(device: Device) -> str:
+    return f"the emulated {device.name}" if device.emulated else device.name

@@ -1,0 +1,138 @@
+"""``gpuenergy hosts``: the GPUs of a fleet, and what pytest-xdist needs to use them."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.fleet.hosts import Muster
+    from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
+    from pytest_gpuenergy.fleet.spec import Fleet
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add ``hosts``."""
+    parser = add_command(
+        subparsers,
+        "hosts",
+        run,
+        summary="List the GPUs of a fleet's hosts, and whether each can measure and be capped",
+        description="Without an argument, of this host. Changes nothing. Also prints the --tx "
+        "specifications by which pytest-xdist uses these GPUs without --gpuenergy-fleet. The exit "
+        "code is 1 if no GPU can measure.",
+        example="gpuenergy hosts\n"
+        "gpuenergy hosts --ray\n"
+        "gpuenergy hosts --ssh 'node1,node2:/scratch/project python=/opt/venv/bin/python'\n"
+        "gpuenergy hosts --slurm '\"--partition gpu --gpus-per-task 1\" x8' --json",
+    )
+    _add_fleets(parser)
+    parser.add_argument(
+        "--gpu-device",
+        default="auto",
+        metavar="DEVICE",
+        help="auto (the NVIDIA GPUs; the default) or emulated[:PROFILE][xN] on each host",
+    )
+    parser.add_argument("--json", action="store_true", help="Print JSON")
+
+
+def _add_fleets(parser: ArgumentParser) -> None:
+    fleets = parser.add_mutually_exclusive_group()
+    fleets.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="HEAD:PORT",
+        help="The nodes of a Ray cluster: of this machine's, or of one with this client server",
+    )
+    fleets.add_argument(
+        "--ssh", metavar="HOSTS", help="These hosts, as --gpuenergy-fleet ssh:HOSTS takes them"
+    )
+    fleets.add_argument(
+        "--slurm",
+        metavar="OPTIONS",
+        help="Where srun places tasks with these options, as --gpuenergy-fleet slurm:OPTIONS xN "
+        "takes them",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Print what was found; 0 if a GPU can measure."""
+    from pathlib import Path
+
+    from pytest_gpuenergy.fleet.hosts import ask_hosts, seated
+
+    fleet = _fleet(arguments)
+    project = str(Path.cwd())
+    hosts = ask_hosts(fleet, arguments.gpu_device, project)
+    found = seated(fleet, hosts, arguments.gpu_device, project, capping=False)
+    specs = _tx_specs(found)
+    if arguments.json:
+        print_json({"hosts": [_json_of(host) for host in hosts], "tx": specs})
+    else:
+        _print(hosts, specs)
+    return 0 if found.seats else 1
+
+
+def _fleet(arguments: Namespace) -> Fleet | None:
+    from pytest_gpuenergy.fleet.spec import parse_fleet
+
+    if arguments.ray is not None:
+        first, _, rest = arguments.ray.partition(" ")
+        address = first and f"://{first.removeprefix('ray://')}"
+        return parse_fleet(f"ray{address} {rest}" if "=" not in first else f"ray {arguments.ray}")
+    if arguments.ssh is not None:
+        return parse_fleet(f"ssh:{arguments.ssh}")
+    return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}")
+
+
+def _tx_specs(found: Muster) -> list[str]:
+    from pytest_gpuenergy.fleet.commands import tx_spec
+
+    return [tx_spec(seat.command) for seat in found.seats]
+
+
+def _print(hosts: list[FoundHost], specs: list[str]) -> None:
+    rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
+    if rows:
+        header = ("host", "GPU", "model", "UUID", "driver", "limits", "measures", "capped")
+        print_table(header, rows)
+    for host in hosts:
+        if host.problem is not None:
+            print(f"{host.title}: {host.problem}")
+        for gpu in host.gpus:
+            _print_reasons(host, gpu)
+    for spec in specs:
+        print(f"--tx {shlex.quote(spec)}")
+    if not specs:
+        tell("No GPU can measure.")
+
+
+def _print_reasons(host: FoundHost, gpu: FoundGpu) -> None:
+    for what, reason in (("measures", gpu.no_measuring), ("is capped", gpu.no_capping)):
+        if reason is not None:
+            print(f"{host.title}, GPU {gpu.index} {what} not: {reason}")
+
+
+def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
+    limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
+    model = f"{gpu.name}{' (emulated)' if gpu.emulated else ''}"
+    return (
+        host.title,
+        str(gpu.index),
+        model,
+        gpu.uuid or "-",
+        gpu.driver or "-",
+        limits,
+        "no" if gpu.no_measuring else "yes",
+        "no" if gpu.no_capping else "yes",
+    )
+
+
+def _json_of(host: FoundHost) -> object:
+    from pytest_gpuenergy.support.json_output import plain
+
+    return plain(host)

@@ -1,0 +1,141 @@
+"""The SM clocks of a lease: locked and unlocked.
+
+NVML reports no lock, so a lock cannot be read back: what a card was locked to before is unknown,
+what is restored is the default, and each lock is written anew, because it may have been lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_gpuenergy.control.clocks import refuse_unsupported
+from pytest_gpuenergy.control.lease_record import kept_record
+from pytest_gpuenergy.control.ledger import Ledger
+from pytest_gpuenergy.control.writers import SettingsWriter
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.support.errors import SetpointError, SettingRefusedError
+from pytest_gpuenergy.support.signals import uninterrupted
+
+
+class ClockLease:
+    """The right to lock one card's SM clocks.
+
+    Args:
+        gpu: the card, whose lock the caller holds.
+        ledger: of the lease.
+        writer: gives the writer of its settings.
+        before_lock: called before the first lock of a card that we have not locked; raises
+            SetpointError if it must not be locked.
+        kept: see `Lease`.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        ledger: Ledger,
+        writer: Callable[[], SettingsWriter],
+        before_lock: Callable[[], None],
+        *,
+        kept: bool,
+    ) -> None:
+        self._gpu = gpu
+        self._ledger = ledger
+        self._writer = writer
+        self._before_lock = before_lock
+        self._kept = kept
+        self._may_lock = False
+        self._refused: SetpointError | None = None
+
+    def check(self, clock_mhz: int) -> None:
+        """Check, without writing and as far as possible, that `set` would succeed.
+
+        Raises:
+            SetpointError: it would fail.
+        """
+        refuse_unsupported(self._gpu, clock_mhz)
+        self._writer().check_clock_lock(clock_mhz)
+
+    def set(self, clock_mhz: int | None) -> None:
+        """Lock the clocks; None unlocks them if this lease has locked them.
+
+        Raises:
+            SetpointError: they cannot be locked.
+        """
+        if clock_mhz is None:
+            if not self._kept:
+                self.restore()
+            return
+        self.check(clock_mhz)
+        self._refuse_if_theirs()
+        before_mhz = self._ledger.sm_clock_mhz
+        with uninterrupted():
+            self._ledger.note(sm_clock_mhz=clock_mhz)
+            try:
+                self._writer().lock_clocks(clock_mhz)
+            except SettingRefusedError:
+                self._ledger.note(sm_clock_mhz=before_mhz)
+                raise
+
+    def restore(self) -> None:
+        """Unlock the clocks if this lease has locked them. Idempotent.
+
+        Raises:
+            SetpointError: they cannot be unlocked; the record remains for the next run.
+        """
+        if self._ledger.sm_clock_mhz is not None:
+            with uninterrupted():
+                put_back_clocks(self._gpu, self._writer, kept=self._kept)
+                self._ledger.restored("sm_clock_mhz")
+
+    def _refuse_if_theirs(self) -> None:
+        if self._refused is not None:
+            raise type(self._refused)(str(self._refused))  # do not look again
+        ours = self._ledger.sm_clock_mhz is not None or _kept_mhz(self._gpu) is not None
+        if not (ours or self._may_lock):
+            try:
+                self._before_lock()
+            except SetpointError as error:
+                self._refused = error
+                raise
+        self._may_lock = True
+
+
+def put_back_clocks(gpu: Gpu, writer: Callable[[], SettingsWriter], *, kept: bool) -> None:
+    """Unlock the clocks, or lock them to what ``gpuenergy powercap set`` has set.
+
+    Args:
+        gpu: the card.
+        writer: gives the writer of its settings.
+        kept: whether it is the lock of ``gpuenergy powercap set`` that is undone.
+
+    Raises:
+        SetpointError: it fails.
+    """
+    clock_mhz = None if kept else _kept_mhz(gpu)
+    try:
+        if clock_mhz is None:
+            writer().unlock_clocks()
+        else:
+            writer().lock_clocks(clock_mhz)
+    except SetpointError as error:
+        done = "unlocked" if clock_mhz is None else f"locked to {clock_mhz} MHz again"
+        raise type(error)(
+            f"The SM clocks of {gpu.name} were not {done} (gpuenergy powercap restore tries "
+            f"again): {error}"
+        ) from None
+
+
+def told_of_clocks(gpu: Gpu, *, kept: bool) -> str:
+    """A sentence that says what `put_back_clocks` has done."""
+    clock_mhz = None if kept else _kept_mhz(gpu)
+    if clock_mhz is None:
+        return f"The SM clocks of {gpu.name} are unlocked, which is the default."
+    return (
+        f"The SM clocks of {gpu.name} are back at {clock_mhz} MHz, to which gpuenergy powercap set "
+        "has locked them."
+    )
+
+
+def _kept_mhz(gpu: Gpu) -> int | None:
+    record = kept_record(gpu.uuid)
+    return None if record is None else record.sm_clock_mhz

@@ -1,0 +1,6 @@
+"""Spreads a run over the GPUs of many hosts, with pytest-xdist, and Ray, ssh or Slurm.
+
+A *seat* is a GPU with the command that starts a Python interpreter beside it. pytest-xdist starts a
+*relay* for each seat, a small process on the controller's host that starts the seat's interpreter,
+passes messages between both, and says in one sentence why a seat cannot be used, or was lost.
+"""

@@ -1,0 +1,141 @@
+"""The commands that start an interpreter on a host, and how pytest-xdist is told of them.
+
+execnet starts the words of ``python=`` of a specification, split as a shell does, with an option
+``-c`` and a line of Python behind them; that line reads from its input what to run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from pytest_gpuenergy.devices.nvml import WRITES_VARIABLE
+from pytest_gpuenergy.fleet.spec import RayFleet, SlurmFleet, SshFleet, SshHost
+from pytest_gpuenergy.support.hosts import FLEET_GPU
+
+_BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
+"""What execnet has an interpreter run."""
+
+_SSH_OPTIONS = (
+    *("-o", "BatchMode=yes"),  # never asks for a password
+    *("-o", "ConnectTimeout=20"),
+    *("-o", "ServerAliveInterval=15"),
+    *("-o", "ServerAliveCountMax=4"),
+)
+_SECOND_SLASH = re.compile("/(?=/)")
+
+
+def tx_spec(command: Sequence[str]) -> str:
+    """The value of ``--tx`` for an interpreter that ``command`` starts.
+
+    execnet takes two slashes for the end of a key's value, wherever they are: quotes part them.
+    """
+    line = _SECOND_SLASH.sub("/''", shlex.join(command))
+    return f"popen//python={line}"
+
+
+def ssh_probe(fleet: SshFleet, host: SshHost, device: str, project: str) -> list[str]:
+    """The command that probes a host."""
+    python = fleet.settings.python or sys.executable
+    return _ssh(fleet, host, project, [*_environment(), python, *_probe(device)])
+
+
+def ssh_worker(fleet: SshFleet, host: SshHost, gpu: int, project: str) -> list[str]:
+    """The command that starts an interpreter for a GPU of a host.
+
+    ssh hands all its words to a shell of that host as one line, unquoted. So the interpreter's
+    arguments are in that line already, and what execnet appends to it is made a comment.
+    """
+    python = fleet.settings.python or sys.executable
+    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{_BOOTSTRAP}" #')
+
+
+def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:
+    """The command that probes the places of all tasks."""
+    python = fleet.settings.python or sys.executable
+    return [*_srun(fleet, fleet.count, project), *_environment(), python, *_probe(device)]
+
+
+def srun_worker(fleet: SlurmFleet, project: str) -> list[str]:
+    """The command that starts an interpreter in a task of its own, which has one GPU."""
+    python = fleet.settings.python or sys.executable
+    return [*_srun(fleet, 1, project), *_environment(0), python]
+
+
+def ray_worker(
+    fleet: RayFleet, device: str, project: str, node: str, avoid: Sequence[str] = ()
+) -> list[str]:
+    """The command that has Ray place an actor with an interpreter, on this node if it can.
+
+    ``avoid`` are GPUs that cannot be used, each as ``NODE:NUMBER``.
+    """
+    words = [sys.executable, "-m", "pytest_gpuenergy.fleet.ray_gateway", *ray_words(fleet, project)]
+    words += ["--device", device, "--node", node]
+    words += ["--avoid", ",".join(avoid)] if avoid else []
+    return [*words, "--"]
+
+
+def ray_probe(fleet: RayFleet, device: str, project: str) -> list[str]:
+    """The command that probes all nodes."""
+    words = [sys.executable, "-m", "pytest_gpuenergy.fleet.ray_probe", *ray_words(fleet, project)]
+    return [*words, "--device", device]
+
+
+def ray_words(fleet: RayFleet, project: str) -> list[str]:
+    """What both need to know: the cluster, and the project or what is there in its place."""
+    there = fleet.settings.directory
+    words = ["--there", there] if there else ["--project", project]
+    words += ["--address", fleet.address] if fleet.address else []
+    return words + (["--python", fleet.settings.python] if fleet.settings.python else [])
+
+
+def local_worker(gpu: int) -> list[str]:
+    """The command that starts an interpreter for a GPU of this host."""
+    return [*_environment(gpu), sys.executable]
+
+
+def package_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for interpreters here, in which this package can be imported."""
+    given = dict(os.environ if environment is None else environment)
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+    paths = [path for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if package not in paths:
+        paths.append(package)
+    return {**given, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def project_on(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str) -> str:
+    """The project's path on a host."""
+    own = host.directory if host else None
+    return own or fleet.settings.directory or project
+
+
+def environment_of(gpu: int | None = None) -> dict[str, str]:
+    """The variables of an interpreter elsewhere; what forbids writes here forbids them there."""
+    given = {} if gpu is None else {FLEET_GPU: str(gpu)}
+    denied = os.environ.get(WRITES_VARIABLE)
+    return {**given, **({WRITES_VARIABLE: denied} if denied else {})}
+
+
+def _environment(gpu: int | None = None) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in environment_of(gpu).items())]
+
+
+def _probe(device: str) -> list[str]:
+    return ["-m", "pytest_gpuenergy.fleet.probe", device]
+
+
+def _ssh(
+    fleet: SshFleet, host: SshHost, project: str, command: Sequence[str], rest: str = ""
+) -> list[str]:
+    folder = project_on(fleet, host, project)
+    line = f"cd {shlex.quote(folder)} && exec {shlex.join(command)} {rest}".rstrip()
+    return ["ssh", *_SSH_OPTIONS, host.name, line]
+
+
+def _srun(fleet: SlurmFleet, tasks: int, project: str) -> list[str]:
+    folder = project_on(fleet, None, project)
+    return ["srun", *fleet.options, f"--ntasks={tasks}", f"--chdir={folder}"]

@@ -1,0 +1,127 @@
+"""A worker's beginning, on its own host: the project, its GPU, then pytest-xdist's part.
+
+`begin` is called by a line that the relay has execnet run there. It may see other paths than the
+controller, and no file of it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.fleet.messages import INTERRUPT, STARTED, UNFIT
+from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, probe_host
+from pytest_gpuenergy.support.errors import GpuEnergyError, told
+from pytest_gpuenergy.support.hosts import FLEET_GPU
+
+_PATIENCE_S = 10.0
+"""For how long processes of a worker that died may remain on its GPU."""
+
+_POLL_S = 0.5
+
+
+def begin(channel: Any) -> None:
+    """Look at the GPU and the project, tell the relay, and become one of pytest-xdist's workers.
+
+    Receives a dictionary: ``directory`` of the project (None: where this process was started),
+    ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, the
+    controller's ``version``, and the ``options`` in its environment. Sends `STARTED` with what
+    there is here, or `UNFIT` with the reason.
+    """
+    asked = channel.receive()
+    problem, gpu = _look(asked)
+    if problem is not None:
+        channel.send((UNFIT, problem))
+        return
+    assert gpu is not None
+    here = os.getcwd()  # noqa: PTH109 -- as pytest will see it, links and all
+    os.chdir(Path(here, asked["inside"]))
+    channel.send((STARTED, {"directory": here, "uuid": gpu.uuid, "name": gpu.name}))
+    if asked.get("options") is not None:
+        os.environ["PYTEST_ADDOPTS"] = asked["options"]
+    path = _xdist_remote()
+    code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
+    own = __package__.partition(".")[0]
+    # pytest warns about plugins that were imported before it could look at them.
+    for name in [name for name in sys.modules if name.partition(".")[0] == own]:
+        del sys.modules[name]
+    exec(code, {"__name__": "__channelexec__", "channel": _Interruptible(channel)})  # noqa: S102 -- as execnet does
+
+
+def _xdist_remote() -> Path:
+    """The module `xdist.remote`, which must not be imported yet."""
+    spec = importlib.util.find_spec("xdist")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).with_name("remote.py")
+
+
+def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
+    """Why this place cannot be used, or its GPU."""
+    if asked["version"] != __version__:
+        return other_version(__version__, asked["version"]), None
+    if importlib.util.find_spec("xdist") is None:
+        return "pytest-xdist is not installed: pip install pytest-xdist.", None
+    try:
+        if asked["directory"] is not None:
+            os.chdir(asked["directory"])
+        if not Path(asked["inside"]).is_dir():
+            return f"the project there has no folder {asked['inside']}: copy the project.", None
+    except OSError as error:
+        return f"{told(error)} Copy the project there, or give dir=PATH.", None
+    return _own_gpu(asked["device"], capping=asked["capping"])
+
+
+def _own_gpu(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
+    """The GPU that the environment names, and why it cannot be used.
+
+    What a worker that died has left on it may remain for a moment.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        problem, gpu = _gpu_now(device, capping=capping)
+        if problem is None or time.monotonic() > deadline_s or not _may_pass(problem):
+            return problem, gpu
+        time.sleep(_POLL_S)
+
+
+def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
+    try:
+        found = probe_host(device)
+    except (GpuEnergyError, OSError) as error:
+        return told(error), None
+    number = os.environ.get(FLEET_GPU, "0")
+    gpu = next((gpu for gpu in found.gpus if str(gpu.index) == number), None)
+    if gpu is None:
+        return found.problem or f"it has no GPU {number}.", None
+    return gpu.reason_against(capping=capping), gpu
+
+
+def _may_pass(problem: str) -> bool:
+    return "is using it" in problem
+
+
+class _Interruptible:
+    """A channel whose receiver can be interrupted: pytest-xdist has no command for it."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def setcallback(self, callback: Callable[[Any], None], endmarker: object = None) -> None:
+        def interrupted_or(command: Any) -> None:
+            if command == INTERRUPT:
+                os.kill(os.getpid(), signal.SIGTERM)
+            else:
+                callback(command)
+
+        self._channel.setcallback(interrupted_or, endmarker=endmarker)

@@ -1,0 +1,210 @@
+"""What a host offers to a fleet: its GPUs, and whether each can measure and be capped. Reads only.
+
+``python -m pytest_gpuenergy.fleet.probe DEVICE`` prints it, for the machine on which it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from msgspec import Struct
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.control.limits import read_limits
+from pytest_gpuenergy.control.writers import choose_writer
+from pytest_gpuenergy.devices.discovery import find_gpus
+from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.devices.nvml import text
+from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, nvml_gpu
+from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, told
+from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support.json_output import encode
+
+MARK = "gpuenergy-probe: "
+"""What the line with the answer begins with, among whatever else a host prints."""
+
+
+class FoundGpu(Struct, frozen=True):
+    """A GPU of a host.
+
+    Attributes:
+        index: its place among the GPUs of the host that CUDA sees, or among the emulated ones.
+        uuid: as NVML reports it.
+        name: its model.
+        emulated: whether it is emulated.
+        driver: the driver's version.
+        power_limits_w: the least and the largest limit, and the present one; () if not reported.
+        no_measuring: why it cannot measure; None if it can.
+        no_capping: why its power limit cannot be set; None if it can.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    emulated: bool
+    driver: str
+    power_limits_w: tuple[float, ...] = ()
+    no_measuring: str | None = None
+    no_capping: str | None = None
+
+    def reason_against(self, *, capping: bool) -> str | None:
+        """Why a run that sets power limits, or one that does not, cannot use it; None if it can."""
+        return self.no_measuring or (self.no_capping if capping else None)
+
+
+class FoundHost(Struct, frozen=True):
+    """A host, and its GPUs; ``problem`` says why it has none that are usable.
+
+    ``label`` is what the user calls it, and ``node`` what Ray does, if they do.
+    """
+
+    name: str
+    python: str = ""
+    version: str = ""
+    gpus: tuple[FoundGpu, ...] = ()
+    problem: str | None = None
+    label: str = ""
+    node: str = ""
+
+    @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.label or self.name
+
+
+def check_fleet_device(spec: str) -> EmulatedSpec | None:
+    """``--gpu-device`` of a fleet: the emulated GPUs of each host; None for the real ones.
+
+    Raises:
+        InputError: it names one GPU, or is not understood.
+    """
+    emulated = check_spec(spec)
+    if emulated is None and spec != "auto":
+        raise InputError(
+            f"--gpu-device {spec} names a GPU of one host, but a fleet takes all that can measure: "
+            "give auto or emulated[:PROFILE][xN], and CUDA_VISIBLE_DEVICES on a host to use fewer."
+        )
+    return emulated
+
+
+def probe_host(spec: str = "auto") -> FoundHost:
+    """This host, and its GPUs.
+
+    Args:
+        spec: ``auto`` for the NVIDIA GPUs that CUDA sees, or the emulated ones.
+
+    Raises:
+        InputError: ``spec`` is neither.
+    """
+    emulated = check_fleet_device(spec)
+    name = host_name(emulated=emulated is not None)
+    found = FoundHost(name, sys.executable, __version__)
+    try:
+        gpus = tuple(_real() if emulated is None else _emulated(spec, emulated.count))
+    except (GpuEnergyError, OSError) as error:
+        return FoundHost(name, found.python, found.version, (), told(error))
+    problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
+    return FoundHost(name, found.python, found.version, gpus, problem)
+
+
+def _real() -> Iterator[FoundGpu]:
+    nvml, gpus = find_gpus()
+    for gpu in gpus:
+        one = nvml_gpu(nvml, gpu.uuid)
+        missing = None
+        if find_spec("cupy") is None:
+            missing = "CuPy is not installed: pip install 'pytest-gpuenergy[cuda13]' (or cuda12)."
+        yield _probed(one, gpu.ordinal, missing)
+
+
+def _emulated(spec: str, count: int) -> Iterator[FoundGpu]:
+    from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+    from pytest_gpuenergy.devices.select import open_device
+
+    find_compiler()
+    for index in range(count):
+        try:
+            with open_device(spec, index=index) as device:
+                yield _probed(device, index)
+        except DeviceError as error:
+            yield FoundGpu(index, "", spec, True, "", no_measuring=str(error))
+
+
+def _probed(gpu: Gpu, index: int, missing: str | None = None) -> FoundGpu:
+    nvml = gpu.nvml
+    try:
+        driver = text(nvml.nvmlSystemGetDriverVersion())
+    except nvml.NVMLError as error:
+        driver, missing = "", missing or f"its driver does not respond ({error})."
+    limits: tuple[float, ...] = ()
+    no_capping = None
+    try:
+        read = read_limits(gpu)
+        limits = (read.min_w, read.max_w, read.current_w)
+        choose_writer(gpu)
+    except DeviceError as error:
+        no_capping = str(error)
+    no_measuring = missing or _why_not(gpu)
+    return FoundGpu(
+        index, gpu.uuid, gpu.name, gpu.emulated, driver, limits, no_measuring, no_capping
+    )
+
+
+def _why_not(gpu: Gpu) -> str | None:
+    """Why the GPU cannot measure, so far as NVML knows."""
+    nvml = gpu.nvml
+    try:
+        mode, _ = nvml.nvmlDeviceGetMigMode(gpu.handle)
+    except nvml.NVMLError:
+        mode = 0  # a card without MIG
+    if mode:
+        return "it is in MIG mode, where power is not measured per instance."
+    try:
+        others = _processes(nvml, gpu.handle)
+        if others:
+            numbers = ", ".join(map(str, sorted(others)[:3]))
+            return f"process {numbers} is using it, whose energy would be counted too."
+        nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
+    except nvml.NVMLError as error:
+        return f"it does not respond ({error}): see nvidia-smi and dmesg."
+    return _why_no_energy(gpu)
+
+
+def _processes(nvml: Any, handle: Any) -> set[int]:
+    try:
+        return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+        return set()  # whether others use it will be seen in its power
+
+
+def _why_no_energy(gpu: Gpu) -> str | None:
+    nvml = gpu.nvml
+    try:
+        nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
+    except nvml.NVMLError:
+        if all(read(gpu) is None for read in (instant_power_mw, average_power_mw)):
+            return "it offers neither an energy counter nor a power reading."
+    return None
+
+
+def other_version(there: str, here: str) -> str:
+    """Why a host that has another version of this package cannot be used."""
+    return (
+        f"it has pytest-gpuenergy {there or 'of an unknown version'}, and the controller {here}: "
+        "install the same version on all."
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print what this host offers as one line of JSON."""
+    found = probe_host(*arguments[:1])
+    print(MARK + encode(found).decode(), flush=True)  # noqa: T201 -- read by `hosts`
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

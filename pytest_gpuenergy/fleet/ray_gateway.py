@@ -1,0 +1,153 @@
+"""Has Ray place an actor that holds an interpreter, and connects this process's pipes to it.
+
+``python -m pytest_gpuenergy.fleet.ray_gateway OPTIONS -- ARGUMENTS`` looks like an interpreter that
+was started with these arguments. It ends when the interpreter does, or the actor, or its node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from pytest_gpuenergy.fleet.commands import environment_of
+from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
+from pytest_gpuenergy.support.errors import GpuEnergyError
+
+_READ_WAIT_S = 30.0
+_STOP_WAIT_S = 15.0
+_PIECE_BYTES = 1 << 16
+_TRIES, _PAUSE_S = 5, 3.0
+_ACTOR_THREADS = 4  # a read that waits, a write, a stop, and one to spare
+
+
+def main(arguments: list[str]) -> int:
+    """Run until the interpreter has ended; its sentence, if it did not start, is on stderr."""
+    own, rest = _split(arguments)
+    parser = argparse.ArgumentParser(prog="ray_gateway")
+    add_arguments(parser)
+    parser.add_argument("--node", help="Where to place the actor if that node is there")
+    parser.add_argument("--avoid", default="", help="GPUs that cannot be used, as NODE:NUMBER,...")
+    options = parser.parse_args(own)
+    output = os.dup(1)
+    with open(os.devnull, "wb") as nothing:  # noqa: PTH123 -- for its descriptor
+        os.dup2(nothing.fileno(), 1)  # where Ray prints, too
+    # Until there is something to end gently.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
+    try:
+        with connected(options.address, options.project) as ray:
+            return _serve(ray, options, rest, {1: output, 2: 2})
+    except GpuEnergyError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place + 1 :]
+
+
+def _serve(
+    ray: Any, options: argparse.Namespace, arguments: list[str], outputs: dict[int, int]
+) -> int:
+    try:
+        actor, number = _placed(ray, options)
+        ray.get(
+            actor.start.remote(options.python, arguments, options.there, number, environment_of())
+        )
+    except (ray.exceptions.RayError, OSError) as error:
+        sys.stderr.write(f"Ray could not start the worker: {last_sentence(error)}\n")
+        return 1
+    signal.signal(
+        signal.SIGTERM, lambda *_: threading.Thread(target=_stop, args=(ray, actor)).start()
+    )
+    threading.Thread(target=_feed, args=(ray, actor), daemon=True).start()
+    try:
+        _drain(ray, actor, outputs)
+    except ray.exceptions.RayError as error:
+        sys.stderr.write(f"Ray lost the worker: {last_sentence(error)}\n")
+        return 1
+    _stop(ray, actor)
+    return 0
+
+
+def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
+    """The actor, and the number of its GPU; Ray waits for a free one, however long that takes.
+
+    An actor on a GPU that cannot be used is held until another one has been found.
+    """
+    from pytest_gpuenergy.fleet.ray_actor import Interpreter
+
+    kind = ray.remote(num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0)(
+        Interpreter
+    )
+    avoided = set(filter(None, options.avoid.split(",")))
+    held = []
+    while True:
+        actor, node, number = _on_a_node(ray, kind, options.node)
+        if f"{node}:{number}" not in avoided:
+            break
+        held.append(actor)
+    for other in held:
+        ray.kill(other)
+    emulated = options.device.startswith("emulated")
+    # The process sees only its own GPU, unless that is emulated.
+    return actor, number if emulated else 0
+
+
+def _on_a_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, int]:
+    """An actor with its node and GPU; tried again where Ray has not noticed that a node died."""
+    for node in (preferred, *[None] * _TRIES):
+        actor = kind.options(scheduling_strategy=_strategy(node)).remote()
+        try:
+            return (actor, *ray.get(actor.place.remote()))
+        except ray.exceptions.RayActorError as error:
+            last = error
+            time.sleep(_PAUSE_S)
+    raise last
+
+
+def _strategy(node: str | None) -> Any:
+    if node is None:
+        return "DEFAULT"
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
+
+
+def _feed(ray: Any, actor: Any) -> None:
+    """Give the interpreter what this process is given."""
+    while True:
+        data = os.read(0, _PIECE_BYTES)
+        try:
+            if not ray.get(actor.write.remote(data)) or not data:
+                return
+        except Exception:  # what reads from it will say what is wrong
+            return
+
+
+def _drain(ray: Any, actor: Any, outputs: dict[int, int]) -> None:
+    """Write what the interpreter writes to these of our descriptors, until it has ended."""
+    while True:
+        for descriptor, data in ray.get(actor.read.remote(_READ_WAIT_S)):
+            if descriptor == 1 and not data:
+                return
+            rest = data
+            while rest:
+                rest = rest[os.write(outputs[descriptor], rest) :]
+
+
+def _stop(ray: Any, actor: Any) -> None:
+    """End the interpreter gently, then the actor."""
+    with contextlib.suppress(Exception):  # it may have ended; killing it is all that is left
+        ray.get(actor.stop.remote(), timeout=_STOP_WAIT_S)
+    ray.kill(actor)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""Probes the nodes of a Ray cluster that have GPUs, each with a task there.
+
+``python -m pytest_gpuenergy.fleet.ray_probe OPTIONS`` prints a line for each, see `probe`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.fleet.commands import environment_of
+from pytest_gpuenergy.fleet.probe import MARK, FoundGpu, FoundHost
+from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
+from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support.json_output import encode
+
+_NODE_WAIT_S = 90.0
+_TAKEN = "another job of the cluster has it."
+
+
+def main(arguments: list[str]) -> int:
+    """Print what each node offers."""
+    parser = argparse.ArgumentParser(prog="ray_probe")
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        with connected(options.address, options.project) as ray:
+            found = _ask(ray, options)
+            free = int(ray.available_resources().get("GPU", 0))
+    except GpuEnergyError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if not found:
+        sys.stderr.write(
+            "no node of the Ray cluster has a GPU: start nodes with ray start --num-gpus=N, also "
+            "for emulated ones\n"
+        )
+        return 1
+    for host in without_taken(found, free):
+        sys.stdout.write(f"{MARK}{encode(host).decode()}\n")
+    return 0
+
+
+def without_taken(hosts: Sequence[FoundHost], free: int) -> list[FoundHost]:
+    """The hosts, with a reason for each usable GPU above the number of those that are free."""
+    left = free
+
+    def judged(gpu: FoundGpu) -> FoundGpu:
+        nonlocal left
+        left -= gpu.no_measuring is None
+        return replace(gpu, no_measuring=gpu.no_measuring or (_TAKEN if left < 0 else None))
+
+    return [replace(host, gpus=tuple(map(judged, host.gpus))) for host in hosts]
+
+
+def _ask(ray: Any, options: argparse.Namespace) -> list[FoundHost]:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(_print_probe)
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    asked = [
+        task.options(
+            num_cpus=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        ).remote(options.python, options.device, options.there, environment_of())
+        for node in nodes
+    ]
+    return [_answered(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
+
+
+def _answered(ray: Any, node: dict[str, Any], answer: Any) -> FoundHost:
+    """What a node offers, or why that is unknown; Ray may have fewer GPUs than the host."""
+    name = node["NodeManagerHostname"]
+    try:
+        output, errors = ray.get(answer, timeout=_NODE_WAIT_S)
+    except Exception as error:
+        return FoundHost(name, problem=last_sentence(error), node=node["NodeID"])
+    lines = [line.partition(MARK)[2] for line in output.splitlines() if MARK in line]
+    try:
+        found = decode(lines[-1], FoundHost) if lines else None
+    except FormError:
+        found = None
+    if found is None:
+        last = (errors.strip().splitlines() or ["its probe printed nothing."])[-1]
+        return FoundHost(name, problem=last, node=node["NodeID"])
+    known = int(node["Resources"]["GPU"])
+    return replace(found, gpus=found.gpus[:known], node=node["NodeID"])
+
+
+def _print_probe(
+    python: str | None, device: str, there: str | None, variables: dict[str, str]
+) -> tuple[str, str]:
+    """On a node: run `probe`, in a process that sees all of the node's GPUs.
+
+    Needs nothing but the standard library, since the node may have nothing else.
+    """
+    # Ray hides the GPUs from a task that reserves none.
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [python or sys.executable, "-m", "pytest_gpuenergy.fleet.probe", device],
+        cwd=there,
+        env={**environment, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

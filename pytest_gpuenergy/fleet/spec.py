@@ -1,0 +1,252 @@
+"""What ``--gpuenergy-fleet`` names: over which hosts a run is spread, and what is started there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.text import shortened
+
+MOST_WORKERS = 4096
+RAY_WAIT_S, SSH_WAIT_S, SLURM_WAIT_S = 120.0, 60.0, 600.0
+"""How long a worker may take to start: Ray and Slurm may first have to find a place for it."""
+
+_MOST_WAIT_S = 604_800.0
+_RAY = re.compile(r"ray(?:://(?P<address>[A-Za-z0-9_.-]+:[0-9]{1,5}))?")
+_HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_COUNT = re.compile(r"x([0-9]{1,9})")
+_WAIT = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
+_SETTINGS = ("python", "dir", "wait")
+_FORMS = (
+    'give ray, ray://HEAD:10001, ssh:HOST,HOST2 or slurm:"OPTIONS OF SRUN" xN, followed by '
+    "python=PATH, dir=PATH or wait=SECONDS if needed"
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all hosts of a fleet.
+
+    Attributes:
+        python: path of the interpreter there; None: as here, and with Ray that of the node.
+        directory: path of the project there; None: as here, and with Ray it is sent there.
+        wait_s: how long a worker may take to start; None: what is usual for this kind of fleet.
+    """
+
+    python: str | None = None
+    directory: str | None = None
+    wait_s: float | None = None
+
+    def __str__(self) -> str:
+        wait = None if self.wait_s is None else f"{self.wait_s:.6f}".rstrip("0").rstrip(".")
+        given = zip(_SETTINGS, (self.python, self.directory, wait), strict=True)
+        return "".join(f" {name}={shlex.quote(value)}" for name, value in given if value)
+
+
+@dataclass(frozen=True)
+class RayFleet:
+    """The GPUs of a Ray cluster.
+
+    ``address`` is that of Ray's client server, such as ``HEAD:10001``; None: the cluster to which
+    this machine belongs.
+    """
+
+    settings: Settings = Settings()
+    address: str | None = None
+
+    def __str__(self) -> str:
+        return f"ray{f'://{self.address}' if self.address else ''}{self.settings}"
+
+    @property
+    def wait_s(self) -> float:
+        """How long a worker may take to start."""
+        return self.settings.wait_s or RAY_WAIT_S
+
+
+@dataclass(frozen=True)
+class SshHost:
+    """A host as ssh knows it, and the project's path there if it has one of its own."""
+
+    name: str
+    directory: str | None = None
+
+
+@dataclass(frozen=True)
+class SshFleet:
+    """Hosts that ssh reaches without asking for anything."""
+
+    hosts: tuple[SshHost, ...]
+    settings: Settings = Settings()
+
+    def __str__(self) -> str:
+        hosts = ",".join(
+            host.name if host.directory is None else f"{host.name}:{host.directory}"
+            for host in self.hosts
+        )
+        return f"{shlex.quote(f'ssh:{hosts}')}{self.settings}"
+
+    @property
+    def wait_s(self) -> float:
+        """How long a worker may take to start."""
+        return self.settings.wait_s or SSH_WAIT_S
+
+
+@dataclass(frozen=True)
+class SlurmFleet:
+    """``count`` tasks that ``srun`` starts, with these options, each with a GPU."""
+
+    options: tuple[str, ...]
+    count: int = 1
+    settings: Settings = Settings()
+
+    def __str__(self) -> str:
+        options = shlex.quote(shlex.join(self.options)) if self.options else ""
+        return f"slurm:{options} x{self.count}{self.settings}"
+
+    @property
+    def wait_s(self) -> float:
+        """How long a worker may take to start."""
+        return self.settings.wait_s or SLURM_WAIT_S
+
+
+Fleet = RayFleet | SshFleet | SlurmFleet
+
+
+def parse_fleet(text: str) -> Fleet:
+    """The fleet that ``text`` names; its ``str`` is parsed to an equal one.
+
+    Words are separated by blanks and quoted as for a shell.
+
+    Raises:
+        InputError: it is not understood.
+    """
+    try:
+        first, *words = shlex.split(text)
+    except ValueError:
+        raise _refused(text, f"it is empty, or a quotation is not closed: {_FORMS}") from None
+    if unprintable := next((c for c in text if not c.isprintable()), None):
+        raise _refused(text, f"it contains {unprintable!r}, which no name has: {_FORMS}")
+    kind, colon, rest = first.partition(":")
+    if kind == "ray":
+        return _ray(text, first, words)
+    if kind == "ssh" and colon:
+        return _ssh(text, rest, words)
+    if kind == "slurm":
+        return _slurm(text, rest, words)
+    raise _refused(text, _FORMS)
+
+
+def _ray(text: str, first: str, words: Sequence[str]) -> RayFleet:
+    match = _RAY.fullmatch(first)
+    if match is None:
+        raise _refused(
+            text, "give ray for the cluster to which this machine belongs, or ray://HEAD:10001"
+        )
+    address = match["address"]
+    if address is not None and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+        raise _refused(text, "a port is a number from 1 to 65535")
+    return RayFleet(_settings(text, words), address)
+
+
+def _ssh(text: str, rest: str, words: Sequence[str]) -> SshFleet:
+    hosts = []
+    for word in rest.split(","):
+        name, colon, directory = word.partition(":")
+        if not _HOST.fullmatch(name):
+            raise _refused(
+                text,
+                f"{_short(name)} is not the name of a host: give ssh:HOST,HOST2, each as "
+                "[USER@]HOST or [USER@]HOST:/PATH, and ports and keys in ~/.ssh/config",
+            )
+        hosts.append(SshHost(name, _path(text, directory) if colon else None))
+    names = [host.name for host in hosts]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise _refused(text, f"{_short(twice)} is named twice: name each host once")
+    return SshFleet(tuple(hosts), _settings(text, words))
+
+
+def _slurm(text: str, rest: str, words: Sequence[str]) -> SlurmFleet:
+    try:
+        options = shlex.split(rest)
+    except ValueError:
+        raise _refused(text, "a quotation among the options of srun is not closed") from None
+    rest_of_words = list(words)
+    settings = []
+    count = None
+    while rest_of_words:
+        word = rest_of_words[-1]
+        if word.partition("=")[0] in _SETTINGS and "=" in word:
+            settings.append(word)
+        elif count is None and (match := _COUNT.fullmatch(word)):
+            count = int(match[1])
+        else:
+            break
+        rest_of_words.pop()
+    options += rest_of_words  # the option has lost its quotes, as in an ini file
+    if options and not options[0].startswith("-"):
+        raise _refused(
+            text,
+            f"{_short(options[0])} is not an option of srun: give "
+            'slurm:"--partition gpu --gpus-per-task 1" x8',
+        )
+    count = 1 if count is None else count
+    if not 1 <= count <= MOST_WORKERS:
+        raise _refused(text, f"x{count} asks for {count} workers: choose x1 to x{MOST_WORKERS}")
+    return SlurmFleet(tuple(options), count, _settings(text, settings))
+
+
+def _settings(text: str, words: Sequence[str]) -> Settings:
+    given: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in _SETTINGS or not equals:
+            raise _refused(text, f"{_short(word)} is not understood: {_FORMS}")
+        if name in given:
+            raise _refused(text, f"{name}= is given twice: give it once")
+        given[name] = value
+    python = given.get("python")
+    directory = given.get("dir")
+    return Settings(
+        None if python is None else _python(text, python),
+        None if directory is None else _path(text, directory),
+        _wait_s(text, given["wait"]) if "wait" in given else None,
+    )
+
+
+def _python(text: str, value: str) -> str:
+    if not value or value.startswith("-") or any(c.isspace() for c in value):
+        raise _refused(
+            text,
+            f"python={_short(value)} is not an interpreter: give its path, such as "
+            "/opt/venv/bin/python",
+        )
+    return value
+
+
+def _path(text: str, value: str) -> str:
+    if not PurePosixPath(value).is_absolute():
+        raise _refused(
+            text, f"{_short(value)} is not a path that begins with /: give the project's path there"
+        )
+    return value
+
+
+def _wait_s(text: str, value: str) -> float:
+    wait_s = float(value) if _WAIT.fullmatch(value) else 0.0
+    if not 0 < wait_s <= _MOST_WAIT_S:
+        raise _refused(
+            text, f"wait={_short(value)} is not a number of seconds above 0, up to {_MOST_WAIT_S:g}"
+        )
+    return wait_s
+
+
+def _short(word: str) -> str:
+    return repr(shortened(word, 60))
+
+
+def _refused(text: str, what_to_do: str) -> InputError:
+    return InputError(f"--gpuenergy-fleet {_short(text)}: {what_to_do}.")

@@ -1,0 +1,207 @@
+"""Has pytest-xdist spread a run over a fleet: one worker for each GPU that can be used.
+
+`prepare` sets what ``--tx`` and ``--dist`` would, before pytest-xdist or anybody else looks at it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_gpuenergy
+from pytest_gpuenergy.control.tables import cap_words
+from pytest_gpuenergy.fleet.commands import tx_spec
+from pytest_gpuenergy.fleet.hosts import Muster, Seat, muster, none_left
+from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT, STATION
+from pytest_gpuenergy.fleet.relay import RELAY
+from pytest_gpuenergy.fleet.spec import Fleet, parse_fleet
+from pytest_gpuenergy.pytest_plugin.option_table import named_device
+from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.support.terminal import printable
+
+RESTARTS_PER_SEAT = 4
+"""As pytest-xdist does for ``-n``."""
+
+_SEAT_KEY = "gpuenergy_seat"
+_NONE_LEFT = "no worker of the fleet is left: see above, and go on with --gpuenergy-resume"
+
+
+def prepare(config: pytest.Config, text: str) -> None:
+    """Muster the fleet that ``text`` names and set pytest-xdist up for it.
+
+    Raises:
+        pytest.UsageError: the fleet is not understood or has no usable GPU, or other options
+            contradict it.
+    """
+    try:
+        fleet = parse_fleet(text)
+        _check_options(config)
+        device = named_device(config) or "auto"
+        inside = _inside(config)
+        root = str(config.rootpath)
+        capping = _sets_limits(config, device)
+        found = muster(fleet, device, root, capping=capping)
+        if not found.seats:
+            raise none_left(fleet, found.left_out)
+    except GpuEnergyError as error:
+        raise pytest.UsageError(str(error)) from None
+    asked = {
+        "inside": inside,
+        "device": device,
+        "capping": capping,
+        "version": pytest_gpuenergy.__version__,
+        "options": os.environ.get("PYTEST_ADDOPTS"),
+    }
+    # With an interpreter of its own, so that nobody takes these for processes of the run's host.
+    spec = tx_spec([sys.executable])
+    config.option.tx = [f"{spec}//{_SEAT_KEY}={number}" for number in range(len(found.seats))]
+    if config.option.dist == "no":
+        config.option.dist = "loadgroup"
+    if config.option.maxworkerrestart is None:
+        config.option.maxworkerrestart = str(RESTARTS_PER_SEAT * len(found.seats))
+    config.pluginmanager.register(FleetPlugin(fleet, found, root, asked), FleetPlugin.NAME)
+
+
+class FleetPlugin:
+    """The controller's part: sends each worker to its seat, and goes on without those it loses.
+
+    Args:
+        fleet: as it was asked for.
+        found: its seats.
+        root: path of the project here.
+        asked: what each worker is asked for when it begins, see `far.begin`.
+
+    Attributes:
+        lost: sentences about seats that were given up during the run.
+        stations: host, UUID and name of the GPU of each worker that has started, by its id.
+    """
+
+    NAME = "gpuenergy-fleet"
+
+    def __init__(self, fleet: Fleet, found: Muster, root: str, asked: dict[str, Any]) -> None:
+        self.lost: list[str] = []
+        self.stations: dict[str, dict[str, str]] = {}
+        self._fleet = fleet
+        self._found = found
+        self._root = root
+        self._asked = asked
+        self._starting: set[Any] = set()
+        self._running: set[Any] = set()
+
+    def pytest_report_header(self) -> list[str]:
+        """Show the seats, and what was left out."""
+        seats = self._found.seats
+        hosts = Counter(seat.host for seat in seats)
+        named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
+        lines = [f"fleet: {self._fleet}: {_counted(len(seats), 'worker')}: {named}"]
+        lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
+        return list(map(printable, lines))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_getremotemodule(self) -> str:
+        """Have execnet run our relay, which has pytest-xdist's own module run elsewhere."""
+        return RELAY.format(package=str(Path(pytest_gpuenergy.__file__).parents[1]))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a relay what to start, and where."""
+        seat = self._seat(node)
+        self._starting.add(node)
+        node.workerinput[BOARDS] = len(self._found.seats)
+        node.workerinput[SEAT] = {
+            "spec": tx_spec(seat.command),
+            "host": seat.host,
+            "uuid": seat.uuid,
+            "root": self._root,
+            "wait_s": self._fleet.wait_s,
+            "asked": {**self._asked, "directory": seat.directory},
+        }
+
+    @pytest.hookimpl(optionalhook=True, tryfirst=True)
+    def pytest_testnodeready(self, node: Any) -> None:
+        """Remember which GPU a worker has."""
+        self._starting.discard(node)
+        self._running.add(node)
+        if (station := node.workerinfo.get(STATION)) is not None:
+            self.stations[node.gateway.id] = station
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Go on without a worker that could not be started; end the run if none is left."""
+        self._starting.discard(node)
+        self._running.discard(node)
+        reason = getattr(node, "workeroutput", {}).get(GAVE_UP)
+        session = node.config.pluginmanager.get_plugin("dsession")
+        if reason:
+            self.lost.append(reason)
+            session.report_line(f"\n{printable(f'fleet: left out: {reason}')}")
+        # Of pytest-xdist's own schedulers; ours knows what is left to whom.
+        if hasattr(session.sched, "numnodes") and error is None and not session.shuttingdown:
+            if not self._starting and not self._running:
+                node.workeroutput["shouldstop"] = _NONE_LEFT
+            elif reason is not None:
+                _expect_one_less(session.sched)
+        if session.shuttingdown:
+            for waiting in self._starting:
+                waiting.shutdown()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say again which seats were lost."""
+        for sentence in self.lost:
+            terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
+
+    def _seat(self, node: Any) -> Seat:
+        return self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
+
+
+def _expect_one_less(scheduler: Any) -> None:
+    """It waits for what each worker has collected before it distributes anything."""
+    if not scheduler.collection_is_completed:
+        scheduler.numnodes -= 1
+        if scheduler.collection_is_completed:
+            scheduler.schedule()
+
+
+def _check_options(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin("xdist"):
+        raise InputError(
+            "--gpuenergy-fleet needs pytest-xdist: pip install pytest-xdist, and leave out "
+            "-p no:xdist."
+        )
+    if config.option.numprocesses is not None or config.option.tx:
+        raise InputError(
+            "--gpuenergy-fleet starts a worker for each GPU by itself: leave out -n and --tx."
+        )
+    if config.getoption("usepdb"):
+        raise InputError("--gpuenergy-fleet has no terminal for --pdb: leave one of them out.")
+
+
+def _inside(config: pytest.Config) -> str:
+    """The folder of the project in which pytest was called, relative to the project's."""
+    here = config.invocation_params.dir
+    if not here.is_relative_to(config.rootpath):
+        raise InputError(
+            f"--gpuenergy-fleet needs to be called inside the project: change to {config.rootpath}."
+        )
+    return str(here.relative_to(config.rootpath))
+
+
+def _sets_limits(config: pytest.Config, device: str) -> bool:
+    """Whether items ask for power limits that are not the card's own."""
+    if any(config.getoption(name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
+        return False
+    given = config.getoption("powercap")
+    text = config.getini("powercap") or None if given is None else str(given)
+    if text is None:
+        text = "current" if device == "auto" else "all"
+    return any(word != "current" for word in cap_words(text))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

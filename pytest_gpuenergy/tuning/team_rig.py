@@ -1,0 +1,209 @@
+"""Evaluates the candidates of one workload on several GPUs at the same time.
+
+Cards of one model differ by some percent in time and power. What a candidate takes on a card is
+therefore divided by what a reference kernel takes there, and multiplied by what that takes by the
+log: the first candidate that ran. The log thus has figures of one imaginary card, whichever and how
+many cards there were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.engine.objective import Evaluation, promising
+from pytest_gpuenergy.engine.team import Team
+from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.tuning.gpu_process import REFERENCE_RUNS, TimingTask
+
+_AHEAD = 2
+"""Tasks for each GPU that are handed out at a time, so that none waits for this process."""
+
+
+class Reference(NamedTuple):
+    """The kernel to which candidates are compared, and its figures by the log."""
+
+    job: Job
+    evaluation: Evaluation
+
+
+class _Scale(NamedTuple):
+    """From the figures of a card to those of the log."""
+
+    time: float
+    power: float
+
+
+class TeamRig:
+    """Where candidates of one workload are evaluated, see `engine.evaluate.Rig`.
+
+    Args:
+        team: of `TuningGpu` processes.
+        device: one of the GPUs as this process has opened it, for compiling.
+        inputs: archive of the workload's inputs.
+        objective: what is minimized.
+        reference: of earlier trials of the search; None if none ran.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        device: Device,
+        inputs: Path,
+        objective: Metric,
+        reference: Reference | None,
+    ) -> None:
+        self.objective = objective
+        self._team = team
+        self._device = device
+        self._inputs = inputs
+        self._scales: dict[str, _Scale] = {}
+        if reference is not None:
+            self._compare(reference)
+
+    def evaluate(
+        self,
+        batch: Sequence[Job | KernelFault],
+        known: Sequence[Evaluation],
+        is_stopped: Callable[[], bool],
+    ) -> Iterator[tuple[int, Evaluation]]:
+        """See `engine.evaluate.evaluate`; positions come in the same order.
+
+        Raises:
+            DeviceError: no GPU is left.
+        """
+        first = len(known)
+        timed: list[Evaluation] = []
+        while not self._scales and len(timed) < len(batch):
+            if is_stopped():
+                return
+            timed.append(self._first(batch[len(timed)]))
+            yield len(timed) - 1, timed[-1]
+        rest = [(first + place, batch[place]) for place in range(len(timed), len(batch))]
+        for found in self._results(rest, is_stopped):
+            timed.append(self._scaled(found))
+            yield len(timed) - 1, timed[-1]
+        places = [
+            place
+            for place in promising(self.objective, timed, known)
+            if timed[place].power_w is None
+        ]
+        turns = {member.uuid: turn for turn, member in enumerate(self._team.members)}
+        jobs = [(turns.get(timed[place].gpu or "", place), batch[place]) for place in places]
+        powers = self._results(jobs, is_stopped, runs=0, power=True)
+        for place, found in zip(places, powers, strict=False):
+            yield place, self._with_power(timed[place], found)
+
+    def _results(
+        self,
+        jobs: Iterable[tuple[int, Job | KernelFault]],
+        is_stopped: Callable[[], bool],
+        *,
+        runs: int = 1,
+        power: bool = False,
+    ) -> Iterator[Evaluation]:
+        """What the cards measure, in the order of the jobs, each with the turn of its card."""
+        waiting: deque[Future[Evaluation]] = deque()
+        left = iter(jobs)
+        while True:
+            while len(waiting) < _AHEAD * len(self._team.working) and not is_stopped():
+                if (following := next(left, None)) is None:
+                    break
+                waiting.append(self._start(*following, runs=runs, power=power))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+
+    def _start(
+        self, turn: int, job: Job | KernelFault, *, runs: int = 1, power: bool = False
+    ) -> Future[Evaluation]:
+        try:
+            if isinstance(job, KernelFault):
+                raise job
+            self._device.compile(job.kernel)  # into the cache that all processes share
+        except KernelFault as fault:
+            done: Future[Evaluation] = Future()
+            done.set_result(Evaluation(outcome=fault.outcome, message=str(fault)))
+            return done
+        return self._team.start(turn, TimingTask(job, self._inputs, runs, power))
+
+    def _first(self, job: Job | KernelFault) -> Evaluation:
+        """A candidate, alone; the first one that runs becomes the reference."""
+        found = self._start(0, job).result()
+        if not found.good:
+            return found
+        assert isinstance(job, Job)
+        return self._compare(Reference(job, found), is_new=True)
+
+    def _compare(self, reference: Reference, *, is_new: bool = False) -> Evaluation:
+        """Measure the reference on all cards; returns its figures, or why it fails.
+
+        A card on which it fails is used no more, unless it fails on the first one, too.
+        """
+        job, base = reference
+        power = self.objective is not Metric.TIME
+        pending = [
+            self._start(turn, job, runs=REFERENCE_RUNS, power=power)
+            for turn, member in enumerate(self._team.members)
+            if not member.lost
+        ]
+        found = [future.result() for future in pending]
+        if not found[0].good:
+            return found[0]
+        if is_new:
+            base = found[0]
+        elif base.power_w is None:
+            base = replace(base, power_w=found[0].power_w)
+        for one in found:
+            if one.good and one.gpu is not None:
+                self._scales[one.gpu] = _Scale(
+                    _ratio(base.time_ms, one.time_ms), _ratio(base.power_w, one.power_w)
+                )
+            elif one.gpu in self._team.working:
+                self._leave(one)
+        return self._scaled(found[0])
+
+    def _leave(self, one: Evaluation) -> None:
+        [member] = [member for member in self._team.members if member.uuid == one.gpu]
+        self._team.leave(
+            member,
+            DeviceError(
+                f"{self._device.name} ({member.uuid}) cannot be used, because the reference kernel "
+                f"fails there ({one.outcome}): {one.message}"
+            ),
+        )
+
+    def _scaled(self, found: Evaluation) -> Evaluation:
+        scale = self._scales.get(found.gpu or "")
+        if scale is None or not found.good or found.time_ms is None:
+            return found
+        time_ms = found.time_ms * scale.time
+        scaled = replace(found, time_ms=time_ms, time_scale=scale.time)
+        return scaled if found.power_w is None else self._with_power(scaled, found)
+
+    def _with_power(self, timed: Evaluation, found: Evaluation) -> Evaluation:
+        """``timed`` with the power in ``found``, or the fault that occurred under load."""
+        if not found.good:
+            return found
+        if found.power_w is None or timed.time_ms is None:
+            return timed
+        scale = self._scales.get(found.gpu or "", _Scale(1.0, 1.0))
+        power_w = found.power_w * scale.power
+        return replace(
+            timed,
+            power_w=power_w,
+            power_scale=scale.power,
+            energy_mj=power_w * timed.time_ms,
+        )
+
+
+def _ratio(base: float | None, here: float | None) -> float:
+    return base / here if base and here else 1.0

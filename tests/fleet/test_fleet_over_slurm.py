@@ -1,0 +1,42 @@
+"""A run in tasks that Slurm places: each looks at its own GPU when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Hosts
+
+ITEMS = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_item(number):
+    assert os.environ["GPUENERGY_EMULATED_HOST"] != "h1"
+"""
+
+
+@pytest.mark.slow
+def test_tasks_that_cannot_measure_or_start_are_left_out(
+    hosts: Hosts, run_fleet: Callable[..., pytest.RunResult], pytester: pytest.Pytester
+) -> None:
+    (hosts.project / "test_scale.py").unlink()
+    pytester.makepyfile(test_item=ITEMS)
+    hosts.add("h1", GPUENERGY_EMULATED_FAULTS='{"foreign_process":{"pid":4711}}')
+    hosts.add("h2")
+    fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h2" / "project"}'
+    result = run_fleet(fleet, "--gpu-device", "emulated", "--powercap", "current")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["fleet: slurm:*: 3 workers: slurm (3)"])
+    result.stdout.fnmatch_lines_random(
+        [
+            "fleet: left out: slurm: process 4711 is using it, whose energy would be counted too.",
+            "fleet: left out: slurm: its * srun: error: Unable to allocate resources: *",
+        ]
+    )

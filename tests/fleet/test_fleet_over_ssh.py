@@ -1,0 +1,130 @@
+"""A run over hosts that ssh reaches, none of which sees another's files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Hosts
+
+pytestmark = pytest.mark.slow
+Run = Callable[..., pytest.RunResult]
+
+
+def test_items_are_measured_where_no_file_is_shared(hosts: Hosts, run_fleet: Run) -> None:
+    hosts.add("h1", "h2")
+    result = run_fleet(hosts.text("h1", "h2", "h3"), "--powercap", "1,3")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "fleet: ssh:h1:*,h2:*,h3:*: 2 workers: h1 (1), h2 (1)",
+            "fleet: left out: h3: ssh: Could not resolve hostname h3.",
+        ]
+    )
+    kept = [json.loads(line) for name in ("h1", "h2") for line in hosts.measured(name)]
+    assert sorted(one["power_limit_w"] for one in kept) == [200, 450]
+
+
+ITEMS = """
+import os, signal
+import pytest
+from pathlib import Path
+
+HOME = Path(os.environ["HOME"])
+
+@pytest.mark.parametrize("number", range(4))
+def test_item(number, tmp_pathFIXTURES):
+    gpu = os.environ["GPUENERGY_FLEET_GPU"]
+    (HOME.parent / f"met-{HOME.name}-{gpu}").touch()
+    while len(list(HOME.parent.glob("met-*"))) < MEETING:
+        os.sched_yield()
+    if HOME.name == "h1" and not (HOME / "once").exists():
+        (HOME / "once").touch()
+        ACTION
+    assert tmp_path.is_dir()
+    with (HOME.parent / "done").open("a") as done:
+        done.write(f"{HOME.name} {number} {gpu}\\n")
+"""
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+VANISH = f'HOME.rename(HOME.with_name("gone")); {KILL}'
+
+
+@pytest.fixture
+def run_items(pytester: pytest.Pytester, hosts: Hosts, run_fleet: Run) -> Run:
+    """Run four items that measure nothing, of which the first one on h1 does something else."""
+
+    def run_them(
+        action: str,
+        *names: str,
+        device: str = "emulated",
+        fixtures: str = "",
+        meeting: int = 1,
+        run: Run = pytester.runpytest_inprocess,
+    ) -> pytest.RunResult:
+        (hosts.project / "test_scale.py").unlink()
+        module = ITEMS.replace("ACTION", action).replace("FIXTURES", fixtures)
+        module = module.replace("MEETING", str(meeting))
+        pytester.makepyfile(test_item=module)
+        hosts.add(*names)
+        # pytest-xdist's loadgroup does not give a replacement more than one group.
+        result = run_fleet(hosts.text(*names), "--dist", "load", "--gpu-device", device, run=run)
+        assert "INTERNALERROR" not in result.stdout.str()
+        return result
+
+    return run_them
+
+
+def done(hosts: Hosts) -> set[tuple[str, ...]]:
+    """Who has done which item on which GPU."""
+    return {tuple(line.split()) for line in (hosts.folder / "done").read_text().splitlines()}
+
+
+def test_each_gpu_of_a_host_has_a_worker(hosts: Hosts, run_items: Run) -> None:
+    result = run_items("pass", "h1", device="emulated:h200x2", meeting=2)
+    result.assert_outcomes(passed=4)
+    assert {gpu for _, _, gpu in done(hosts)} == {"0", "1"}
+
+
+def test_a_worker_that_is_killed_is_replaced(hosts: Hosts, run_items: Run) -> None:
+    result = run_items(KILL, "h1")
+    result.stdout.fnmatch_lines(["*node down: h1 was lost*", "replacing crashed worker *"])
+    assert {number for _, number, _ in done(hosts)} >= {"1", "2", "3"}
+
+
+def test_a_run_goes_on_without_a_host_that_is_lost(hosts: Hosts, run_items: Run) -> None:
+    result = run_items(VANISH, "h1", "h2")
+    result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
+    assert {host for host, *_ in done(hosts)} == {"h2"}
+
+
+def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items: Run) -> None:
+    result = run_items(VANISH, "h1")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
+
+
+CONTROLLER = """
+import os
+from pathlib import Path
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        Path({path!r}).write_text(str(os.getpid()))
+"""
+
+
+def test_an_interrupt_reaches_the_workers_which_restore_the_limit(
+    hosts: Hosts, run_items: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(CONTROLLER.format(path=str(hosts.folder / "pid")))
+    action = 'os.kill(int((HOME.parent / "pid").read_text()), signal.SIGINT); signal.pause()'
+    result = run_items(action, "h1", fixtures=", powercap", run=pytester.runpytest_subprocess)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    (state,) = (hosts.folder / "h1" / "state" / "emulated").glob("GPU-*.json")
+    assert (hosts.folder / "h1" / "once").exists()
+    assert json.loads(state.read_text())["limit_mw"] == 700_000
+    assert not list((hosts.folder / "h1" / "state").glob("leases/*"))
