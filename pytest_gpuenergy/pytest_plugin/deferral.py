@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 import pytest
@@ -14,6 +13,7 @@ from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, GROUPS, UNUSABL
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, told
+from pytest_gpuenergy.support.hosts import host_name
 
 _PATIENCE_S = 5.0
 """How long the processes of a worker that was lost may take to end."""
@@ -39,7 +39,9 @@ class DeferringPlugin:
         """Tell the controller that this worker can measure nothing."""
         if not self._reason:
             self._reason = reason
-            self._link.tell(UNUSABLE, reason, socket.gethostname())
+            session = self._session
+            emulated = session.opened and session.device.emulated
+            self._link.tell(UNUSABLE, reason, host_name(emulated=emulated))
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
     def pytest_collection_finish(self, session: pytest.Session) -> None:

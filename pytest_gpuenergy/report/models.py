@@ -54,6 +54,7 @@ def by_model(report: Report) -> list[Report]:
                 measurements=tuple(measurements),
                 anchors=tuple(one for one in report.anchors if one.gpu_uuid in uuids),
                 stations=stations,
+                board_checks=tuple(one for one in report.board_checks if one.gpu_uuid in uuids),
             )
         )
     return parts

@@ -301,8 +301,13 @@ def merge(reports: Sequence[Report]) -> Report:
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
     stations = _joined(station for report in ordered for station in report.stations)
-    board_checks = tuple(check for report in ordered for check in report.board_checks)
-    return Report(run, latest_only(measurements), anchors, stations, board_checks)
+    # The controller and the host of a worker have the same ones.
+    board_checks = {
+        (check.node_id, check.started, check.wall_s): check
+        for report in ordered
+        for check in report.board_checks
+    }
+    return Report(run, latest_only(measurements), anchors, stations, tuple(board_checks.values()))
 
 
 def _by_run(reports: Iterable[Report]) -> list[list[Report]]:
