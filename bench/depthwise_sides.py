@@ -161,6 +161,7 @@ def measured(
         ]
     reference = cached_reference(workload, SEED)["output"]
     specification = Specification(reference, error_bound(workload, "ieee"), workload)
+    station.device.make_current()
     found = []
     with contenders(kernels, workload) as launched:
         verified = {

@@ -7,11 +7,12 @@ much; `report.boards` makes the boards' gains of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.board_kernels import BoardKernel, board_kernels
+from pytest_gpuenergy.engine.board_kernels import ORIGIN, BoardKernel, board_kernels
 from pytest_gpuenergy.engine.harness import Harness, Subject, describe_kernel, describe_workload
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.store import RunFolder
@@ -72,19 +73,9 @@ class BoardWatch:
         )
 
     def _measured(self, one: BoardKernel, own: Subject) -> Measurement:
-        started = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return self._harness.measure_again(one.kernel, one.workload, own)
         except (GpuEnergyError, OSError) as error:  # items meet the same error and report it
-            return Measurement(
-                own.node_id,
-                describe_workload(one.workload),
-                describe_kernel(one.kernel, own.label),
-                "runtime",
-                own.setpoint.label,
-                power_limit_w=own.setpoint.power_limit_w,
-                enforced_power_limit_w=own.enforced.power_limit_w,
-                gpu_uuid=self._device.uuid,
-                error=str(error),
-                started=started,
-            )
+            draft = self._harness.draft_of_callable(describe_workload(one.workload), own, ORIGIN)
+            kernel = describe_kernel(one.kernel, own.label)
+            return replace(draft, kernel=kernel, outcome="runtime", error=str(error))

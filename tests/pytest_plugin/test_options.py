@@ -38,6 +38,7 @@ NAMES = (
     "--gpuenergy-strict",
     "--gpuenergy-session-sd",
     "--gpuenergy-allow",
+    "--gpuenergy-fleet",
 )
 ONE = "450W"
 

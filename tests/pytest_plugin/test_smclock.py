@@ -135,6 +135,7 @@ def test_what_may_be_allowed_is_named(project: Project) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "flag"),
     [

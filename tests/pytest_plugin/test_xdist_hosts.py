@@ -160,7 +160,9 @@ def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> 
     assert "3 workers in a row were lost there before they had completed an item" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+)
 def test_workers_restore_their_gpus_when_the_controller_ends(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
