@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuenergy
+from pytest_gpuenergy.control.clocks import clock_words
 from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.fleet.commands import tx_spec
 from pytest_gpuenergy.fleet.hosts import Muster, Seat, muster, none_left
@@ -193,14 +194,18 @@ def _inside(config: pytest.Config) -> str:
 
 
 def _sets_limits(config: pytest.Config, device: str) -> bool:
-    """Whether items ask for power limits that are not the card's own."""
+    """Whether items ask for power limits or clocks that are not the card's own."""
     if any(config.getoption(name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
         return False
-    given = config.getoption("powercap")
-    text = config.getini("powercap") or None if given is None else str(given)
-    if text is None:
-        text = "current" if device == "auto" else "all"
-    return any(word != "current" for word in cap_words(text))
+    default = "current" if device == "auto" else "all"
+    caps = cap_words(_given(config, "powercap", default))
+    clocks = clock_words(_given(config, "smclock", "current"))
+    return any(word != "current" for word in [*caps, *clocks])
+
+
+def _given(config: pytest.Config, name: str, default: str) -> str:
+    given = config.getoption(name)
+    return str(config.getini(name) or default) if given is None else str(given)
 
 
 def _counted(number: int, what: str) -> str:

@@ -101,6 +101,7 @@ def test_a_run_goes_on_without_a_host_that_is_lost(hosts: Hosts, run_items: Run)
     assert {host for host, *_ in done(hosts)} == {"h2"}
 
 
+@pytest.mark.thorough
 def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items: Run) -> None:
     result = run_items(VANISH, "h1")
     assert result.ret != 0

@@ -53,18 +53,20 @@ def test_scale(number, powercap, load_kernel, energy_benchmark):
 
 
 @pytest.fixture
-def ray_head() -> Iterator[None]:
+def ray_head(ray_folder: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cluster of this host alone, with its GPUs."""
+    del ray_folder
     if count_gpus() < 2:
         pytest.skip("needs two GPUs")
-    ray = [sys.executable, "-m", "ray.scripts.scripts"]
-    options = ["--head", "--disable-usage-stats", "--include-dashboard=false"]
-    subprocess.run([*ray, "start", *options], check=True, timeout=LIMIT_S)
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_gpus": count_gpus()})
+    monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield
-    subprocess.run([*ray, "stop"], check=True, timeout=LIMIT_S)
+    made.shutdown()
 
 
-@pytest.mark.usefixtures("ray_folder", "ray_head")
+@pytest.mark.usefixtures("ray_head")
 def test_each_of_two_gpus_measures(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
