@@ -19,6 +19,7 @@ from pytest_gpuenergy import __version__
 from pytest_gpuenergy.fleet.messages import INTERRUPT, STARTED, UNFIT
 from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, probe_host
 from pytest_gpuenergy.support.errors import GpuEnergyError, told
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.hosts import FLEET_GPU
 
 _PATIENCE_S = 10.0
@@ -72,7 +73,7 @@ def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
     try:
         if asked["directory"] is not None:
             os.chdir(asked["directory"])
-        if not Path(asked["inside"]).is_dir():
+        if not is_folder(Path(asked["inside"])):
             return f"the project there has no folder {asked['inside']}: copy the project.", None
     except OSError as error:
         return f"{told(error)} Copy the project there, or give dir=PATH.", None

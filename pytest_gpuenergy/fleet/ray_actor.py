@@ -20,7 +20,7 @@ from pytest_gpuenergy.fleet.ray_cluster import PROJECT_VARIABLE
 from pytest_gpuenergy.report.store import HOME
 from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.hosts import FLEET_GPU
-from pytest_gpuenergy.support.paths import cache_dir, state_dir
+from pytest_gpuenergy.support.paths import state_dir
 
 _PIECE_BYTES = 1 << 16
 _PATIENCE_S = 10.0
@@ -137,7 +137,7 @@ def own_copy(sent: Path, name: str) -> Path:
     Raises:
         GpuEnergyError, OSError: it cannot be written.
     """
-    copies = cache_dir("fleet", name)
+    copies = state_dir("fleet", name, "copies")
     copy = copies / sent.name
     if not is_folder(copy):
         unfinished = Path(tempfile.mkdtemp(prefix=".", dir=copies))

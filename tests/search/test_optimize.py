@@ -374,7 +374,7 @@ class TestUsage:
             (["SPEC", "--gpus", "emulated:h200,GPU-none"], "--gpu-device GPU-none"),
             (["SPEC", "--gpus", "emulated,emulated:h200"], "twice: name each GPU once"),
             (["SPEC", "--gpus", "emulated:h200,emulated:a100"], "cannot be compared: name GPUs"),
-            (["SPEC", "--gpus", "emulated,"], "'' is not understood"),
+            (["SPEC", "--gpus", "emulated,"], "'emulated,' has an empty name"),
             (["SPEC", "--gpus", "emulated:nonsense"], "nonsense"),
             (["SPEC", "--gpus", "emulated", "--powercap", "all"], "a single power limit"),
             (["SPEC", "--gpus", "emulated", "--smclock", "all"], "at a single clock; give one"),

@@ -21,6 +21,7 @@ from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
 
+from pytest_gpuenergy.commands.gpus import Settings
 from pytest_gpuenergy.commands.optimize_gpus import claim_gpus, evaluator_of
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.record.metrics import Metric
@@ -175,7 +176,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
 
     monkeypatch.setattr(Worker, "call", call)
     with ExitStack() as stack:
-        gpus = claim_gpus(stack, "emulated:h200x2", "current")
+        gpus = claim_gpus(stack, "emulated:h200x2", Settings("current", "current", False))
         evaluator = evaluator_of(gpus, spec, Metric.EDP, 0)
         evaluator.start(0, spec.baseline)
         with evaluator.alone():
