@@ -83,6 +83,7 @@ def done(hosts: Hosts) -> set[tuple[str, ...]]:
     return {tuple(line.split()) for line in (hosts.folder / "done").read_text().splitlines()}
 
 
+@pytest.mark.thorough
 def test_each_gpu_of_a_host_has_a_worker(hosts: Hosts, run_items: Run) -> None:
     result = run_items("pass", "h1", device="emulated:h200x2", meeting=2)
     result.assert_outcomes(passed=4)

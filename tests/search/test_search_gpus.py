@@ -143,6 +143,7 @@ def test_figures_are_relative_to_the_baseline_on_the_same_gpu(undisturbed: Path)
         assert costs[one["id"]] == pytest.approx(one["time_ms"] * one["energy_mj"] * scale)
 
 
+@pytest.mark.thorough
 def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path, spec_with(name=name))
@@ -195,6 +196,7 @@ def test_the_same_seed_and_number_of_gpus_give_the_same_search(
     assert state_of(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("earlier", "later"), [(1, 2), MORE(2, 1)])
 def test_it_does_not_matter_which_result_comes_first(
     spec: Path,
@@ -281,6 +283,7 @@ def test_a_process_that_is_killed_while_it_waits_is_replaced(
     assert state_of(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_a_process_that_hangs_is_replaced(
     spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
 ) -> None:
@@ -298,6 +301,7 @@ def test_a_process_that_hangs_is_replaced(
     assert state_of(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_a_variant_that_ends_its_process_twice_has_failed(
     spec: Path, tmp_path: Path, whole: Any, instead: Callable[[Callable[[Call], Any]], None]
 ) -> None:
@@ -361,6 +365,7 @@ def test_without_any_gpu_it_ends_and_can_be_resumed(
     assert state_of(tmp_path / "out") == whole
 
 
+@pytest.mark.thorough
 def test_a_gpu_on_which_the_baseline_fails_is_not_used(
     spec: Path,
     tmp_path: Path,
