@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +42,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # pytest-xdist has its workers believe in a terminal of 80 columns.
 os.environ.pop("COLUMNS", None)
 RAW = Path(__file__).parent / "data/case7_raw"
-MEASURED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
@@ -207,25 +206,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
-    known = set()
-    for item in items:
-        if not item.get_closest_marker("skip") and not item.get_closest_marker("unmeasured"):
-            item.stash[MEASURED] = (function := item.nodeid.partition("[")[0]) not in known
-            known.add(function)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage with the first parameters of a test only: it doubles a test's time."""
-    coverage = sys.modules.get("coverage")
-    measuring = coverage and coverage.Coverage.current()
-    if measuring is None or item.stash.get(MEASURED, False):
-        return (yield)
-    measuring.stop()
-    try:
-        return (yield)
-    finally:
-        measuring.start()
 
 
 def _why_not_thorough() -> str | None:

@@ -14,7 +14,7 @@ from pytest_gpuenergy.workloads import CASES
 if TYPE_CHECKING:
     from conftest import Bench
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 CASE1, CASE7 = CASES["case1"], CASES["case7"]
 

@@ -15,7 +15,7 @@ from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.report import Measurement, load_report
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 LAUNCHED_MS, POWER_W = 0.02, 400.0
 

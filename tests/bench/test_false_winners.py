@@ -10,8 +10,6 @@ from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.search.claim import claimed_change
 
-pytestmark = pytest.mark.unmeasured
-
 
 def claims(
     noise: bench.Noise, *, gain: float = 0.0, candidates: int = 20, runs: int = 400

@@ -10,7 +10,7 @@ from gate_shift_simulation import REPORTS, RESULTS, Outcome, drawn, recorded
 
 from pytest_gpuenergy.report import load_report
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 
 def rate(outcomes: list[Outcome], name: str) -> float:

@@ -15,7 +15,7 @@ from gate_simulation import (
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

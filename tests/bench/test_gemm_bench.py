@@ -102,7 +102,6 @@ def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str,
 
 
 @pytest.mark.slow
-@pytest.mark.unmeasured
 def test_products_are_verified_and_measured(folder: pytest.Pytester) -> None:
     sizes = "M=33 N=17 K=50; MNK=64 layout=nt lda=65"
     arguments = ["--gemm", sizes, *TEMPLATE, "--gpuenergy-json", "r.json"]

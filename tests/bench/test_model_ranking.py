@@ -26,7 +26,7 @@ pytest.importorskip("scipy")
 import model_ranking
 import ranking
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 FIGURE = st.floats(1e-3, 1e3)
 PAIRS = st.lists(st.tuples(FIGURE, FIGURE), min_size=2, max_size=40)

@@ -10,7 +10,7 @@ from typing import Any
 import objectives
 import pytest
 
-pytestmark = [pytest.mark.tvm, pytest.mark.unmeasured]
+pytestmark = pytest.mark.tvm
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
 
 

@@ -208,7 +208,6 @@ def test_a_missing_tool_is_told(
 
 
 @pytest.mark.slow
-@pytest.mark.unmeasured
 def test_without_a_gpu_nothing_is_checked(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,7 +348,6 @@ def test_a_saved_power_limit_is_never_removed(monkeypatch: pytest.MonkeyPatch) -
     assert lease.exists()
 
 
-@pytest.mark.unmeasured
 def test_every_folder_that_the_package_caches_in_is_known() -> None:
     calls = [
         call

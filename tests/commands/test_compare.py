@@ -200,7 +200,6 @@ def odd_changes(draw: st.DrawFn) -> dict[str, object]:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(odd_changes(), odd_changes(), st.sampled_from([[], ["--json", "-"], ["--md", "-"]]))
-@pytest.mark.unmeasured
 def test_any_numbers_are_compared_or_refused(
     project: Path, base: dict[str, object], new: dict[str, object], form: list[str]
 ) -> None:

@@ -72,7 +72,6 @@ def test_a_product_is_tuned_kept_and_listed(
         assert "already complete, with 5 trials" in capsys.readouterr().err
 
 
-@pytest.mark.unmeasured
 def test_each_product_is_tuned_in_both_layouts(tuned: list[Tuned], tmp_path: Path) -> None:
     sizes = "MNK=64; M=32 N=64 K=16 layout=nt t=7"
     assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0

@@ -68,7 +68,6 @@ def test_without_pytorch_one_sentence_says_what_to_install(
 class TestRecordedFigures:
     """Replayed on the emulated GPU, without PyTorch."""
 
-    @pytest.mark.unmeasured
     def test_the_calls_take_the_recorded_time_and_energy(self, recorded: Path) -> None:
         lines = (recorded / "results/measurements.jsonl").read_text().splitlines()
         figures = {replayed(one): one for one in map(json.loads, lines)}
@@ -80,14 +79,12 @@ class TestRecordedFigures:
             assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
             assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
 
-    @pytest.mark.unmeasured
     def test_the_recording_stays_as_it_is(self, recorded: Path) -> None:
         path = recorded / "results/measurements.jsonl"
         before = path.read_bytes()
         assert emulated(recorded)[0] == 0
         assert path.read_bytes() == before
 
-    @pytest.mark.unmeasured
     def test_all_output_is_called_emulated(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -95,7 +92,6 @@ class TestRecordedFigures:
         assert report["run"]["emulated"]
         assert "on NVIDIA H200 (emulated)" in capsys.readouterr().out
 
-    @pytest.mark.unmeasured
     def test_the_accounts_of_whole_steps_cover_all_calls(self, recorded: Path) -> None:
         _, report = emulated(recorded)
         found = {(one["step"], one["level"]): one for one in report["accounts"]}
@@ -105,7 +101,6 @@ class TestRecordedFigures:
         assert found[0, "graph"]["tokens"] == 1024
         assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.558, rel=0.05)
 
-    @pytest.mark.unmeasured
     def test_what_is_not_recorded_counts_as_missing(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -140,7 +135,6 @@ class TestRecordedFigures:
         assert part["energy_mj"] == pytest.approx(795.4 - 60 * 2.4, rel=0.02)
         assert "with gaps between" in capsys.readouterr().out
 
-    @pytest.mark.unmeasured
     def test_several_power_limits_make_a_table(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -161,7 +155,6 @@ class TestRecordedFigures:
         steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
         assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
 
-    @pytest.mark.unmeasured
     def test_after_an_interrupt_resume_measures_what_is_left(
         self, recorded: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -256,7 +249,6 @@ class TestRecordedFigures:
             assert other["energy_mj"] == pytest.approx(one["energy_mj"], rel=0.02)
 
     @pytest.mark.slow
-    @pytest.mark.unmeasured
     def test_resume_measures_again_what_has_too_few_launches(self, recorded: Path) -> None:
         first = json.loads((recorded / "operator_calls.jsonl").read_text().splitlines()[0])
         options = ("--kernels", first["id"])

@@ -18,8 +18,6 @@ from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.card import Card, card_of
 from pytest_gpuenergy.workloads import Gemm
 
-pytestmark = pytest.mark.unmeasured
-
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
 V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10)
 LARGE = Gemm("g", 4096, 4096, 4096)

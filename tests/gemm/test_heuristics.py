@@ -111,7 +111,6 @@ def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     )
 
 
-@pytest.mark.unmeasured
 def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
     install(TILES)
     with open_device("emulated:h200") as device:

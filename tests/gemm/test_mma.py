@@ -17,8 +17,6 @@ from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Gemm
 
-pytestmark = pytest.mark.unmeasured
-
 TINY = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 MODES: Any = st.sampled_from(["tf32", "3xtf32", "float16", "bfloat16"])
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)

@@ -18,8 +18,6 @@ from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Gemm
 
-pytestmark = pytest.mark.unmeasured
-
 SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 PRODUCT = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)

@@ -13,8 +13,6 @@ from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.report import RunFolder
 
-pytestmark = pytest.mark.unmeasured
-
 if TYPE_CHECKING:
     from conftest import Project
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.pytest_plugin.labels import item_label
 
-pytestmark = pytest.mark.unmeasured
-
 if TYPE_CHECKING:
     from conftest import Project
 

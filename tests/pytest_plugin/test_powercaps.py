@@ -161,7 +161,6 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
     assert [limit_w(spec, index) for index in range(4)] == [600, 601, 602, 603]
 
 
-@pytest.mark.unmeasured
 def test_the_summary_names_the_caps_that_changed_nothing(project: Project) -> None:
     result = project.run("--powercap", "1,4,5")
     result.assert_outcomes(passed=3)
@@ -208,7 +207,6 @@ def test_a_cap_that_could_be_set_for_no_item_fails_the_run(project: Project, whe
 
 @pytest.mark.usefixtures("no_rights")
 @pytest.mark.parametrize("text", ["3,325W,1,700W", "all"])
-@pytest.mark.unmeasured
 def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, text: str) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 325, 450]')
     result = project.run("--powercap", text)
@@ -220,7 +218,6 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project: Project, t
 
 
 @pytest.mark.usefixtures("no_rights")
-@pytest.mark.unmeasured
 def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     result = project.run("--powercap", "all")
     result.assert_outcomes(passed=1, skipped=4)
@@ -230,7 +227,6 @@ def test_of_all_caps_one_that_could_be_set_is_enough(project: Project) -> None:
     )
 
 
-@pytest.mark.unmeasured
 def test_table_values_beyond_the_card_are_named_and_fail_when_named(project: Project) -> None:
     project.ini(TABLE)
     result = project.run("--powercap", "all")

@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.unmeasured
-
 if TYPE_CHECKING:
     from conftest import Project
 

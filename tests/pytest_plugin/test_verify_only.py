@@ -104,7 +104,6 @@ def test_an_item_verified_in_a_fixture_is_skipped_because_its_test_has_not_begun
     result.stdout.fnmatch_lines(["SKIPPED * verified, not measured"])
 
 
-@pytest.mark.unmeasured
 def test_resuming_skips_what_is_verified_and_later_measures_it(project: Project) -> None:
     project.run(VERIFY).assert_outcomes(passed=1)
     again = project.run(VERIFY, "--gpuenergy-resume", "-rs")
@@ -120,7 +119,6 @@ def test_resuming_a_measured_run_keeps_its_figures(project: Project) -> None:
     assert project.report().measurements[0].measured
 
 
-@pytest.mark.unmeasured
 def test_merging_a_later_verification_keeps_the_figures(project: Project) -> None:
     project.run("--powercap", "current").assert_outcomes(passed=1)
     project.run(VERIFY).assert_outcomes(passed=1)
@@ -130,7 +128,6 @@ def test_merging_a_later_verification_keeps_the_figures(project: Project) -> Non
 
 
 @pytest.mark.parametrize("gpu", ["emulated:h200", "emulated:a100"])
-@pytest.mark.unmeasured
 def test_a_baseline_in_the_ini_file_is_not_judged(project: Project, gpu: str) -> None:
     project.run("--powercap", "1", "--gpuenergy-json", "base.json").assert_outcomes(passed=1)
     project.ini('gpuenergy_compare = "base.json"\ngpuenergy_fail = "edp:5%"')

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.support.errors import KernelFault
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 INTEGERS = {
     "signed char": "int8",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 
-pytestmark = [pytest.mark.slow, pytest.mark.unmeasured]
+pytestmark = pytest.mark.slow
 
 Run = Callable[..., np.ndarray]
 FORMATS = {  # mantissa bits, exponent bits, header, type, names in conversions

@@ -105,7 +105,6 @@ def test_a_step_changes_power_and_time_with_the_clock(state: CardState) -> None:
     assert longer == pytest.approx(1 + 0.9 * 0.002, abs=0.001)
 
 
-@pytest.mark.unmeasured
 def test_states_also_change_without_heat_but_rarely(state: CardState) -> None:
     state.inject(Fault.of("clock_states"))
     clocks = run(state, MILD, 600.0)
