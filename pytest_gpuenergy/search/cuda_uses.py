@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
@@ -17,6 +17,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.pointer_uses import Passed, ReadError, Use, follow
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -28,21 +29,6 @@ _DEEPEST = 200
 _WIDEST_BYTES = 16
 """Of an access."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
-
-
-class _Passed(NamedTuple):
-    """To which parameter of which function a pointer is passed."""
-
-    function: str
-    place: int
-
-
-_Use = str | _Passed | None
-"""A name that the pointer is given, a parameter that it is passed to, or nothing: a store."""
-
-
-class _ReadError(Exception):
-    """Something else is done with the pointer."""
 
 
 @lru_cache(maxsize=64)  # the baseline is compared with each variant
@@ -67,7 +53,7 @@ def is_read(source: str, entry: str, place: int) -> bool:
         return True  # it can have any parameter without its name
     try:
         _check(root, entry.partition("<")[0].split("::")[-1], place)
-    except _ReadError:
+    except ReadError:
         return True
     return False
 
@@ -81,19 +67,18 @@ def _check(root: Node, entry: str, place: int) -> None:
         for one in nodes(root, "preproc_def", "preproc_function_def")
         for word in _WORD.findall(text_of(field(one, "value")))
     }
-    waiting, seen = [_Passed(entry, place)], set()
-    while waiting:
-        passed = waiting.pop()
-        if passed in seen:
-            continue
-        seen.add(passed)
+
+    def uses_in(passed: Passed) -> Iterator[Passed]:
+        assert isinstance(passed.parameter, int)  # CUDA passes by place only
         if passed.function not in functions:
-            raise _ReadError
+            raise ReadError
         for function in functions[passed.function]:
-            waiting += _uses_in(function, passed.place, hidden)
+            yield from _uses_in(function, passed.parameter, hidden)
+
+    follow(Passed(entry, place), uses_in)
 
 
-def _uses_in(function: Node, place: int, hidden: set[str]) -> list[_Passed]:
+def _uses_in(function: Node, place: int, hidden: set[str]) -> list[Passed]:
     """To what a function passes its parameter; everything else must be stores."""
     parameters = [
         one
@@ -104,13 +89,13 @@ def _uses_in(function: Node, place: int, hidden: set[str]) -> list[_Passed]:
     ]
     body = field(function, "body")
     if body is None or place >= len(parameters):
-        raise _ReadError
+        raise ReadError
     names = {_declared(parameters[place])}
-    passed: list[_Passed] = []
+    passed: list[Passed] = []
     known: set[str] = set()
     while names - known:
         if names & hidden:
-            raise _ReadError  # a macro uses it
+            raise ReadError  # a macro uses it
         known = set(names)
         passed = []
         for one in nodes(body, "identifier"):
@@ -123,7 +108,7 @@ def _uses_in(function: Node, place: int, hidden: set[str]) -> list[_Passed]:
     return passed
 
 
-def _use_of(node: Node, body: Node) -> _Use:
+def _use_of(node: Node, body: Node) -> Use:
     """What becomes of a pointer where it is named."""
     pointer = True  # otherwise what it points to
     for parent in _around(node, body):
@@ -140,24 +125,24 @@ def _use_of(node: Node, body: Node) -> _Use:
                 return None
         elif kind == "binary_expression":
             if not pointer or operator_of(parent) not in ("+", "-"):
-                raise _ReadError
+                raise ReadError
         elif kind == "subscript_expression":
             if not pointer or field(parent, "argument") != node:
-                raise _ReadError
+                raise ReadError
             pointer = False
         elif kind == "pointer_expression":
             if pointer == (operator_of(parent) == "&"):
-                raise _ReadError
+                raise ReadError
             pointer = not pointer
         elif kind == "field_expression":
             if pointer != (operator_of(parent) == "->"):
-                raise _ReadError
+                raise ReadError
             pointer = False
         elif kind == "update_expression" and pointer:
             pass
         elif kind == "conditional_expression":
             if not pointer or field(parent, "condition") == node:
-                raise _ReadError
+                raise ReadError
         elif kind == "assignment_expression":
             return _assigned(parent, node, pointer=pointer)
         elif kind == "init_declarator" and pointer and field(parent, "value") == node:
@@ -165,9 +150,9 @@ def _use_of(node: Node, body: Node) -> _Use:
         elif kind == "expression_statement":
             return None
         elif kind != "parenthesized_expression":
-            raise _ReadError
+            raise ReadError
         node = parent
-    raise _ReadError
+    raise ReadError
 
 
 def _check_alignment(address: Node) -> None:
@@ -179,10 +164,10 @@ def _check_alignment(address: Node) -> None:
         bytes_ = text_of(field(outer, "right"))
         if field(outer, "left") == address and bytes_.isdecimal() and int(bytes_) <= _WIDEST_BYTES:
             return
-    raise _ReadError
+    raise ReadError
 
 
-def _assigned(assignment: Node, node: Node, *, pointer: bool) -> _Use:
+def _assigned(assignment: Node, node: Node, *, pointer: bool) -> Use:
     left = field(assignment, "left")
     if left == node:
         outer = assignment.parent
@@ -191,19 +176,19 @@ def _assigned(assignment: Node, node: Node, *, pointer: bool) -> _Use:
             return None
     elif pointer and left is not None and left.type == "identifier":
         return text_of(left)
-    raise _ReadError
+    raise ReadError
 
 
-def _passed(call: Node, node: Node, *, pointer: bool) -> _Use:
+def _passed(call: Node, node: Node, *, pointer: bool) -> Use:
     name = _function_of(call)
     place = next(n for n, one in enumerate(arguments_of(call)) if one == node)
     outer = call.parent
     is_statement = outer is not None and outer.type in _STATEMENTS
     if not pointer or not name:
-        raise _ReadError
+        raise ReadError
     if place == 0 and (name in _STORES or (name.startswith("atomic") and is_statement)):
         return None
-    return _Passed(name, place)
+    return Passed(name, place)
 
 
 def _function_of(call: Node) -> str:
@@ -224,11 +209,11 @@ def _declared(declaration: Node) -> str:
     """The name that a declaration of one variable gives."""
     declarator = field(declaration, "declarator")
     if declarator is None or declarator.type == "structured_binding_declarator":
-        raise _ReadError
+        raise ReadError
     for one in walk(declarator):
         if one.type == "identifier":
             return text_of(one)
-    raise _ReadError
+    raise ReadError
 
 
 def _is_declared(node: Node) -> bool:

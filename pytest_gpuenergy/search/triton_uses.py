@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from pytest_gpuenergy.search.pointer_uses import Passed, ReadError, Use, follow
 
 _STILL_POINTERS = frozenset(
     {
@@ -14,21 +15,6 @@ _STILL_POINTERS = frozenset(
 )
 """Functions of Triton that return a pointer to where their first argument points."""
 _OF_TYPES = ("dtype", "type")
-
-
-class _Passed(NamedTuple):
-    """To which parameter of which function a pointer is passed, by place or name."""
-
-    function: str
-    parameter: int | str
-
-
-_Use = str | _Passed | None
-"""A name that the pointer is given, a parameter that it is passed to, or nothing: a store."""
-
-
-class _ReadError(Exception):
-    """Something else is done with the pointer."""
 
 
 def is_read(source: str, entry: str, place: int) -> bool:
@@ -41,41 +27,39 @@ def is_read(source: str, entry: str, place: int) -> bool:
     """
     try:
         module = ast.parse(source)
-        _check(module, _Passed(entry, place))
-    except (_ReadError, SyntaxError, ValueError, RecursionError, MemoryError):
+        _check(module, Passed(entry, place))
+    except (ReadError, SyntaxError, ValueError, RecursionError, MemoryError):
         return True
     return False
 
 
-def _check(module: ast.Module, passed: _Passed) -> None:
+def _check(module: ast.Module, entry: Passed) -> None:
     functions = {one.name: one for one in module.body if isinstance(one, ast.FunctionDef)}
     parents = {inner: outer for outer in ast.walk(module) for inner in ast.iter_child_nodes(outer)}
-    waiting, seen = [passed], set()
-    while waiting:
-        passed = waiting.pop()
-        if passed in seen:
-            continue
-        seen.add(passed)
+
+    def uses_in(passed: Passed) -> list[Passed]:
         if passed.function not in functions:
-            raise _ReadError
-        waiting += _uses_in(functions[passed.function], passed.parameter, parents)
+            raise ReadError
+        return _uses_in(functions[passed.function], passed.parameter, parents)
+
+    follow(entry, uses_in)
 
 
 def _uses_in(
     function: ast.FunctionDef, parameter: int | str, parents: dict[ast.AST, ast.AST]
-) -> list[_Passed]:
+) -> list[Passed]:
     """To what a function passes its parameter; everything else must be stores."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     everywhere = [one.arg for one in (*arguments, *function.args.kwonlyargs)]
     if isinstance(parameter, int):
         if parameter >= len(arguments):
-            raise _ReadError
+            raise ReadError
         parameter = everywhere[parameter]
     if parameter not in everywhere:
-        raise _ReadError
+        raise ReadError
     names: set[str] = {parameter}
     known: set[str] = set()
-    passed: list[_Passed] = []
+    passed: list[Passed] = []
     while names - known:
         known, passed = set(names), []
         for node in _loaded(function, known):
@@ -93,7 +77,7 @@ def _loaded(function: ast.FunctionDef, names: set[str]) -> Iterator[ast.Name]:
             yield node
 
 
-def _use_of(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> _Use:
+def _use_of(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Use:
     """What becomes of a pointer where it is named."""
     while True:
         parent = parents[node]
@@ -110,7 +94,7 @@ def _use_of(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> _Use:
                     return None
                 if attribute == "store" and isinstance(call, ast.Call) and call.func is parent:
                     return None
-                raise _ReadError
+                raise ReadError
             case ast.keyword(arg=str()) | ast.Call():
                 call = parents[parent] if isinstance(parent, ast.keyword) else parent
                 assert isinstance(call, ast.Call)
@@ -126,7 +110,7 @@ def _use_of(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> _Use:
             case ast.Expr():
                 return None
             case _:
-                raise _ReadError
+                raise ReadError
         node = parent
 
 
@@ -136,7 +120,7 @@ def _is_still_pointer(call: ast.Call, node: ast.AST) -> bool:
     return _called(call) in _STILL_POINTERS and (node is first or node in named)
 
 
-def _passed(call: ast.Call, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> _Use:
+def _passed(call: ast.Call, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Use:
     name = _called(call)
     place: int | str | None = None
     for number, argument in enumerate(call.args):
@@ -146,14 +130,14 @@ def _passed(call: ast.Call, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> _
         if keyword.value is node:
             place = keyword.arg
     if place is None:
-        raise _ReadError
+        raise ReadError
     is_statement = isinstance(parents[call], ast.Expr)
     is_written = name == "store" or (name.startswith("atomic_") and is_statement)
     if is_written and place in (0, "pointer") and isinstance(call.func, ast.Attribute):
         return None
     if not isinstance(call.func, ast.Name):
-        raise _ReadError
-    return _Passed(name, place)
+        raise ReadError
+    return Passed(name, place)
 
 
 def _called(call: ast.Call) -> str:
