@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_gpuenergy.control.words import listed_words
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import DeviceError, InputError, SetpointError
 
@@ -44,13 +45,7 @@ def clock_words(text: str) -> list[str]:
     Raises:
         InputError: there are none.
     """
-    words = [word.strip() for word in text.split(",")]
-    if not any(words):  # such as an unset variable of a CI job
-        raise InputError(
-            f"--smclock {text!r} names no clock: give a list such as 1500MHz, all or current, or "
-            "leave it out."
-        )
-    return words
+    return listed_words(text, "--smclock", "clock", "1500MHz, all or current")
 
 
 def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | None]]:

@@ -15,6 +15,7 @@ from pytest_gpuenergy.control.clocks import (
 )
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
+from pytest_gpuenergy.control.words import listed_words
 from pytest_gpuenergy.devices.gpu import Gpu
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.project import project_table
@@ -169,13 +170,7 @@ def cap_words(text: str) -> list[str]:
     Raises:
         InputError: there are none.
     """
-    words = [word.strip() for word in text.split(",")]
-    if not any(words):  # such as an unset variable of a CI job
-        raise InputError(
-            f"--powercap {text!r} names no power cap: give a list such as 1,300W, all or current, "
-            "or leave it out."
-        )
-    return words
+    return listed_words(text, "--powercap", "power cap", "1,300W, all or current")
 
 
 def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
