@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_simulation import Plan, simulate
+from fleet_simulation import simulate
+from simulated_fleet import Plan
 
 pytestmark = pytest.mark.slow
 
