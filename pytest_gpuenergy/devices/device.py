@@ -337,7 +337,10 @@ class Device(ABC):
     def make_current(self) -> None:  # noqa: B027 -- where a process has only this one
         """Have what this process launches itself, such as callables, run on this GPU."""
 
-    def misplaced(self, arguments: Iterable[object]) -> str | None:  # noqa: ARG002
+    def misplaced(
+        self,
+        arguments: Iterable[object],  # noqa: ARG002 -- for machines with several GPUs
+    ) -> str | None:
         """Why a callable with these arguments would run elsewhere; None if it would not."""
         return None
 

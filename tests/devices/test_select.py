@@ -104,7 +104,8 @@ def test_an_unknown_profile_lists_the_profiles() -> None:
 @given(st.text(max_size=20) | st.text(max_size=9).map("emulated".__add__))
 def test_any_words_are_understood_or_an_input_error(spec: str) -> None:
     with contextlib.suppress(InputError):
-        check_spec(spec)
+        emulated = check_spec(spec)
+        assert (emulated is not None) == spec.startswith("emulated")
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,15 @@ class Launches:
             yield self.count
 
 
-def again(launch: Launch, sets: int = 3) -> None:
+def again(launch: Launch, sets: int = 3) -> Launches:
+    """What was launched."""
     with arenas_for(DOUBLE, seed=0) as arenas:
         reference = cached_reference(DOUBLE, 0)
         draw = np.random.default_rng(0)
         check = ArenaCheck(arenas, lambda: reference, DOUBLE.io.bounds, seed=0, draw=draw)
-        check_again(Launches(launch, arenas, sets), check)
+        launches = Launches(launch, arenas, sets)
+        check_again(launches, check)
+    return launches
 
 
 def right(_: Launches, x: Any, y: Any) -> None:
@@ -87,11 +90,11 @@ def right(_: Launches, x: Any, y: Any) -> None:
 
 
 def test_a_kernel_that_stays_right_passes() -> None:
-    again(right)
+    assert again(right).count > 100
 
 
 def test_where_nothing_was_launched_nothing_is_checked() -> None:
-    again(lambda *_: None, sets=0)
+    assert again(lambda *_: None, sets=0).count == 0
 
 
 def stops(launches: Launches, x: Any, y: Any) -> None:

@@ -94,12 +94,15 @@ def test_it_is_locked_and_unlocked_where_that_is_allowed(device: EmulatedDevice)
 @pytest.mark.parametrize("fault", ["thermal_throttle", "power_brake"])
 def test_a_low_clock_that_nvml_explains_is_no_lock(device: EmulatedDevice, fault: str) -> None:
     device.inject(fault)
-    refuse_locked(device)
+    with Station(device) as station:
+        assert station.apply(CLOCK).sm_clock_mhz == 1500
 
 
 def test_a_card_opened_for_its_settings_alone_is_not_refused(device: EmulatedDevice) -> None:
     device.inject("clock_locked", {"clock_mhz": 1200})
+    began_s = device.clock.now_s()
     refuse_locked(as_real(device))
+    assert device.clock.now_s() == began_s  # no load has run
 
 
 def test_a_card_that_runs_no_load_is_refused(

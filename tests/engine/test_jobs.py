@@ -58,6 +58,8 @@ def test_a_stored_job_runs_and_is_checked_without_its_workload(tmp_path: Path) -
     with EmulatedDevice() as device, stored(tmp_path).opened() as (arenas, check):
         device.run_once(JOB, arenas)
         check()
+        x, y = (arenas[name].value() for name in ("x", "y"))
+        np.testing.assert_array_equal(y, 3 * x)
 
 
 def test_a_wrong_kernel_of_a_stored_job_is_found(tmp_path: Path) -> None:

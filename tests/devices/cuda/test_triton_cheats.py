@@ -21,6 +21,7 @@ from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels import Job, TritonKernel
+from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.state import LaunchPlan, State
 from pytest_gpuenergy.support.errors import KernelFault
@@ -82,20 +83,22 @@ def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> C
     return CudaDevice(nvml_of_one_card(), gpu)
 
 
-def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> None:
+def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctness:
     """As a search does: verify, run back to back, verify again."""
-    verify(device, kernel, SCALE)
+    correctness = verify(device, kernel, SCALE)
     with arenas_for(SCALE, seed=0) as arenas:
         check = check_of(device, SCALE, arenas, seed=0)
         with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
             repeater.start()
             repeater.stop()
             check_again(repeater, check)
+    return correctness
 
 
 def test_an_honest_one_is_correct(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     with fakes(monkeypatch):
-        verified_and_repeated(device, kernel_with(HONEST))
+        found = verified_and_repeated(device, kernel_with(HONEST))
+    assert found.max_relative_error < 1e-7  # rounding
 
 
 @pytest.mark.parametrize("name", CHEATS)
