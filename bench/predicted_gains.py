@@ -8,8 +8,10 @@ in the objective that was found, and the mean that the model of bottlenecks pred
 searches have learned from one another. Given are Spearman's rank correlation of the two with a 95 %
 bootstrap interval over variants, the standard deviation of their difference, and of the variants
 that gained more than ``--good`` how many would have been left out for a predicted gain below 2 %.
+With ``--moves``, what kinds of moves gained in all kernels: means of what was found and predicted.
 
 Variants that ended in a failure do not count, nor do gains and losses by more than a factor of 50.
+Searches are read from folders, or from a file that ``bench/searched.py`` has made of them.
 """
 
 from __future__ import annotations
@@ -23,26 +25,24 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
+
+from searched import Searched, read_searches
 
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.control import read_control
-from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, STATE_JSON, VARIANTS
 from pytest_gpuenergy.search.move import Application
 from pytest_gpuenergy.search.moves import MOVES
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.priors.card import Card
 from pytest_gpuenergy.search.priors.prior import BottleneckPrior
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.search_state import SearchState, read_state
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 
 _RESAMPLES = 2000
 _LARGEST = math.log(50)
-_LARGEST_BYTES = 1 << 20
+_FEWEST = 3
 
 
 @dataclass(frozen=True)
@@ -53,53 +53,47 @@ class Pair:
         found: by the search.
         mean: that the model predicts.
         expected: the improvement to expect.
+        move: the name of what gained it.
+        what: its place and parameters.
     """
 
     found: float
     mean: float
     expected: float
+    move: str = ""
+    what: str = ""
 
 
-def pairs_of(folder: Path) -> list[Pair]:
-    """The gains in the folder of one kernel's search.
-
-    Raises:
-        InputError: it is not that, or damaged.
-    """
-    search = read_state(folder / STATE_JSON)
-    spec = read_spec(folder / SPEC_JSON)
-    prior = BottleneckPrior(spec, _card(search), search.identity.objective, SearchParameters())
+def pairs_of(search: Searched, objective: Metric | None = None) -> list[Pair]:
+    """The gains in the search of one kernel; in its own objective by default."""
+    objective = objective or search.identity.objective
+    prior = BottleneckPrior(search.spec, _card(search), objective, SearchParameters())
     moves = {move.name: move for move in MOVES}
-    states = {node.id: _evaluated(folder, search, node.id) for node in search.nodes}
+    variants = {one.state.id: one for one in search.variants}
     found = []
-    for node in search.nodes:
-        move = moves.get(node.move)
-        if node.parent is None or move is None:
+    for after in search.variants:
+        before, move = variants.get(after.parent or ""), moves.get(after.move)
+        if before is None or move is None:
             continue
-        (before, result), (after, other) = states[node.parent], states[node.id]
-        application = Application(node.move, node.what, after)
-        mean = prior.counted_gain(before, result, after)
-        expected = prior.gain(before, result, move, application)
-        if result.cost and other.cost and mean is not None and expected is not None:
-            found.append(Pair(math.log(result.cost / other.cost), mean, expected))
+        application = Application(after.move, after.what, after.state)
+        mean = prior.counted_gain(before.state, before.result, after.state)
+        expected = prior.gain(before.state, before.result, move, application)
+        costs = [_cost(one.result, objective) for one in (before, after)]
+        if all(costs) and mean is not None and expected is not None:
+            gain = math.log(costs[0] / costs[1])
+            found.append(Pair(gain, mean, expected, after.move, after.what))
     return [pair for pair in found if abs(pair.found) <= _LARGEST]
 
 
-def _card(search: SearchState) -> Card:
+def _cost(result: Result, objective: Metric) -> float:
+    """In the objective; 0 if it is not known."""
+    return replace(result, objective=objective).cost or 0.0
+
+
+def _card(search: Searched) -> Card:
     identity = search.identity
     profiles = [one for one in PROFILES.values() if one.name == identity.gpu]
     return Card([*profiles, DEFAULT_PROFILE][0], identity.power_limit_w)
-
-
-def _evaluated(folder: Path, search: SearchState, state: str) -> tuple[State, Result]:
-    first = search.nodes[0].id
-    place = folder / (BASELINE if state == first else f"{VARIANTS}/{state}")
-    path = place / "result.json"
-    try:
-        result = decode(read_bytes(path, "result", _LARGEST_BYTES), Result)
-    except FormError as error:
-        raise InputError(f"The result {path} cannot be used, because {error}.") from None
-    return read_control(place / "control.json").state, result
 
 
 def ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
@@ -136,12 +130,12 @@ def row(name: str, pairs: Sequence[Pair], good: float) -> list[str]:
     ]
 
 
-def rows(outdir: Path, good: float) -> Iterator[list[str]]:
-    """A line for each kernel of a folder with three variants or more."""
-    for folder in sorted((outdir / "kernels").glob("_*")):
-        pairs = pairs_of(folder)
-        if len(pairs) >= 3:
-            yield row(folder.name.removeprefix("_"), pairs, good)
+def rows_of_moves(pairs: Sequence[Pair]) -> Iterator[list[str]]:
+    """A line for each move."""
+    for move in sorted({pair.move for pair in pairs}):
+        some = [pair for pair in pairs if pair.move == move]
+        means = (np.mean([getattr(pair, name) for pair in some]) for name in ("found", "mean"))
+        yield [move, str(len(some)), *(f"{mean:+.2f}" for mean in means)]
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -149,18 +143,37 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("outdir", type=Path, help="As --outdir of gpuenergy optimize")
+    parser.add_argument("places", type=Path, nargs="+", help="Folders or records of searches")
     parser.add_argument("--good", type=float, default=0.02, help="A fraction (default: 0.02)")
+    parser.add_argument(
+        *("--objective",),
+        type=Metric,
+        choices=list(Metric),
+        help="Of which the gains are (default: of each search its own)",
+    )
+    parser.add_argument("--kernels", default="", help="Names, with commas (default: all)")
+    parser.add_argument("--moves", action="store_true", help="A line for each move, not kernel")
     arguments = parser.parse_args(words)
     try:
-        found = list(rows(arguments.outdir, arguments.good))
+        searches = [one for place in arguments.places for one in read_searches(place)]
+        found = [
+            (one.spec.name, pairs)
+            for one in searches
+            if not arguments.kernels or one.spec.name in arguments.kernels.split(",")
+            if len(pairs := pairs_of(one, arguments.objective)) >= _FEWEST
+        ]
         if not found:
-            raise InputError(f"{arguments.outdir} has no search with three variants or more.")
+            names = ", ".join(map(str, arguments.places))
+            raise InputError(f"{names} has no search with {_FEWEST} variants or more.")
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if arguments.moves:
+        every = [pair for _, pairs in found for pair in pairs]
+        print(markdown_table(["move", "variants", "found", "predicted"], rows_of_moves(every)))
+        return 0
     head = ["kernel", "variants", "rank correlation", "deviation", "good ones left out"]
-    print(markdown_table(head, found))
+    print(markdown_table(head, [row(*one, arguments.good) for one in found]))
     return 0
 
 
