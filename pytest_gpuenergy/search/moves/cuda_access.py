@@ -248,7 +248,8 @@ class Accesses:
 
     def _cast(self, inner: Node, kind: Node | None) -> Address | None:
         address = self.address(inner)
-        names = list(nodes(kind, "type_identifier", "primitive_type")) if kind else []
+        names = list(nodes(kind, "sized_type_specifier")) if kind else []
+        names = names or (list(nodes(kind, "type_identifier", "primitive_type")) if kind else [])
         if address is None or address.width or len(names) != 1:
             return None
         return replace(address, width=text_of(names[0]))

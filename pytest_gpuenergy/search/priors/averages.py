@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import ancestors, bare, field, operator_of, text_of
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.priors.given_data import GivenData
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -21,14 +23,30 @@ UNKNOWN_ROUNDS = 4.0
 """Of a loop whose ends are not known, such as those that data decides: a guess."""
 
 
+class Rounds(NamedTuple):
+    """How often threads pass a loop, each time they come there.
+
+    Attributes:
+        average: of all threads.
+        most: of the thread with the most to do.
+    """
+
+    average: float
+    most: float
+
+
+_UNKNOWN = Rounds(UNKNOWN_ROUNDS, UNKNOWN_ROUNDS)
+
+
 class Averages:
     """Values of polynomials, and rounds of loops, with the first set of sizes."""
 
     def __init__(self, kernel: CudaKernel) -> None:
         self._kernel = kernel
-        self._rounds: dict[int, float] = {}
+        self._rounds: dict[int, Rounds] = {}
         self._guessed: set[str] = set()
         self._loops: dict[int, Node] = {}
+        self._data = GivenData(kernel, self)
         for variable in kernel.text.variables:
             if variable.scope.type == "for_statement":
                 self._loops[variable.key] = variable.scope
@@ -82,6 +100,8 @@ class Averages:
             if left is None or not right:
                 return None
             return left // right if atom.operator == "/" else left % right
+        if (known := self._data.value(atom)) is not None:
+            return known
         loops = [self._loops[key] for key in atom.variables if key in self._loops]
         variable = self._variable(loops[0]) if len(loops) == 1 else None
         if variable is None or variable.value is None:
@@ -93,32 +113,37 @@ class Averages:
         found = [one for one in self._kernel.text.variables if one.scope == loop]
         return found[0] if len(found) == 1 else None
 
-    def times(self, node: Node) -> float:
+    def times(self, node: Node) -> Rounds:
         """How often a thread comes to a part of the kernel; never to what follows an ``else``.
 
         Moves write the usual case first.
         """
-        around = list(ancestors(node))
-        if any(outer.type == "else_clause" for outer in around):
-            return 0.0
-        return math.prod(self.rounds(loop) for loop in around if loop.type in _LOOPS)
+        average = most = 1.0
+        for outer in ancestors(node):
+            if outer.type == "else_clause":
+                return Rounds(0.0, 0.0)
+            if outer.type in LOOPS:
+                passed = self.rounds(outer)
+                average *= passed.average
+                most *= passed.most
+        return Rounds(average, most)
 
     @property
     def guessed(self) -> frozenset[str]:
         """The heads of those loops that were counted whose rounds are a guess."""
         return frozenset(self._guessed)
 
-    def rounds(self, loop: Node) -> float:
-        """How often a thread passes a loop, each time it comes there."""
+    def rounds(self, loop: Node) -> Rounds:
+        """How often threads pass a loop, each time they come there."""
         if loop.id not in self._rounds:
-            self._rounds[loop.id] = UNKNOWN_ROUNDS  # while a loop is counted that depends on it
+            self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
             found = self._counted(loop) if loop.type == "for_statement" else None
             if found is None:
                 self._guessed.add(_head(loop))
-            self._rounds[loop.id] = UNKNOWN_ROUNDS if found is None else max(found, 0.0)
+            self._rounds[loop.id] = found or _UNKNOWN
         return self._rounds[loop.id]
 
-    def _counted(self, loop: Node) -> float | None:
+    def _counted(self, loop: Node) -> Rounds | None:
         variable, update = self._variable(loop), field(loop, "update")
         condition = field(loop, "condition")
         if variable is None or variable.value is None or update is None or condition is None:
@@ -128,13 +153,16 @@ class Averages:
             return None
         if operator_of(update) in ("/=", ">>="):
             first = self.value(start)
-            return None if not first or first < 1 else math.floor(math.log2(first)) + 1.0
+            halvings = math.floor(math.log2(first)) + 1.0 if first and first >= 1 else None
+            return None if halvings is None else Rounds(halvings, halvings)
         step = self._step(update)
         if not step:
             return None
         ends = (self._distance(part, start, step) for part in conjuncts(condition))
         known = [distance for distance in ends if distance is not None]
-        return min(known, default=None)
+        if not known:
+            return None
+        return Rounds(*(max(0.0, min(some)) for some in zip(*known, strict=True)))
 
     def is_constant(self, loop: Node) -> bool:
         """Whether the rounds of a loop are a small number that the text states."""
@@ -145,7 +173,7 @@ class Averages:
             return False
         ends = self._kernel.polynomial(first), self._kernel.polynomial(bound)
         known = all(one is not None and one.value is not None for one in ends)
-        return known and self.rounds(loop) <= _MOST_UNROLLED
+        return known and self.rounds(loop).most <= _MOST_UNROLLED
 
     def _step(self, update: Node) -> float | None:
         if update.type == "update_expression":
@@ -156,7 +184,7 @@ class Averages:
         polynomial = self._kernel.polynomial(by)
         return None if polynomial is None else self.value(polynomial)
 
-    def _distance(self, condition: Node, start: Polynomial, step: float) -> float | None:
+    def _distance(self, condition: Node, start: Polynomial, step: float) -> Rounds | None:
         right = field(condition, "right")
         if operator_of(condition) not in ("<", "<=") or right is None:
             return None
@@ -164,13 +192,28 @@ class Averages:
         length = None if bound is None else self.value(bound - start)
         if bound is None or length is None:
             return None
-        length += operator_of(condition) == "<="
+        closed = operator_of(condition) == "<="
+        among_threads, among_blocks = (
+            (bound - start).depends_on(name) for name in ("threadIdx", "blockIdx")
+        )
+        most = math.ceil((length + closed) / step)
+        if among_threads:
+            corners = (self.value(bound - start, given) for given in self._corners)
+            most = max(math.ceil(((length if one is None else one) + closed) / step) for one in corners)
+        atoms = (atom for product, _ in (bound - start).terms for atom in product)
         # Rounding up adds half a round on average if threads have different lengths.
-        differs = any((bound - start).depends_on(name) for name in ("threadIdx", "blockIdx"))
-        return length / step + 0.5 if differs else math.ceil(length / step)
+        differs = among_threads or among_blocks or any(map(self._data.value, atoms))
+        return Rounds((length + closed) / step + 0.5 if differs else most, most)
+
+    @cached_property
+    def _corners(self) -> list[dict[str, int]]:
+        """The first and the last thread of a block."""
+        names = [f"threadIdx.{axis}" for axis in _AXES]
+        ends = ([0, size - 1] for size in self._kernel.block)
+        return [dict(zip(names, places, strict=True)) for places in zip(*ends, strict=True)]
 
 
-_LOOPS = ("for_statement", "while_statement", "do_statement")
+LOOPS = ("for_statement", "while_statement", "do_statement")
 
 
 def _head(loop: Node) -> str:

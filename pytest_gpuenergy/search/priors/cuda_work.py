@@ -27,6 +27,7 @@ from pytest_gpuenergy.search.moves.vector_parts import BYTES
 from pytest_gpuenergy.search.priors.averages import Averages
 from pytest_gpuenergy.search.priors.functions import CONVERSIONS, DIVISION, FUNCTIONS
 from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
+from pytest_gpuenergy.search.priors.waiting import BARRIERS, Waiting
 from pytest_gpuenergy.search.priors.work import WARP, Work
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.workload import block_names
@@ -46,8 +47,6 @@ _MMA_FLOPS = 2 * 16 * 16 * 16
 """Of a ``wmma::mma_sync`` of a warp, whatever its shape: M N K is the same for all."""
 _UNROLLED = 0.25
 """What is left of a loop's own comparison and step, because nvcc repeats its body; a guess."""
-_IN_FLIGHT = 8
-"""Loads of a thread at a time, as in the timing model of the emulated GPU; a guess."""
 
 
 def work_of_cuda(kernel: CudaKernel) -> Work:
@@ -71,10 +70,12 @@ class _Counting:
         moved = [one for one in tensors if one.use != "atomic" and self._times(one)]
         loads = warps * sum(self._times(one) for one in moved if one.use in ("load", "update"))
         atomics, places = self._atomics(tensors)
-        functions, instructions = self._operations()
-        instructions += _PER_TENSOR_ACCESS * sum(map(self._times, tensors))
-        instructions += _PER_SHARED_ACCESS * sum(map(self._times, shared))
-        barriers = self._barriers()
+        functions, instructions, serial = self._operations()
+        for access in [*tensors, *shared]:
+            cost = _PER_SHARED_ACCESS if access.root.shared else _PER_TENSOR_ACCESS
+            instructions += cost * self._times(access)
+            serial += cost * self._most(access)
+        loaded = [one.node for one in moved if one.use in ("load", "update")]
         return Work(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
@@ -89,40 +90,49 @@ class _Counting:
             wavefronts=sum(self._wavefronts(one) * self._times(one) for one in shared) * warps,
             atomics=atomics,
             places=places,
-            barriers=barriers,
+            barriers=self._barriers(),
             guessed=self._averages.guessed,
-            rounds=max(min(barriers + 1, loads / warps), loads / warps / _IN_FLIGHT),
+            rounds=Waiting(kernel.text, self._averages).rounds(loaded),
+            serial=serial,
         )
 
     def _times(self, access: Access) -> float:
-        return self._averages.times(access.node) * (2 if access.use == "update" else 1)
+        return self._averages.times(access.node).average * (2 if access.use == "update" else 1)
+
+    def _most(self, access: Access) -> float:
+        return self._averages.times(access.node).most * (2 if access.use == "update" else 1)
 
     def _barriers(self) -> float:
         return sum(
-            self._averages.times(call) for call in self._kernel.text.calls(self._body, *_BARRIERS)
+            self._averages.times(call).most
+            for call in self._kernel.text.calls(self._body, *BARRIERS)
         )
 
     def _mma(self) -> float:
         calls = nodes(self._body, "call_expression")
         names = ((call, text_of(field(call, "function"))) for call in calls)
         return sum(
-            _MMA_FLOPS * self._averages.times(call)
+            _MMA_FLOPS * self._averages.times(call).average
             for call, name in names
             if name.endswith("mma_sync")
         )
 
-    def _operations(self) -> tuple[float, float]:
-        """Results of special functions, and instructions, of a thread; accesses excepted."""
-        functions = instructions = 0.0
+    def _operations(self) -> tuple[float, float, float]:
+        """Results of special functions, and instructions, of a thread; accesses excepted.
+
+        Also the instructions of the thread that has most to do.
+        """
+        functions = instructions = serial = 0.0
         for node in nodes(self._body, *_OPERATING):
             if self._is_address(node):
                 continue
             special, plain = self._cost(node)
             if special or plain:
-                times = self._averages.times(node) * self._left_of(node)
-                functions += special * times
-                instructions += plain * times
-        return functions, instructions
+                times, left = self._averages.times(node), self._left_of(node)
+                functions += special * times.average * left
+                instructions += plain * times.average * left
+                serial += plain * times.most * left
+        return functions, instructions, serial
 
     def _left_of(self, node: Node) -> float:
         """The share of an operation that is left when loops are unrolled and indices folded."""
@@ -174,9 +184,10 @@ class _Counting:
         size = BYTES.get(access.root.type, 4)
         if tensor is not None:
             size = stored_as(tensor.dtype).itemsize
-        found = _VECTOR.fullmatch(access.address.width)
+        width = access.address.width
+        found = _VECTOR.fullmatch(width)
         if found is None:
-            return size, 1
+            return size, max(1, BYTES.get(width, size) // size)
         whole = int(found["bytes"] or _LANES.get(found["type"], size) * int(found["lanes"] or 1))
         return size, max(1, whole // size)
 
@@ -224,15 +235,22 @@ class _Counting:
         return float(math.prod(shape[0]))
 
     def _l2_bytes(self, accesses: list[Access]) -> float:
-        """What a block moves to and from the L2: its L1 has what it reads again."""
+        """What a block moves to and from the L2: its L1 has what it reads again.
+
+        Only loads that pass by the L1 are made again each time.
+        """
         groups: defaultdict[tuple[int, int], list[Access]] = defaultdict(list)
+        past_l1 = [one for one in accesses if one.function in _PAST_L1]
         for access in accesses:
+            if access in past_l1:
+                continue
             loop = next((n for n in ancestors(access.node) if n.type == "for_statement"), None)
             groups[access.root.key, 0 if loop is None else loop.id].append(access)
         most: defaultdict[int, float] = defaultdict(float)
         for (key, _), members in groups.items():
             most[key] = max(most[key], self._distinct_bytes(members))
-        return sum(most.values())
+        again = sum(self._sectors(one) * self._times(one) for one in past_l1)
+        return sum(most.values()) + again * self._warps * SECTOR_BYTES
 
     def _distinct_bytes(self, accesses: list[Access]) -> float:
         """What a block moves by the accesses to one tensor in one loop."""
@@ -254,7 +272,7 @@ class _Counting:
         keys = offset.variables
         loops = (n for n in ancestors(access.node) if n.type == "for_statement")
         return math.prod(
-            self._averages.rounds(loop)
+            self._averages.rounds(loop).average
             for loop in loops
             if any(v.key in keys for v in self._kernel.text.variables if v.scope == loop)
         )
@@ -282,7 +300,7 @@ class _Counting:
         return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
 
 
-_BARRIERS = ("__syncthreads", "__syncwarp")
+_PAST_L1 = ("__ldcg", "__ldcv")
 _OPERATING = (
     *("binary_expression", "assignment_expression", "update_expression", "call_expression"),
 )

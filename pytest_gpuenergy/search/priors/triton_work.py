@@ -54,6 +54,7 @@ class _Counting:
             threads=self._threads,
             shared_bytes=self._shared_bytes([shape for _, shape in dots]),
             instructions=instructions + _OWN_INSTRUCTIONS * accesses,
+            serial=(instructions + _OWN_INSTRUCTIONS * accesses) / self._kernel.launch.num_warps,
             tensor_flops=sum(2.0 * m * k * n * self._times(call) for call, (m, k, n) in dots),
             functions=functions,
             loads=loads / _VECTOR_BYTES / WARP,
@@ -166,13 +167,17 @@ class _Counting:
         return self._times(call) / ahead
 
     def _stages(self, loop: ast.For) -> int:
-        """Of a loop: its own, or those of the launch."""
+        """Of a loop: its own; those of the launch if its loads feed a ``dot``; otherwise none.
+
+        That the launch's are for such loops alone is in Triton's documentation of ``tl.range``.
+        """
         for one in self._text.loops:
             for keyword in one.call.keywords if one.node == loop else []:
                 match keyword.arg, keyword.value:
                     case "num_stages", ast.Constant(value=int(stages)):
                         return int(stages)
-        return self._kernel.launch.num_stages
+        feeds_dot = any(loop in self._around.get(call, []) for call in self._text.calls("dot"))
+        return self._kernel.launch.num_stages if feeds_dot else 1
 
     def _places(self) -> float:
         outputs = [

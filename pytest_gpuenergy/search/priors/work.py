@@ -31,6 +31,7 @@ class Work:
         places: different elements that all blocks update.
         barriers: that it passes.
         rounds: how often a warp waits for loads.
+        serial: instructions of the warp that has most to do.
         guessed: loops that data ends, as they begin in the text.
     """
 
@@ -49,6 +50,7 @@ class Work:
     places: float = 1.0
     barriers: float = 0.0
     rounds: float = 0.0
+    serial: float = 0.0
     guessed: frozenset[str] = frozenset()
 
     @property
