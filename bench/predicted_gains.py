@@ -26,7 +26,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
-
 from searched import Searched, read_searches
 
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES

@@ -138,7 +138,8 @@ class StateSpace:
                 label = f"{one.move} {one.what}"
                 self._applications[state, label] = one
                 self._states.setdefault(one.state.id, one.state)
-                found.append(Action(label, one.state.id, self._expected(source, result, move, one)))
+                expected = self._expected(source, result, move, one)
+                found.append(Action(label, one.state.id, expected, family=one.move))
         return found
 
     def think(self, state: State, count: Callable[[State], object]) -> None:

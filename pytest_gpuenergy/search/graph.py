@@ -99,6 +99,7 @@ class SearchGraph:
                 action.predicted_gain,
                 action.kind or action.label,
                 draw,
+                family=action.family,
             )
             for action, draw in zip(actions, draws, strict=True)
             if action.child != state

@@ -18,7 +18,7 @@ class Edge(Struct):
     """An action of a state.
 
     Attributes:
-        label, child, gain, kind: as of an `Action`; ``gain`` is the predicted one, and
+        label, child, gain, kind, family: as of an `Action`; ``gain`` is the predicted one, and
             ``kind`` is not empty.
         draw: decides between actions that are otherwise equal, from 0 to 1.
         noise: share of the root's noise, if it is an edge of the root.
@@ -36,6 +36,7 @@ class Edge(Struct):
     prior: float = 0.0
     visits: int = 0
     running: int = 0
+    family: str = ""
 
 
 class Node(Struct):

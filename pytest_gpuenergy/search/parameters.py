@@ -20,6 +20,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "best_share": (0.0, 1.0),
     "prior_temperature": (0.001, 1000.0),
     "prediction_count": (0.01, 1000.0),
+    "no_error_count": (0.01, 1e6),
     "failure_value": (-20.0, 0.0),
     "pred_gain_spread": (0.0, 10.0),
     "tactic_count": (0.01, 1000.0),
@@ -56,6 +57,9 @@ class SearchParameters:
             prior.
         prediction_count: how many observations of a kind of action a prediction, or its absence,
             weighs as much as.
+        no_error_count: how many observations of a move outweigh the belief that its predictions
+            are right on average; after n of them, n / (n + no_error_count) of their mean error is
+            taken off all predictions for this move.
         failure_value: value of a state that failed, and the least that any state can have.
         pred_gain_spread: standard deviation of a gain around the one that the model of bottlenecks
             predicts, if the action attacks everything that the cost consists of; in proportion
@@ -79,6 +83,7 @@ class SearchParameters:
     best_share: float = 0.9
     prior_temperature: float = 0.2
     prediction_count: float = 10.0
+    no_error_count: float = 5.0
     failure_value: float = -1.0
     pred_gain_spread: float = 0.25
     tactic_count: float = 10.0

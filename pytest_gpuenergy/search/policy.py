@@ -64,7 +64,9 @@ class GraphStrategy:
         self.graph = SearchGraph(space.root, self._prunes)
         self._space = space
         self._seed = seed
-        self._experience = Experience(self.parameters.prediction_count)
+        self._experience = Experience(
+            self.parameters.prediction_count, self.parameters.no_error_count
+        )
         self._scale: tuple[float, float] | None = None
 
     @classmethod

@@ -18,12 +18,14 @@ class Action(NamedTuple):
             nothing is known.
         kind: what actions of different states have in common, so that experience with one is
             worth something for another; the label itself if empty.
+        family: what actions have in common whose predictions err alike; nothing if empty.
     """
 
     label: str
     child: str
     predicted_gain: float | None = None
     kind: str = ""
+    family: str = ""
 
 
 class Space(Protocol):

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import predicted_gains as bench
 import pytest
+import searched
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.support.json_output import encode
 
+RECORD = Path(bench.__file__).parent / "results/nvidia-h100-2026-11-25/searches.json.gz"
 KERNELS = Path(bench.__file__).parent / "search/kernels"
 PAIRS = st.builds(bench.Pair, st.floats(-3, 3), st.floats(-3, 3), st.floats(0, 3))
 
@@ -40,7 +44,11 @@ def test_a_search_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["optimize", str(KERNELS / "histogram.json"), *words, *out]) == 0
     capsys.readouterr()
     assert bench.main([str(tmp_path / "out")]) == 0
-    assert "| histogram | 4 |" in capsys.readouterr().out
+    table = capsys.readouterr().out
+    assert "| histogram | 4 |" in table
+    assert searched.main([str(tmp_path / "out"), str(tmp_path / "out.json.gz")]) == 0
+    assert bench.main([str(tmp_path / "out.json.gz")]) == 0
+    assert capsys.readouterr().out == table
 
 
 def test_a_folder_without_searches_is_told(
@@ -55,3 +63,23 @@ def test_a_damaged_search_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "kernels/_one/search_state.json").write_text("{}")
     assert bench.main([str(tmp_path)]) == 2
     assert "cannot be used" in capsys.readouterr().err
+
+
+def test_a_kept_search_is_read_in_another_objective_and_by_move(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [str(RECORD), "--kernels", "lora_expand_triton", "--objective", "time"]
+    assert bench.main(words) == 0
+    assert "| lora_expand_triton | 44 |" in capsys.readouterr().out
+    assert bench.main([*words, "--moves"]) == 0
+    assert "| cache_policy_cg |" in capsys.readouterr().out
+
+
+def test_a_record_without_the_parent_of_a_variant_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = searched.read_searches(RECORD)[0]
+    path = tmp_path / "one.json"
+    path.write_bytes(encode([replace(one, variants=one.variants[1:])]))
+    assert bench.main([str(path)]) == 2
+    assert "is not in it" in capsys.readouterr().err

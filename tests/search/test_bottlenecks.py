@@ -166,7 +166,7 @@ def test_at_the_power_limit_less_traffic_saves_time() -> None:
 
 
 def test_at_the_power_limit_waiting_less_saves_nothing() -> None:
-    before, after = (busy(instructions=1e5, barriers=some) for some in (50.0, 5.0))
+    before, after = (busy(instructions=1e5, barriers=some) for some in (500.0, 5.0))
     assert gain(before, after, Metric.TIME) > 0.05
     assert gain(before, after, Metric.TIME, limit_w=200.0) == pytest.approx(0, abs=1e-9)
 
@@ -197,7 +197,8 @@ def test_a_move_can_change_what_it_relieves_and_no_more_than_the_contract_leaves
 
 
 def test_a_move_that_changes_a_unit_is_seen() -> None:
-    before, after = costs(busy(instructions=1e5)), costs(busy(instructions=5e4, functions=1e6))
+    before = costs(busy(instructions=1e5, serial=1e4))
+    after = costs(busy(instructions=5e4, serial=5e3, functions=1e6))
     assert changed(before, after) == {"compute", "sfu", "overlap"}
 
 

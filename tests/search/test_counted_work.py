@@ -8,6 +8,7 @@ import pytest
 from counted import N, counted, cuda_spec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuenergy.search.priors.work import work_of
 from pytest_gpuenergy.search.spec import TensorSpec
@@ -181,3 +182,54 @@ def test_indices_through_a_quotient_are_followed() -> None:
 def test_what_data_begins_is_the_same_for_all_threads() -> None:
     body = "int at = (int)x[0]; for (int k = at; k < n; ++k) y[i] = x[k];"
     assert counted(cuda_spec(body)).loads > 0
+
+
+LOADS = """
+float sum = 0;
+for (int j = 0; j < n; j++) BODY
+y[i] = sum;
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rounds"),
+    [
+        ("sum += x[j];", N / 4),
+        ("sum += x[j] * x[n - 1 - j];", N / 4),
+        ("{ sum += x[j]; __syncthreads(); }", N),
+        ("{ if (j % 3) sum += x[j]; else sum += x[0]; }", N),
+        ("for (int k = 0; k < 4; k++) sum += x[j + k];", N / 2),
+    ],
+)
+def test_loads_are_made_ahead_where_nothing_is_in_the_way(body: str, rounds: float) -> None:
+    assert counted(cuda_spec(LOADS.replace("BODY", body))).rounds == pytest.approx(rounds)
+
+
+def test_waiting_is_that_of_the_thread_that_has_most_to_do() -> None:
+    body = "for (int j = threadIdx.x; j < 32; j += 128) { y[j] = x[j] / 3.0f; }"
+    one, all_of_them = counted(cuda_spec(body)), counted(cuda_spec(body.replace("32", "128")))
+    assert one.serial == pytest.approx(all_of_them.serial)
+    assert one.rounds == all_of_them.rounds
+    assert one.instructions < all_of_them.instructions
+
+
+def test_casts_to_plain_types_are_loads() -> None:
+    body = "unsigned two = *reinterpret_cast<const unsigned*>(&x[i]); y[i] = two;"
+    assert counted(cuda_spec(body)).loads == 4
+
+
+def test_loads_past_the_l1_are_made_again_each_time() -> None:
+    body = "for (int j = 0; j < 64; j++) y[i] += __ldg(&x[j]);"
+    plain, past = counted(cuda_spec(body)), counted(cuda_spec(body.replace("__ldg", "__ldcg")))
+    assert past.l2_bytes - plain.l2_bytes == pytest.approx(64 * 4 * 32 - 64 * 4)
+
+
+def test_given_data_says_how_long_loops_are() -> None:
+    ends = TensorSpec("x", (5,), "int32", data=[0, 10, 10, 50, 100])
+    body = "int end = LOAD; for (int j = x[blockIdx.x]; j < end; j++) y[i] = j / 3.0f;"
+    for load in ("x[blockIdx.x + 1]", "__ldg(&x[blockIdx.x + 1])"):
+        text = body.replace("LOAD", load).replace("int j = x[blockIdx.x];", "int j = first;")
+        spec = cuda_spec(f"int first = x[blockIdx.x]; {text}")
+        known = replace(spec, tensors=(ends, *spec.tensors[1:]))
+        assert not counted(known).guessed
+        assert counted(spec).guessed

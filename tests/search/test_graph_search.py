@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
+from pytest_gpuenergy.search.experience import Experience
+from pytest_gpuenergy.search.graph_record import Edge, Node
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.policy import GraphStrategy, SearchRecord
 from pytest_gpuenergy.search.space import Incumbent
@@ -405,3 +407,17 @@ def test_no_setting_makes_the_search_miss_or_repeat_a_state(
     space = grid(4, 4)
     chosen = SearchParameters(puct_c=puct_c, best_share=best_share, root_noise_eps=eps)
     assert sorted(run(GraphStrategy(space, chosen, seed=seed), space)) == sorted(space.states)
+
+
+def test_what_predictions_for_a_move_missed_is_expected_of_its_other_actions() -> None:
+    experience = Experience(10, 5)
+    tail, head = Node(0, "good"), Node(1, "good", own=-0.5)
+    one, other, alone = (
+        Edge(label, label, 0.5, label, 0.0, family=family)
+        for label, family in (("one", "move"), ("other", "move"), ("alone", "another"))
+    )
+    experience.observe([(tail, one, head)] * 5)
+    assert experience.gain(other) == pytest.approx(0.5 - 5 / 10)
+    assert experience.gain(one) == pytest.approx((10 * 0 - 5 * 0.5) / 15)
+    assert experience.gain(alone) == 0.5
+    assert experience.gain(Edge("none", "none", None, "none", 0.0, family="move")) == 0

@@ -196,14 +196,19 @@ class Averages:
         among_threads, among_blocks = (
             (bound - start).depends_on(name) for name in ("threadIdx", "blockIdx")
         )
-        most = math.ceil((length + closed) / step)
-        if among_threads:
-            corners = (self.value(bound - start, given) for given in self._corners)
-            most = max(math.ceil(((length if one is None else one) + closed) / step) for one in corners)
         atoms = (atom for product, _ in (bound - start).terms for atom in product)
-        # Rounding up adds half a round on average if threads have different lengths.
-        differs = among_threads or among_blocks or any(map(self._data.value, atoms))
-        return Rounds((length + closed) / step + 0.5 if differs else most, most)
+        among_blocks = among_blocks or any(self._data.value(atom) is not None for atom in atoms)
+        # Rounding up adds half a round on average if lengths differ.
+        average = self._passes(length + closed, step, among_blocks or among_threads)
+        if not among_threads:
+            return Rounds(average, average)
+        corners = (self.value(bound - start, given) for given in self._corners)
+        longest = max(length if one is None else one for one in corners)
+        return Rounds(average, self._passes(longest + closed, step, among_blocks))
+
+    @staticmethod
+    def _passes(length: float, step: float, differs: bool) -> float:
+        return length / step + 0.5 if differs else math.ceil(length / step)
 
     @cached_property
     def _corners(self) -> list[dict[str, int]]:

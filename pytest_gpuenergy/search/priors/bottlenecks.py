@@ -29,9 +29,12 @@ _DRAM_SHARE, _DRAM_POWER = 0.9, 0.3  # as in the timing model of the emulated GP
 _SLOPE = 4.0  # likewise
 _LAUNCH_S = 1e-6  # likewise
 _SECTOR_BYTES = 32
+_DEPENDENT_CYCLES = 4.0
+"""From an instruction of a warp to the next, which mostly depends on it."""
+# Chosen with searches on an H100, see docs/notes/search-strategies.md.
+_LATENCY_CYCLES = 270.0  # of a load, about that of the L2
+_BARRIER_CYCLES = 60.0
 
-import os
-SERIAL,LAT,BAR,BARW=map(float,os.environ.get('XX','1,200,185,0').split(','))
 Shares = Mapping[Region, float]
 
 
@@ -86,9 +89,9 @@ def costs_of(work: Work, card: Card, dram_bytes: float) -> Costs | None:
     busy_s["gmem"] = max(busy_s["gmem"], dram_s / _DRAM_SHARE)
     busy_s["atomics"] = max(busy_s["atomics"], in_turn)
     wait_cycles = (
-        SERIAL * work.serial
-        + work.rounds * LAT
-        + work.barriers * (BAR + BARW*work.warps)
+        work.serial * _DEPENDENT_CYCLES
+        + work.rounds * _LATENCY_CYCLES
+        + work.barriers * _BARRIER_CYCLES
     )
     wait_s = waves * wait_cycles / rate + _LAUNCH_S
     return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)

@@ -265,7 +265,8 @@ class _Counting:
                 rounds = max(rounds, self._rounds_of(access, offset))
         size, _ = self._size(accesses[0])
         whole = self._elements(accesses[0].root) * size + SECTOR_BYTES
-        return min(max(known.bytes_after(rounds), loose * SECTOR_BYTES), whole)
+        reached = min(1.0, max(map(self._times, accesses)))
+        return min(max(known.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
 
     def _rounds_of(self, access: Access, offset: Polynomial) -> float:
         """How often a thread comes there with another address."""

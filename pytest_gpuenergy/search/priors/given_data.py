@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpuenergy.search.data import inline_data
+from pytest_gpuenergy.search.moves.cuda_access import HINTED_LOADS
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Variable
-from pytest_gpuenergy.search.moves.cuda_tree import bare, field, operator_of
+from pytest_gpuenergy.search.moves.cuda_tree import arguments_of, bare, called, field, operator_of
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class GivenData:
     def _of(self, node: Node) -> float | None:
         """Of a sum that has such an element in it."""
         node = bare(node)
+        if called(node) in HINTED_LOADS and len(arguments_of(node)) == 1:
+            node = bare(arguments_of(node)[0])
+            node = bare(field(node, "argument") or node) if operator_of(node) == "&" else node
         if node.type == "subscript_expression":
             return self._element(node)
         left, right = field(node, "left"), field(node, "right")

@@ -59,7 +59,11 @@ class Waiting:
         return None, branch
 
     def _of_piece(self, loop: Node | None, branch: Node | None, loads: list[Node]) -> float:
-        passes = 1.0 if loop is None else self._averages.times(loop).most * self._averages.rounds(loop).most
+        passes = (
+            1.0
+            if loop is None
+            else self._averages.times(loop).most * self._averages.rounds(loop).most
+        )
         count = sum(self._averages.times(load).most for load in loads)
         if not passes:
             return 0.0
