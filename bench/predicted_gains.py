@@ -97,8 +97,10 @@ def _card(search: Searched) -> Card:
 
 def ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:
     """Ranks from 0 on; equal values have the mean of theirs."""
-    array = np.asarray(values)
-    return np.array([(array < one).sum() + ((array == one).sum() - 1) / 2 for one in array])
+    array = np.asarray(values, dtype=np.float64)
+    below, equal = (compare(array[None, :], array[:, None]) for compare in (np.less, np.equal))
+    found: npt.NDArray[np.float64] = below.sum(axis=1) + (equal.sum(axis=1) - 1) / 2
+    return found
 
 
 def spearman(pairs: Sequence[Pair]) -> float:

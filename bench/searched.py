@@ -103,8 +103,10 @@ def _of_folder(folder: Path) -> Searched:
     for node in search.nodes:
         place = folder / (BASELINE if node.parent is None else f"{VARIANTS}/{node.id}")
         state = read_control(place / "control.json").state
-        labels = {"parent": node.parent, "move": node.move, "what": node.what}
-        variants.append(Variant(state=state, result=_result(place / "result.json"), **labels))
+        found = _result(place / "result.json")
+        variants.append(
+            Variant(state=state, result=found, parent=node.parent, move=node.move, what=node.what)
+        )
     spec = read_spec(folder / SPEC_JSON)
     return Searched(spec=spec, identity=search.identity, variants=tuple(variants))
 

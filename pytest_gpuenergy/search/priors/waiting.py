@@ -59,11 +59,9 @@ class Waiting:
         return None, branch
 
     def _of_piece(self, loop: Node | None, branch: Node | None, loads: list[Node]) -> float:
-        passes = (
-            1.0
-            if loop is None
-            else self._averages.times(loop).most * self._averages.rounds(loop).most
-        )
+        passes = 1.0
+        if loop is not None:
+            passes = self._averages.times(loop).most * self._averages.rounds(loop).most
         count = sum(self._averages.times(load).most for load in loads)
         if not passes:
             return 0.0
@@ -71,7 +69,7 @@ class Waiting:
         ahead = 1.0
         if loop is not None and branch is None and self._is_straight(loop):
             ahead = min(_ROUNDS_AHEAD, max(1.0, _IN_FLIGHT / each))
-        return max(1.0, passes / ahead) * max(1.0, each / _IN_FLIGHT)
+        return max(min(1.0, passes), passes / ahead) * max(1.0, each / _IN_FLIGHT)
 
     def _is_straight(self, loop: Node) -> bool:
         if loop.id not in self._straight:
