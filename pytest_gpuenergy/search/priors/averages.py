@@ -128,6 +128,11 @@ class Averages:
                 most *= passed.most
         return Rounds(average, most)
 
+    def reached(self, node: Node) -> float:
+        """The share of the threads that come to a part at all, by the loops around it."""
+        loops = (outer for outer in ancestors(node) if outer.type in LOOPS)
+        return math.prod(min(1.0, self.rounds(loop).average) for loop in loops)
+
     @property
     def guessed(self) -> frozenset[str]:
         """The heads of those loops that were counted whose rounds are a guess."""

@@ -265,7 +265,7 @@ class _Counting:
                 rounds = max(rounds, self._rounds_of(access, offset))
         size, _ = self._size(accesses[0])
         whole = self._elements(accesses[0].root) * size + SECTOR_BYTES
-        reached = min(1.0, max(map(self._times, accesses)))
+        reached = max(self._averages.reached(access.node) for access in accesses)
         return min(max(known.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
 
     def _rounds_of(self, access: Access, offset: Polynomial) -> float:
