@@ -59,7 +59,8 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.commands.gpus import Settings, claim_gpus
+    from pytest_gpuenergy.commands.gpus import claim_gpus
+    from pytest_gpuenergy.engine.claim import Settings
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
