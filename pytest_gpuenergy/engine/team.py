@@ -280,8 +280,7 @@ class Team:
                 self._tell(f"{errand.title} is tried once more, because: {error}")
                 self._submit(self.members.index(member) + 1, errand, answer, error, member)
             else:
-                message = f"It was tried twice, and each time the host was lost. {error}"
-                answer.set_result(errand.failed("runtime", message, member.uuid))
+                answer.set_result(errand.failed("runtime", lost_twice(error), member.uuid))
         except DeviceError as error:
             try:
                 self.leave(member, error)
@@ -291,3 +290,8 @@ class Team:
                 self._submit(turn, errand, answer, error, lost_with)
         except BaseException as error:
             answer.set_exception(error)
+
+
+def lost_twice(error: DeviceError) -> str:
+    """Why something is not tried a third time."""
+    return f"It was tried twice, and each time the host was lost. {error}"
