@@ -101,6 +101,10 @@ class Member:
         self._process = process
         self._begun = False
 
+    def move(self, uuid: str) -> None:
+        """Note that the process has another GPU now, in the place of a lost one."""
+        self.uuid = uuid
+
     def evaluate(self, errand: Errand[R], tell: Callable[[str], None]) -> R:
         """The result of a task, which is a failure if its process ends twice.
 

@@ -18,7 +18,9 @@ from pytest_gpuenergy.fleet.messages import last_line
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.json_input import FormError, decode
 
-_ENDS_WITHIN_S = 10.0
+ENDS_WITHIN_S = 10.0
+"""For a process to restore the settings of its GPU."""
+
 _TAIL_BYTES = 2000
 _PIECE_BYTES = 1 << 20
 _LONGEST_BYTES = 1 << 20
@@ -77,14 +79,14 @@ class Line:
                     rest = rest[stream.write(rest) :]
                 data = b"" if file is None else file.read(_PIECE_BYTES)
 
-    def end(self) -> None:
-        """Let the process end by itself, which takes it a moment; kill it if it does not.
+    def end(self, *, patience_s: float = ENDS_WITHIN_S) -> None:
+        """Let the process end by itself, which takes it a moment; end the command if it does not.
 
         Idempotent.
         """
         with self._ending:
             if not self._log.closed:
-                self._end()
+                self._end(patience_s)
                 self._words = self._read_words()
                 self._log.close()
 
@@ -92,7 +94,7 @@ class Line:
         """Once it has ended: the last line that the command printed to its standard error."""
         return self._words
 
-    def _end(self) -> None:
+    def _end(self, patience_s: float) -> None:
         # Whoever is writing to a host that does not answer would wait for long.
         if self._writing.acquire(timeout=1.0):
             try:
@@ -100,12 +102,12 @@ class Line:
                 self._process.stdin.close()
             finally:
                 self._writing.release()
-            if self._has_ended():
+            if self._has_ended(patience_s):
                 return
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            if self._has_ended():
+            if self._has_ended(ENDS_WITHIN_S):
                 return
 
     def _read_words(self) -> str:
@@ -115,9 +117,9 @@ class Line:
         code = self._process.poll()
         return last_line(said) or f"its command ended with exit code {code}."
 
-    def _has_ended(self) -> bool:
+    def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_ENDS_WITHIN_S)
+            self._process.wait(timeout=within_s)
         return self._process.poll() is not None
 
     def _listen(self) -> None:

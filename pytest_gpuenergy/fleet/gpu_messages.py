@@ -13,6 +13,7 @@ from typing import IO, Any, Literal
 
 from msgspec import Struct, field
 
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.engine.objective import Evaluation
 from pytest_gpuenergy.support.errors import (
     DeviceError,
@@ -69,6 +70,16 @@ class Started(Struct, frozen=True, tag="started"):
     cores: int | None = None
     power_limit_w: float | None = None
     sm_clock_mhz: int | None = None
+
+    @property
+    def setpoint(self) -> Setpoint:
+        """What it is set to."""
+        return Setpoint(self.power_limit_w, sm_clock_mhz=self.sm_clock_mhz)
+
+    @property
+    def kind(self) -> tuple[str, bool, Setpoint]:
+        """The figures of two GPUs can be compared if this is the same."""
+        return self.name, self.emulated, self.setpoint
 
 
 class Unfit(Struct, frozen=True, tag="unfit"):

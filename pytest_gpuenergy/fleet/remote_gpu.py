@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any
 
 from pytest_gpuenergy.engine.team import HostLostError
-from pytest_gpuenergy.fleet.gpu_line import Line
+from pytest_gpuenergy.fleet.gpu_line import ENDS_WITHIN_S, Line
 from pytest_gpuenergy.fleet.gpu_messages import (
     INPUTS,
     PREPARE,
@@ -54,8 +54,9 @@ class RemoteGpu:
         tell: called with sentences, from any thread.
 
     Attributes:
-        station: the GPU, as it was when it was first claimed.
+        station: the GPU, as it was when it was last claimed.
         losses: why it was lost, each time.
+        moved: called with the UUID of the GPU that Ray or Slurm gives in the place of a lost one.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class RemoteGpu:
     ) -> None:
         self.station: Started | None = None
         self.losses: list[str] = []
+        self.moved: Callable[[str], None] = lambda _: None
         self._seat = seat
         self._asked = dict(asked)
         self._wait_s = wait_s
@@ -167,15 +169,14 @@ class RemoteGpu:
             if self._retired:  # meanwhile
                 raise DeviceError(f"{self.title} is not used any more.")
             station = self._begin(line)
-        except DeviceError:
-            self._drop()
-            raise
         except (OSError, EOFError):
             raise DeviceError(f"{self.title}: {self._ended(line)}") from None
         except BaseException:
-            self._drop()
+            self._drop(patience_s=0.0)
             raise
-        self.station = self.station or station
+        if self.station is not None and self.station.uuid != station.uuid:
+            self.moved(station.uuid)
+        self.station = station
         return line
 
     def _begin(self, line: Line) -> Started:
@@ -195,9 +196,13 @@ class RemoteGpu:
             elif not isinstance(message, Started):
                 raise DeviceError(f"{self.title}: its answer is not understood.")
         assert isinstance(message, Started)
-        promised = self._seat.uuid if self.station is None else self.station.uuid
-        if promised not in (None, message.uuid):
-            raise DeviceError(f"{self._seat.host}: its GPU {promised} is gone.")
+        if self._seat.uuid not in (None, message.uuid):
+            raise DeviceError(f"{self._seat.host}: its GPU {self._seat.uuid} is gone.")
+        if self.station is not None and self.station.kind != message.kind:
+            raise DeviceError(
+                f"{self.title}: in its place came one whose figures cannot be compared, "
+                f"{message.name} at {message.setpoint.label}."
+            )
         return message
 
     def _answer(self, line: Line, method: str, timeout_s: float | None) -> Message:
@@ -247,8 +252,8 @@ class RemoteGpu:
         self._drop()
         return line.last_words()
 
-    def _drop(self) -> None:
+    def _drop(self, patience_s: float = ENDS_WITHIN_S) -> None:
         """End the process, if it has not ended."""
         line, self._line, self._inputs = self._line, None, None
         if line is not None:
-            line.end()
+            line.end(patience_s=patience_s)

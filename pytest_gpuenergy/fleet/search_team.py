@@ -13,7 +13,6 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.engine.claim import Settings
 from pytest_gpuenergy.engine.team import HostLostError, Member, Team, lost_twice
 from pytest_gpuenergy.fleet.gpu_messages import Started
@@ -122,6 +121,8 @@ def claim_fleet(
         raise none_left(fleet, left_out, option)
     tell(f"fleet: {fleet}: {_counted(gpus)}")
     members = [Member(_known(gpu).uuid, gpu, gpu.title, gpu.prepare) for gpu in gpus]
+    for gpu, member in zip(gpus, members, strict=True):
+        gpu.moved = member.move
     team = Team(members, tell)
     stack.callback(_report, gpus, team, settings, tell)
     stack.enter_context(team)
@@ -186,21 +187,16 @@ def _alike(
             assert common is not None
             others.append((gpu, _other_model(common[0])))
     left = [gpu for gpu in gpus if model(gpu) == common]
-    setting = _most_common(map(_setpoint, left))
+    setting = _most_common(_known(gpu).setpoint for gpu in left)
     for gpu in left:
-        if (own := _setpoint(gpu)) != setting:
+        if (own := _known(gpu).setpoint) != setting:
             assert setting is not None
             reason = (
                 f"it is at {own.label} and the search at {setting.label}, whose figures cannot be "
                 "compared: give one limit with --powercap."
             )
             others.append((gpu, reason))
-    return [gpu for gpu in left if _setpoint(gpu) == setting], others
-
-
-def _setpoint(gpu: RemoteGpu) -> Setpoint:
-    station = _known(gpu)
-    return Setpoint(station.power_limit_w, sm_clock_mhz=station.sm_clock_mhz)
+    return [gpu for gpu in left if _known(gpu).setpoint == setting], others
 
 
 def _device(gpu: RemoteGpu) -> FarDevice:
@@ -212,7 +208,7 @@ def _device(gpu: RemoteGpu) -> FarDevice:
         emulated=station.emulated,
         versions=station.versions,
         cores=station.cores,
-        enforced=_setpoint(gpu),
+        enforced=station.setpoint,
         energy_mj=gpu.energy_mj,
     )
 
@@ -225,9 +221,10 @@ def _report(
         for reason in dict.fromkeys([*gpu.losses, *([member.lost] if member.lost else [])]):
             tell(f"fleet: {reason}")
         if gpu.losses and member.lost and settings.writes:
+            setpoint = _known(gpu).setpoint.label
             tell(
-                f"fleet: {gpu.title} was lost while it was set to {_setpoint(gpu).label}: the next "
-                "run there restores it, and so does gpuenergy powercap restore"
+                f"fleet: {gpu.title} was lost while it was set to {setpoint}: the next run there "
+                "restores it, and so does gpuenergy powercap restore"
             )
 
 
