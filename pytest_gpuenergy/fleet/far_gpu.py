@@ -161,9 +161,17 @@ class _Listener(threading.Thread):
 
     def _take_inputs(self, name: str, size: int) -> None:
         """Store the inputs of a workload in the place of those of the last one."""
-        for old in self._folder.iterdir():
-            old.unlink()
-        read_file(self._input, self._folder / name, size)
+        path = self._folder / name
+        problem = ""
+        with suppress(OSError):
+            for old in self._folder.iterdir():
+                old.unlink()
+        try:
+            read_file(self._input, path, size)
+        except OSError as error:
+            problem = told(error)
+        if self.post is not None:
+            self.post.problem = problem
 
 
 class _Post:
@@ -174,10 +182,15 @@ class _Post:
         station: the claimed GPU.
         worker: of a `TuningGpu`.
         folder: of the inputs.
+
+    Attributes:
+        device: the claimed GPU.
+        problem: why the inputs are not there; empty if they are.
     """
 
     def __init__(self, line: _Line, station: Station, worker: Worker, folder: Path) -> None:
         self.device: Device = station.device
+        self.problem = ""
         self._line = line
         self._station = station
         self._worker = worker
@@ -220,6 +233,8 @@ class _Post:
             return Failed.of(error)
 
     def _evaluate(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
+        if self.problem:
+            raise DeviceError(self.problem)
         try:
             self.device.compile(task.job.kernel)  # into the cache that both processes share
         except KernelFault as fault:

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment
 from pytest_gpuenergy.fleet.gpu_messages import MARK, Message
@@ -37,7 +37,7 @@ class Line:
     def __init__(self, command: Sequence[str]) -> None:
         self.messages: SimpleQueue[Message | None] = SimpleQueue()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- as long as this object
-        self._words = ""
+        self._words = self._problem = ""
         self._writing, self._ending = threading.Lock(), threading.Lock()
         try:
             self._process = subprocess.Popen(
@@ -91,8 +91,8 @@ class Line:
                 self._log.close()
 
     def last_words(self) -> str:
-        """Once it has ended: the last line that the command printed to its standard error."""
-        return self._words
+        """Once it has ended: why, or what the command printed last to its standard error."""
+        return self._problem or self._words
 
     def _end(self, patience_s: float) -> None:
         # Whoever is writing to a host that does not answer would wait for long.
@@ -125,13 +125,22 @@ class Line:
     def _listen(self) -> None:
         stream = self._process.stdout
         assert stream is not None
-        with stream, contextlib.suppress(OSError, FormError):
-            rest = b""
-            while piece := stream.read(_PIECE_BYTES):
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines:
-                    _, mark, content = line.partition(MARK)
-                    if mark:
-                        self.messages.put(decode(content, Message))  # type: ignore[arg-type]
-                rest = rest[-_LONGEST_BYTES:]
+        with stream, contextlib.suppress(OSError):
+            try:
+                for content in _marked(stream):
+                    self.messages.put(decode(content, Message, "the answer"))  # type: ignore[arg-type]
+            except FormError as error:
+                self._problem = f"its answer cannot be read: {error}."
         self.messages.put(None)
+
+
+def _marked(stream: IO[bytes]) -> Iterator[bytes]:
+    """What follows the mark in the lines that have it."""
+    rest = b""
+    while piece := stream.read(_PIECE_BYTES):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            _, mark, content = line.partition(MARK)
+            if mark:
+                yield content
+        rest = rest[-_LONGEST_BYTES:]

@@ -166,15 +166,18 @@ def read_request(stream: IO[bytes]) -> tuple[str, tuple[Any, ...]] | None:
     return request
 
 
-def read_file(stream: IO[bytes], path: Path, size: int) -> bool:
-    """Write the next ``size`` bytes to ``path``; False if there are fewer.
+def read_file(stream: IO[bytes], path: Path, size: int) -> None:
+    """Write the next ``size`` bytes to ``path``; reads them even if that fails.
 
     Raises:
         OSError: it cannot be written.
     """
     left = size
-    with path.open("wb") as file:
+    try:
+        with path.open("wb") as file:
+            while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+                left -= len(piece)
+                file.write(piece)
+    finally:
         while left and (piece := stream.read(min(left, _PIECE_BYTES))):
-            file.write(piece)
             left -= len(piece)
-    return not left
