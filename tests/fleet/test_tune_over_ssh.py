@@ -62,6 +62,7 @@ def test_a_search_goes_on_without_a_host_that_is_lost(search: Search, hosts: Hos
     assert search.limit_w("h2-gone") == 300
 
 
+@pytest.mark.thorough
 def test_a_search_that_has_lost_all_hosts_is_continued_on_others(
     search: Search, hosts: Hosts
 ) -> None:
