@@ -144,6 +144,8 @@ class RemoteGpu:
 
     def energy_mj(self) -> float | None:
         """What its energy counter reads; None if it has none, or is lost."""
+        if self._line is None:
+            return None
         try:
             found: float | None = self.call("energy_mj", timeout_s=_GRACE_S)
         except DeviceError:

@@ -127,6 +127,15 @@ def test_a_gpu_that_is_lost_again_and_again_is_given_up() -> None:
         gpu.call("rest")
 
 
+def test_the_energy_of_a_gpu_that_is_lost_is_not_known() -> None:
+    gpu = gpu_that(says(READY, FOUND, '{"type":"read","value":5.0}'))
+    gpu.start()
+    assert gpu.energy_mj() == 5.0
+    assert gpu.energy_mj() is None
+    assert gpu.energy_mj() is None  # and nobody is started for it
+    assert len(gpu.losses) == 1
+
+
 def test_a_program_that_is_missing_is_named() -> None:
     with pytest.raises(DeviceError, match="no-such-program cannot be started"):
         RemoteGpu(Seat(("no-such-program",), "h1"), {}, 1.0, print).start()
