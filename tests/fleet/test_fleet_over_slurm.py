@@ -47,7 +47,7 @@ def test_tasks_that_cannot_measure_or_start_are_left_out(
 @pytest.mark.slow
 def test_a_search_takes_the_places_that_slurm_gives_it(search: Search, hosts: Hosts) -> None:
     hosts.add("h1", "h2")
-    fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h1" / "project"} wait=10'
+    fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h1" / "project"} wait=60'
     search.run(fleet)
     assert [one["outcome"] for one in search.trials] == ["timed"] * 4
     assert len({one["gpu"] for one in search.trials}) == 2
