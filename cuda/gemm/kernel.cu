@@ -3,7 +3,8 @@
 // A template defines its Sums; multiply, which adds the products of all steps; add_slices, where warps
 // share elements; and store. It also defines how A and B are kept in shared memory: whether A is by
 // columns (A_BY_COLUMNS), as it is at least where it is stored so, the distances of these columns or rows
-// of A and of rows of B (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE).
+// of A and of rows of B (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE); and how many blocks
+// the compiler is asked to leave registers for (LEAST_BLOCKS), or 0.
 
 constexpr int B_STAGE = TILE_K * B_ROW;
 
@@ -87,7 +88,7 @@ struct Steps {
   __device__ static int after(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
 #if SHARED_TILES
          , float* __restrict__ parts

@@ -20,6 +20,7 @@ constexpr bool A_BY_COLUMNS = A_TRANSPOSED;
 constexpr int A_ROW = A_BY_COLUMNS ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int B_ROW = TILE_N + 8;
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
+constexpr int LEAST_BLOCKS = 0;
 
 struct Sums {
   float of[PIECES_M][PIECES_N][4];

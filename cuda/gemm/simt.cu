@@ -32,6 +32,9 @@ constexpr int A_ROW = TRANSPOSED_HERE ? TILE_M + PIECE
                                       : TILE_K + (TILE_K % 32 ? 0 : PIECE);
 constexpr int B_ROW = TILE_N;
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
+// The compiler does not know how few blocks shared memory has room for. Left alone, it sometimes saves
+// registers for more of them, and then has too few to choose the banks.
+constexpr int LEAST_BLOCKS = TRANSPOSED_HERE ? 1 : 0;
 
 constexpr int LANES_M = 4, LANES_N = 8;  // of a warp
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
