@@ -50,8 +50,9 @@ _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
 _PRODUCT_CYCLES = 1.15
 """Between the multiplications that a scheduler issues."""
 _TRANSPOSED_SHARE = 0.87
-"""Of these cycles, where A is transposed in shared memory: in machine code of CUDA 13.0 for sm_90,
-multiplications then wait for registers' banks in 6 to 16 % of the cycles instead of 22 to 35 %."""
+"""Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
+cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
+``bench/register_banks.py``), not measured."""
 _BARRIER_CYCLES = 250
 """From the end of a step to the first products of the next, in which only other blocks can work."""
 _TILE_CYCLES = 1000
@@ -197,7 +198,11 @@ class SimtParameters(Tiling):
         copied = self.tile_k * (self.tile_m + self.tile_n)
         pieces = copied / _WIDEST
         if self.transposes(gemm):
-            per_product *= _TRANSPOSED_SHARE if card.cores == _SCHEDULERS * _WARP_LANES else 1.0
+            if (
+                card.cores == _SCHEDULERS * _WARP_LANES
+                and self.thread_m * self.thread_n > _WIDEST**2
+            ):
+                per_product *= _TRANSPOSED_SHARE
             pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
         copies = pieces / self.threads * _COPY_INSTRUCTIONS
         issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
