@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import experience_replay
 import predicted_gains as bench
 import pytest
 import searched
@@ -83,3 +84,18 @@ def test_a_record_without_the_parent_of_a_variant_is_refused(
     path.write_bytes(encode([replace(one, variants=one.variants[1:])]))
     assert bench.main([str(path)]) == 2
     assert "is not in it" in capsys.readouterr().err
+
+
+def test_experience_with_a_move_corrects_what_is_expected_of_its_other_places(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pairs = [bench.Pair(-0.3, 0.2, 0.2, "move", str(place)) for place in range(9)]
+    alone, by_move = (
+        experience_replay.expected(pairs, by_move=by_move) for by_move in (False, True)
+    )
+    assert [pair.mean for pair in alone] == [pytest.approx(0.2)] * 9
+    assert by_move[0].mean == pytest.approx(0.2)
+    assert by_move[5].mean == pytest.approx(0.2 - 0.5 * 5 / 10)
+    assert experience_replay.main([str(RECORD), "--kernels", "lora_expand_triton"]) == 0
+    assert "rank correlation" in capsys.readouterr().out
+    assert experience_replay.main([str(RECORD), "--kernels", "none"]) == 2
