@@ -24,18 +24,15 @@ def measure(folder: str) -> None:
     root = Path(__file__).resolve().parents[1]
     config = read_config(root / "pyproject.toml")
     sources, omitted = ([str(root / path) for path in config[key]] for key in ("source", "omit"))
-    coverage = slipcover.Slipcover(source=sources, omit=omitted, d_miss_threshold=2**31 - 1)
+    coverage = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
     matcher = slipcover.FileMatcher(sources, omitted)
     slipcover.ImportManager(coverage, matcher).__enter__()
     slipcover.wrap_pytest(coverage, matcher)
     process = os.getpid()
 
     def write() -> None:
-        if os.getpid() != process:  # it is a fork
-            return
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            coverage.source = None  # pytest's own process lists what nobody imported
-        Path(folder, f"{process}.json").write_text(json.dumps(coverage.get_coverage()))
+        if os.getpid() == process:  # and not a fork
+            Path(folder, f"{process}.json").write_text(json.dumps(coverage.get_coverage()))
 
     atexit.register(write)
 
