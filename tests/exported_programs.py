@@ -84,7 +84,7 @@ def precompiled(folder: Path) -> Path:
 
     They are built once for all tests.
     """
-    texts = [path.read_text() for path in sorted(folder.glob("*.c*")) if path.suffix != ".txt"]
+    texts = [path.read_text() for path in (folder / "driver.cpp", *folder.glob("*.cuh"))]
     names = sorted(set(re.findall(r"^#include <([a-z_]+)>", "\n".join(texts), re.MULTILINE)))
     text = "".join(f"#include <{name}>\n" for name in names)
     header = Path(os.environ["GPUENERGY_CACHE"]) / f"{hashlib.sha256(text.encode()).hexdigest()}.h"
