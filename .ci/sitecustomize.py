@@ -2,8 +2,8 @@
 
 Python imports this at its start. SlipCover puts a call into each line of our modules as they are
 imported. It is not told to take them out again where lines have run, which takes longer and changes
-functions at any moment. coverage.py traces before Python 3.12, which makes all that a process runs
-twice as slow.
+functions at any moment. Tracing, by which coverage.py measures before Python 3.12, makes all that a
+process runs twice as slow; coverage.py only counts and reports here.
 """
 
 from __future__ import annotations
@@ -11,33 +11,37 @@ from __future__ import annotations
 import os
 
 
-def measure(folder: str) -> None:
-    """Write the coverage of this process into ``folder`` when it ends."""
+def measure(path: str) -> None:
+    """Write the lines that this process has run, when it ends, to a data file beside ``path``."""
     import atexit
-    import json
+    import tomllib
     from pathlib import Path
 
+    import coverage
     import slipcover
-    from slipcover.config import read_config
 
     slipcover.__doc__ = "PYTEST_DONT_REWRITE"  # or pytest warns that it is imported already
     root = Path(__file__).resolve().parents[1]
-    config = read_config(root / "pyproject.toml")
-    sources, omitted = ([str(root / path) for path in config[key]] for key in ("source", "omit"))
-    coverage = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
-    matcher = slipcover.FileMatcher(sources, omitted)
-    slipcover.ImportManager(coverage, matcher).__enter__()
-    slipcover.wrap_pytest(coverage, matcher)
+    config = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
+    measured = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
+    matcher = slipcover.FileMatcher([root / name for name in config["source"]])
+    slipcover.ImportManager(measured, matcher).__enter__()
+    slipcover.wrap_pytest(measured, matcher)
     process = os.getpid()
 
     def write() -> None:
-        if os.getpid() == process:  # and not a fork
-            Path(folder, f"{process}.json").write_text(json.dumps(coverage.get_coverage()))
+        if os.getpid() != process:  # it is a fork
+            return
+        files = measured.get_coverage()["files"]
+        if lines := {str(Path(name).resolve()): files[name]["executed_lines"] for name in files}:
+            data = coverage.CoverageData(path, suffix=True)
+            data.add_lines(lines)
+            data.write()
 
     atexit.register(write)
 
 
-if given := os.environ.get("COVERAGE_FOLDER"):
+if given := os.environ.get("COVERAGE_FILE"):
     from importlib.util import find_spec
 
     if find_spec("slipcover"):
