@@ -24,7 +24,8 @@ def measure(path: str) -> None:
     root = Path(__file__).resolve().parents[1]
     config = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
     measured = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
-    matcher = slipcover.FileMatcher([root / name for name in config["source"]])
+    sources = [root / name for name in config["source"]]
+    matcher = slipcover.FileMatcher(sources)
     slipcover.ImportManager(measured, matcher).__enter__()
     slipcover.wrap_pytest(measured, matcher)
     process = os.getpid()
@@ -36,6 +37,8 @@ def measure(path: str) -> None:
         if lines := {str(Path(name).resolve()): files[name]["executed_lines"] for name in files}:
             data = coverage.CoverageData(path, suffix=True)
             data.add_lines(lines)
+            # What nobody has imported counts too.
+            data.touch_files(str(file) for folder in sources for file in folder.rglob("*.py"))
             data.write()
 
     atexit.register(write)
