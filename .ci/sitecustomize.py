@@ -25,7 +25,7 @@ def measure(path: str) -> None:
     config = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
     measured = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
     sources = [root / name for name in config["source"]]
-    matcher = slipcover.FileMatcher(sources)
+    matcher = slipcover.FileMatcher(sources, [str(root / name) for name in config["omit"]])
     slipcover.ImportManager(measured, matcher).__enter__()
     slipcover.wrap_pytest(measured, matcher)
     process = os.getpid()
@@ -38,7 +38,8 @@ def measure(path: str) -> None:
             data = coverage.CoverageData(path, suffix=True)
             data.add_lines(lines)
             # What nobody has imported counts too.
-            data.touch_files(str(file) for folder in sources for file in folder.rglob("*.py"))
+            ours = (file for folder in sources for file in folder.rglob("*.py"))
+            data.touch_files(str(file) for file in ours if matcher.matches(file))
             data.write()
 
     atexit.register(write)
