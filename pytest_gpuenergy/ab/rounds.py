@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -109,10 +109,13 @@ def take_turns(
     rounds: int,
     timeout_s: float,
     settings: MeterSettings = SHORT,
+    ends: Callable[[Turns], bool] = lambda _: False,
 ) -> Turns:
     """Measure both versions ``rounds`` times, alternating which one goes first.
 
     The kernel is verified again after each measurement. The caller has set the card's power cap.
+    Before each turn ``ends`` is asked with the turns so far, of which one side may have one more;
+    if it returns true, there are no further ones, and half a round does not count.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
@@ -122,6 +125,8 @@ def take_turns(
             for number in range(rounds):
                 # A drift that is linear in time cancels between two successive rounds.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
+                    if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
+                        return Turns(tuple(readings[0][:number]), tuple(readings[1][:number]))
                     readings[index].append(_measure(device, sides[index], meter))
         except KernelFault as fault:
             return Turns(problem=str(fault)) if index else Turns(base_fault=str(fault))

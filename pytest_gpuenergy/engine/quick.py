@@ -23,9 +23,9 @@ TIMEOUT_S = 20.0
 SWINGS_S = 2.0
 """How long a card that has been idle is heated up if its power limit holds it back.
 
-On H100s under their limit of 700 W, kernels that drew it drew, by when the window of 0.4 s was after
-the start, 590 W (from 0.7 s), 680 W (1.0 s), 780 W (1.2 s), 700 W (1.5 s) and 670 W (1.7 s)
-(docs/notes/search-strategies.md, "Figures at the power limit").
+On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
+the first two seconds, depending on when they did (docs/notes/search-strategies.md, "Figures at the
+power limit").
 """
 
 QUICK = MeterSettings(
