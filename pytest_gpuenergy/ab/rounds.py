@@ -16,6 +16,7 @@ from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.clock_check import lock_flags
+from pytest_gpuenergy.engine.quick import SWINGS_S
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
@@ -24,8 +25,11 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.ratio import paired_log_ratio
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
-SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
-"""Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
+SHORT = MeterSettings(
+    restrained_warmup_s=SWINGS_S, min_trials=3, relative_half_width=math.inf, corrected=False
+)
+"""Settings of one turn: few trials suffice, because the precision is taken from the rounds. The card
+idles between two turns, so that its power swings anew in each if the limit holds it back."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,8 +82,16 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
             check_again(repeater, check)
 
 
-def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> float | None:
-    """Mean power in W while the job's kernel runs back to back, after a short heat-up.
+class Sustained(NamedTuple):
+    """Figures of one launch in a window in which the power limit may slow the card."""
+
+    time_ms: float
+    power_w: float
+    energy_mj: float
+
+
+def measure_sustained(device: Device, job: Job, arenas: Mapping[str, Arena]) -> Sustained | None:
+    """Time, power and energy while the job's kernel runs back to back, after a short heat-up.
 
     None if the card's energy cannot be read.
 
@@ -91,9 +100,10 @@ def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> fl
     """
     with device.repeat(job, arenas) as repeater:
         try:
-            return EnergyMeter(device, QUICK).measure(repeater).power_w
+            reading = EnergyMeter(device, QUICK).measure(repeater)
         except CounterError:
             return None
+    return Sustained(reading.time_ms.value, reading.power_w, reading.energy_mj.value)
 
 
 def median_time_ms(timeline: Timeline) -> float:

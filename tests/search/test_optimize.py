@@ -222,8 +222,11 @@ class TestProof:
     def test_what_is_not_certainly_better_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def compare(_: Bench, state: State, *, candidates: int, is_stopped: object) -> Gain:
+        def compare(
+            _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
+        ) -> Gain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
+            assert not is_stopped()
             found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
