@@ -28,8 +28,10 @@ from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 SHORT = MeterSettings(
     restrained_warmup_s=SWINGS_S, min_trials=3, relative_half_width=math.inf, corrected=False
 )
-"""Settings of one turn: few trials suffice, because the precision is taken from the rounds. The card
-idles between two turns, so that its power swings anew in each if the limit holds it back."""
+"""Settings of one turn: few trials suffice, because the precision is taken from the rounds.
+
+The card idles between two turns, so its power swings anew in each if the limit holds it back.
+"""
 
 
 @dataclass(frozen=True)
