@@ -69,3 +69,26 @@ __device__ void copy_rows(Element* to, const Element* from, int rows, int column
     }
   }
 }
+
+// Copy rows as copy_rows does, element by element, and transpose them: in shared memory, columns of
+// HEIGHT elements are TO_COLUMN apart.
+//
+// A warp copies 32 bytes of each of four rows at once. Where TO_COLUMN is four more than a multiple of
+// 32, these elements go to different banks.
+template <int HEIGHT, int LENGTH, int DISTANCE, int TO_COLUMN, bool ALL_ROWS, bool ALL_COLUMNS>
+__device__ void copy_transposed(Element* to, const Element* from, int rows, int columns) {
+  constexpr int ALONG = common_divisor(8, LENGTH), DOWN = THREADS / ALONG;
+  int first_row = threadIdx.x / ALONG, first_column = threadIdx.x % ALONG;
+  const Element* first = from + first_row * DISTANCE + first_column;
+  to += first_column * TO_COLUMN + first_row;
+#pragma unroll
+  for (int row = 0; row < HEIGHT; row += DOWN) {
+    if (HEIGHT % DOWN != 0 && first_row + row >= HEIGHT) continue;
+#pragma unroll
+    for (int column = 0; column < LENGTH; column += ALONG) {
+      bool valid = (ALL_ROWS || first_row + row < rows) &&
+                   (ALL_COLUMNS || first_column + column < columns);
+      copy<1>(&to[column * TO_COLUMN + row], valid ? first + row * DISTANCE + column : from, valid);
+    }
+  }
+}

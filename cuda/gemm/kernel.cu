@@ -1,8 +1,10 @@
 // The kernel of templates whose threads copy what they multiply: the tiles of a block, step by step.
 //
 // A template defines its Sums; multiply, which adds the products of all steps; add_slices, where warps
-// share elements; and store. It also defines the distance of rows of A and B in shared memory (A_ROW,
-// B_ROW) and the elements of A in a stage (A_STAGE), where A is transposed if it is stored so.
+// share elements; and store. It also defines how A and B are kept in shared memory: whether A is by
+// columns (A_BY_COLUMNS), as it is at least where it is stored so, the distances of these columns or rows
+// of A and of rows of B (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE); and how many blocks
+// the compiler is asked to leave registers for (LEAST_BLOCKS), or 0.
 
 constexpr int B_STAGE = TILE_K * B_ROW;
 
@@ -58,6 +60,8 @@ struct Steps {
       Element* a_stage = a_stages + filled * A_STAGE;
       if (A_TRANSPOSED) {
         copy_rows<TILE_K, TILE_M, A_WIDTH, LDA, A_ROW, ALL_K, ALL_M>(a_stage, a, depth, rows);
+      } else if (A_BY_COLUMNS) {
+        copy_transposed<TILE_M, TILE_K, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
       } else {
         copy_rows<TILE_M, TILE_K, A_WIDTH, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
       }
@@ -84,7 +88,7 @@ struct Steps {
   __device__ static int after(int stage) { return stage + 1 == STAGES ? 0 : stage + 1; }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
 #if SHARED_TILES
          , float* __restrict__ parts

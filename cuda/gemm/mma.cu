@@ -16,9 +16,11 @@ constexpr int PIECES_M = WARP_M / 16, PIECES_N = WARP_N / 8;
 static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
 // Eight rows of 16 bytes, or four rows of eight elements, are read at once: with this many elements
 // more, they are in different banks.
-constexpr int A_ROW = A_TRANSPOSED ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
+constexpr bool A_BY_COLUMNS = A_TRANSPOSED;
+constexpr int A_ROW = A_BY_COLUMNS ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int B_ROW = TILE_N + 8;
-constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW;
+constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
+constexpr int LEAST_BLOCKS = 0;
 
 struct Sums {
   float of[PIECES_M][PIECES_N][4];

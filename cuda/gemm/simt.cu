@@ -3,9 +3,17 @@
 // Besides those of tiles.cu, the constants of this text are:
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
 //   SLICES             groups of warps that divide the columns of A and rows of B of each step
+//   TRANSPOSE_A        whether A, if it is stored by rows, is transposed on its way to shared memory
 //
 // What limits such a kernel beside the multiplications is shared memory: a thread reads THREAD_M +
 // THREAD_N elements for THREAD_M * THREAD_N products. They are read 16 bytes at once.
+//
+// What limits the multiplications themselves are two banks of registers, the even and the odd ones, each
+// of which is read once in a cycle. A multiplication needs its sum and two factors, of which one is kept
+// from the multiplication before it; so the compiler gives the sum and the other factor registers of
+// different banks. It can do so where 16 bytes of A are part of a column. Where they are part of a row,
+// the elements of a column are four registers apart, in one bank, and every third multiplication takes a
+// cycle more. Hence TRANSPOSE_A, for which elements are copied one by one instead of four at once.
 //
 // A tile has its sums in the registers of one slice. Where tiles are few or small, several slices
 // give a multiprocessor the warps that it needs to be busy, without parts of sums in global memory.
@@ -15,9 +23,18 @@ static_assert(THREADS == THREADS_M * THREADS_N * SLICES, "slices must fill the t
 constexpr int PIECE = 4;                // elements that a thread reads at once
 constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice in a step
 static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
-// Where the rows of A are kept, each begins at another of the 32 banks than the one before.
-constexpr int A_ROW = A_TRANSPOSED ? TILE_M : TILE_K + (TILE_K % 32 ? 0 : PIECE), B_ROW = TILE_N;
-constexpr int A_STAGE = (A_TRANSPOSED ? TILE_K : TILE_M) * A_ROW;
+constexpr bool TRANSPOSED_HERE = TRANSPOSE_A && !A_TRANSPOSED;
+constexpr bool A_BY_COLUMNS = A_TRANSPOSED || TRANSPOSE_A;
+// Each row of A begins at another of the 32 banks of shared memory than the one before where rows are
+// kept, and so does each column that is written element by element.
+constexpr int A_ROW = TRANSPOSED_HERE ? TILE_M + PIECE
+                      : A_TRANSPOSED  ? TILE_M
+                                      : TILE_K + (TILE_K % 32 ? 0 : PIECE);
+constexpr int B_ROW = TILE_N;
+constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
+// The compiler does not know how few blocks shared memory has room for. Left alone, it sometimes saves
+// registers for more of them, and then has too few to choose the banks.
+constexpr int LEAST_BLOCKS = TRANSPOSED_HERE ? 1 : 0;
 
 constexpr int LANES_M = 4, LANES_N = 8;  // of a warp
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
@@ -39,7 +56,7 @@ struct Thread {
   // The row in the tile of a thread's row. What is read at once from a column of A are neighbouring
   // rows; where A is read along its rows, neighbouring lanes have neighbouring rows.
   __device__ int row(int i) const {
-    return A_TRANSPOSED ? i / PIECE * PIECE * THREADS_M + PIECE * m + i % PIECE
+    return A_BY_COLUMNS ? i / PIECE * PIECE * THREADS_M + PIECE * m + i % PIECE
                         : i * THREADS_M + m;
   }
   __device__ int column(int j) const {
@@ -63,7 +80,7 @@ struct Factors {
 template <class Stage>
 __device__ void read(Factors& factors, const Stage& stage, const Thread& thread, int k) {
   int of_slice = thread.slice * DEPTH + k;
-  if (A_TRANSPOSED) {
+  if (A_BY_COLUMNS) {
 #pragma unroll
     for (int i = 0; i < THREAD_M; i += PIECE) {
       float4 piece = piece_at(&stage.a[of_slice * A_ROW + thread.row(i)]);
@@ -84,13 +101,18 @@ __device__ void read(Factors& factors, const Stage& stage, const Thread& thread,
   }
 }
 
+// Back and forth: each product has a factor of the one before, which is not read again.
 __device__ void add_products(Sums& sums, const Factors& factors, int k) {
+  // Along the shorter side, fewer multiplications wait for a bank of registers, by the machine code. The
+  // other kernels keep the order with which they were measured.
+  constexpr bool ALONG_N = THREAD_M >= THREAD_N || !TRANSPOSED_HERE;
+  constexpr int LINES = ALONG_N ? THREAD_M : THREAD_N, LENGTH = ALONG_N ? THREAD_N : THREAD_M;
 #pragma unroll
-  for (int i = 0; i < THREAD_M; ++i) {
+  for (int line = 0; line < LINES; ++line) {
 #pragma unroll
-    for (int along = 0; along < THREAD_N; ++along) {
-      // Back and forth: each product has a factor of the one before, which is not read again.
-      int j = i % 2 ? THREAD_N - 1 - along : along;
+    for (int step = 0; step < LENGTH; ++step) {
+      int along = line % 2 ? LENGTH - 1 - step : step;
+      int i = ALONG_N ? line : along, j = ALONG_N ? along : line;
       sums.of[i][j] += factors.a[i][k % PIECE] * factors.b[j];
     }
   }

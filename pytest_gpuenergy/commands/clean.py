@@ -29,6 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
 gpuenergy clean
 gpuenergy clean --keep 10
 gpuenergy clean --exports --cache --yes
+gpuenergy clean --fleet
 """,
     )
     parser.add_argument(
@@ -45,6 +46,12 @@ gpuenergy clean --exports --cache --yes
     parser.add_argument(
         "--cache", action="store_true", help="Also the caches: compiled kernels, references"
     )
+    parser.add_argument(
+        "--fleet",
+        action="store_true",
+        help="Also what fleets have left in the state folder of this host: copies of projects and "
+        "their runs, of which --keep keeps the last N of each",
+    )
     parser.add_argument("--files", action="store_true", help="List every file")
     parser.add_argument("--yes", action="store_true", help="Do not ask")
 
@@ -54,8 +61,10 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.clean_files import (
         find_cache_files,
         find_exports,
+        find_fleet_files,
         find_project_files,
     )
+    from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, state_dir
 
     here = Path.cwd()
     found = find_project_files(here, keep=arguments.keep or 0)
@@ -64,16 +73,22 @@ def run(arguments: Namespace) -> int:
         found += find_exports(here)
     else:
         with suppress(GpuEnergyError, OSError):
-            others += _sums(find_exports(here))
+            others += [f"kept without --exports: {line}" for line in _sums(find_exports(here))]
+    if arguments.fleet:
+        found += find_fleet_files(state_dir() / "fleet", keep=arguments.keep or 0)
+    else:
+        with suppress(GpuEnergyError, OSError):
+            left = find_fleet_files(fleets := state_dir() / "fleet").generated
+            others += [f"kept without --fleet: {fleets}: {_sum(left)}"] if left else []
     if arguments.cache:
-        from pytest_gpuenergy.support.paths import cache_dir, compiled_dir
-
         for cache in sorted({cache_dir(), compiled_dir()}):
             found += find_cache_files(cache)
     for path in found.foreign:
         print(f"kept, not made by gpuenergy: {path}")
+    for path in found.used:
+        print(f"kept, in use: {path}")
     for line in others:
-        print(f"kept without --exports: {line}")
+        print(line)
     if not found.generated:
         print("nothing to remove")
         return 0

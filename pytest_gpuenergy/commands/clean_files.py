@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +49,10 @@ The user can choose the cache folder, so the name of a folder in it alone proves
 """
 
 
+_MAKING_S = 3600.0
+"""For how long a copy of a project may be unfinished."""
+
+
 @dataclass(frozen=True)
 class Found:
     """The contents of our folders.
@@ -55,13 +61,15 @@ class Found:
         generated: files that we created, which may be removed.
         folders: folders that we created, deepest first; removed if they are empty by then.
         foreign: files, links and folders that we did not create.
-        groups: folders whose files are counted together: runs, caches and exports.
+        groups: folders whose files are counted together: runs, caches, exports and copies.
+        used: folders that we created and that are in use.
     """
 
     generated: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()
     foreign: tuple[Path, ...] = ()
     groups: tuple[Path, ...] = ()
+    used: tuple[Path, ...] = ()
 
     def __add__(self, other: Found) -> Found:
         return Found(
@@ -69,6 +77,7 @@ class Found:
             self.folders + other.folders,
             self.foreign + other.foreign,
             self.groups + other.groups,
+            self.used + other.used,
         )
 
 
@@ -113,6 +122,63 @@ def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
     latest = pointer.read_text(errors="replace").strip() if _is_file(pointer) else ""
     ordered = sorted(runs, key=lambda run: (run.name == latest, run.name))
     return set(ordered[len(ordered) - count :] if count else [])
+
+
+def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
+    """What fleets have left on this host for each project: copies of it, and its runs but the last.
+
+    Copies in which a process works are kept, and so are unfinished ones that may be in the making.
+
+    Args:
+        fleets: the folder ``fleet`` in the state folder.
+        keep: how many runs of each project are kept.
+
+    Raises:
+        InputError: a folder of runs was not made by this package.
+    """
+    found = Found()
+    if not _is_folder(fleets):
+        return found
+    for project in _entries(fleets):
+        copies = project / "copies"
+        if not _is_folder(project) or not _is_folder(copies):
+            found += Found(foreign=(project,))
+            continue
+        busy = _working_folders()
+        for copy in _entries(copies):
+            if not _is_folder(copy):
+                found += Found(foreign=(copy,))
+            elif _is_new(copy) or any(copy in (folder, *folder.parents) for folder in busy):
+                found += Found(used=(copy,))
+            else:
+                found += _with_links(copy) + Found(groups=(copy,))
+        found += find_project_files(project, keep=keep)
+        found += Found(folders=(copies, project))
+    return found
+
+
+def _with_links(path: Path) -> Found:
+    """A folder of ours with all that is in it; links are removed, and not followed."""
+    if not _is_folder(path):
+        return Found(generated=(path,))
+    found = Found()
+    for entry in _entries(path):
+        found += _with_links(entry)
+    return found + Found(folders=(path,))
+
+
+def _is_new(copy: Path) -> bool:
+    """Whether it may be in the making."""
+    return copy.name.startswith(".") and time.time() - copy.lstat().st_mtime < _MAKING_S
+
+
+def _working_folders() -> set[Path]:
+    """Where processes work, so far as this user may know."""
+    folders = set()
+    for process in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            folders.add(process.readlink())
+    return folders
 
 
 def find_exports(root: Path) -> Found:

@@ -8,30 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
-from pytest_gpuenergy.commands.setpoint_options import one_setpoint
 from pytest_gpuenergy.support.errors import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.claim import Settings
     from pytest_gpuenergy.engine.station import Station
     from pytest_gpuenergy.engine.team import Team
-
-_LOCK_WAIT_S = 2.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What GPUs are set to while they are claimed.
-
-    Attributes:
-        powercap: one power limit, as ``--powercap`` takes it.
-        smclock: one clock, as ``--smclock`` takes it.
-        allow_clocks: see `Station`.
-    """
-
-    powercap: str
-    smclock: str
-    allow_clocks: bool
 
 
 @dataclass(frozen=True)
@@ -70,13 +53,14 @@ def claim_gpus(
         DeviceError: one cannot be used or claimed.
     """
     from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.claim import claim
     from pytest_gpuenergy.engine.team import Member, Team
     from pytest_gpuenergy.support.worker import Worker
 
     names = gpu_names(gpus, option)
     devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
     _check_alike(f"{option} {gpus}", devices)
-    stations = tuple(claim(stack, device, settings) for device in devices)
+    stations = tuple(claim(stack, device, settings, tell) for device in devices)
     _check_limits(f"{option} {gpus}", devices)
     places = [
         (gpu, index) if device.emulated else (device.uuid, 0)
@@ -105,25 +89,6 @@ def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
         count = 1 if emulated is None else emulated.count
         found += [(name, index) for index in range(count)]
     return found
-
-
-def claim(stack: ExitStack, device: Device, settings: Settings) -> Station:
-    """Claim an opened GPU and hold it at a setpoint until the stack is closed.
-
-    Raises:
-        InputError: the settings name several setpoints.
-        DeviceError: it cannot be claimed, or not be set.
-    """
-    from pytest_gpuenergy.engine.station import Station
-
-    station = stack.enter_context(
-        Station(device, lock_wait_s=_LOCK_WAIT_S, allow_clocks=settings.allow_clocks)
-    )
-    for sentence in station.restored:
-        tell(sentence)
-    setpoint = one_setpoint(device, settings.powercap, settings.smclock)
-    stack.enter_context(station.under(setpoint))
-    return station
 
 
 def _check_alike(named: str, devices: Sequence[Device]) -> None:

@@ -139,8 +139,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.commands.gpus import Settings
     from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
+    from pytest_gpuenergy.engine.claim import Settings
     from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
 
@@ -221,8 +221,8 @@ def _search_one(
 
 
 def _run_worker(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.gpus import Settings
     from pytest_gpuenergy.commands.optimize_gpus import claim_one
+    from pytest_gpuenergy.engine.claim import Settings
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.evaluation import Bench
     from pytest_gpuenergy.search.spec_file import read_spec

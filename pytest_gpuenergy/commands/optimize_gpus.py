@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import gpus as several
-from pytest_gpuenergy.commands.gpus import Settings, claim, gpu_names
+from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.gpus import gpu_names
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.engine.claim import Settings
     from pytest_gpuenergy.record.metrics import Metric
     from pytest_gpuenergy.search.evaluator import Evaluator
     from pytest_gpuenergy.search.spec import KernelSpec
@@ -27,11 +29,12 @@ def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:
 def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """As `claim_gpus`, but only the GPU at a place of the list."""
     from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.engine.claim import claim
 
     names = gpu_names(gpus, _OPTION)
     gpu, index = names[min(place, len(names) - 1)]
     device = stack.enter_context(open_device(gpu, index=index))
-    claim(stack, device, settings)
+    claim(stack, device, settings, tell)
     return device
 
 

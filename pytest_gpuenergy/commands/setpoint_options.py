@@ -6,8 +6,6 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support.errors import InputError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -45,23 +43,3 @@ def named_setpoints(gpu: Gpu, arguments: Namespace) -> Sequence[Setpoint]:
 
     words = (arguments.powercap, Path.cwd(), arguments.smclock)
     return NamedSetpoints.of(gpu, *words).setpoints
-
-
-def one_setpoint(gpu: Gpu, powercap: str, smclock: str) -> Setpoint:
-    """The only setpoint that the options of a search name.
-
-    Raises:
-        InputError: it is not one, or not understood.
-        DeviceError: the card has no power management, or no choice of clocks.
-    """
-    from pytest_gpuenergy.control.tables import NamedSetpoints
-
-    found = NamedSetpoints.of(gpu, powercap, Path.cwd(), smclock).setpoints
-    if len(found) == 1:
-        return found[0]
-    if len({one.power_limit_w for one in found}) > 1:
-        raise InputError(
-            f"--powercap {powercap}: a search runs under a single power limit; give one, or "
-            "current."
-        )
-    raise InputError(f"--smclock {smclock}: a search runs at a single clock; give one, or current.")

@@ -19,14 +19,7 @@ from pytest_gpuenergy.commands.tune_options import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.gpus import ClaimedGpus
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.tuning.confirm import Confirm
     from pytest_gpuenergy.tuning.outcome import TuneResult
-    from pytest_gpuenergy.tuning.records import Measured
-    from pytest_gpuenergy.workloads.workload import Workload
-
-_FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -43,6 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
 gpuenergy tune --quick
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0
 gpuenergy tune --network resnet --objective edp --powercap 3 --out tuned
+gpuenergy tune --network cases --fleet ssh:node1,node2 --out tuned
 gpuenergy tune --shape stem=1,224,224,64,3,7,7,2,3 --out tuned --resume
 gpuenergy tune --shape "gemm:MNK=1024 layout=nt" --tuner template --out tuned
 """,
@@ -59,7 +53,7 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.commands.gpus import Settings, claim_gpus
+    from pytest_gpuenergy.commands.tune_gpus import claim_all
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
@@ -74,10 +68,7 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         spaces = stack.enter_context(Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
-        settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
-        gpus = claim_gpus(
-            stack, arguments.gpu_device, settings, option="--gpu-device", factory=_FACTORY
-        )
+        gpus = claim_all(stack, arguments)
         device = gpus.devices[0]
         for group in groups:
             tuner = Tuner(
@@ -85,13 +76,14 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
                 make_space=spaces.of(group.tuner, device, group.search),
                 folder=arguments.out,
                 settings=group.settings,
-                confirm=_confirm(gpus, energy=group.settings.energy),
+                confirm=gpus.confirm(energy=group.settings.energy),
                 tell=tell,
                 live=live_stream(),
                 stop=stop,
                 is_kept=is_kept,
                 team=gpus.team,
                 devices=gpus.devices,
+                far=gpus.far,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)
@@ -100,27 +92,6 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         if complete and not arguments.json:
             stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
-
-
-def _confirm(gpus: ClaimedGpus, *, energy: bool) -> Confirm:
-    """Confirms all kernels on one GPU: the first one that is used."""
-    from pytest_gpuenergy.tuning.confirm import confirm_with
-
-    team = gpus.team
-    made: dict[str, Confirm] = {}
-
-    def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
-        member = team.first
-        [station] = [one for one in gpus.stations if one.device.uuid == member.uuid]
-        if member.uuid not in made:
-            made[member.uuid] = confirm_with(station, energy=energy, tell=tell)
-        with member.resting():
-            try:
-                return made[member.uuid](kernel, workload)
-            finally:
-                station.device.renew()  # so that the GPU's own process can have it again
-
-    return confirmed
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

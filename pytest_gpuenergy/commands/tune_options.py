@@ -138,6 +138,13 @@ def add_device_options(parser: ArgumentParser) -> None:
         "commas: candidates are then timed on all of them (default: auto)",
     )
     group.add_argument(
+        "--fleet",
+        metavar="HOSTS",
+        help="Use the GPUs of other hosts, named as for pytest's --gpuenergy-fleet: ray, "
+        "ray://HEAD:10001, ssh:HOST,HOST2 or slurm:'OPTIONS OF SRUN' xN; --gpu-device is then auto "
+        "or emulated",
+    )
+    group.add_argument(
         "--powercap",
         metavar="CAP",
         default="current",

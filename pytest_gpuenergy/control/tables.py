@@ -147,6 +147,24 @@ class NamedSetpoints:
         return [word for word, group in named if setpoint.label in (one.label for one in group)]
 
 
+def one_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
+    """The only setpoint that the options of a search name; see `NamedSetpoints.of`.
+
+    Raises:
+        InputError: it is not one, or not understood.
+        DeviceError: the card has no power management, or no choice of clocks.
+    """
+    found = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
+    if len(found) == 1:
+        return found[0]
+    if len({one.power_limit_w for one in found}) > 1:
+        raise InputError(
+            f"--powercap {powercap}: a search runs under a single power limit; give one, or "
+            "current."
+        )
+    raise InputError(f"--smclock {smclock}: a search runs at a single clock; give one, or current.")
+
+
 def cap_table(
     name: str, limits: PowerLimits, own: Mapping[str, Sequence[float]] | None = None
 ) -> tuple[float, ...]:

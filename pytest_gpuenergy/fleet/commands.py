@@ -16,8 +16,8 @@ from pytest_gpuenergy.devices.nvml import WRITES_VARIABLE
 from pytest_gpuenergy.fleet.spec import RayFleet, SlurmFleet, SshFleet, SshHost
 from pytest_gpuenergy.support.hosts import FLEET_GPU
 
-_BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
-"""What execnet has an interpreter run."""
+BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
+"""What an interpreter is to run: a line of Python, given as text, from its input."""
 
 _SSH_OPTIONS = (
     *("-o", "BatchMode=yes"),  # never asks for a password
@@ -50,7 +50,7 @@ def ssh_worker(fleet: SshFleet, host: SshHost, gpu: int, project: str) -> list[s
     arguments are in that line already, and what execnet appends to it is made a comment.
     """
     python = fleet.settings.python or sys.executable
-    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{_BOOTSTRAP}" #')
+    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{BOOTSTRAP}" #')
 
 
 def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:

@@ -10,22 +10,15 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.fleet.messages import INTERRUPT, STARTED, UNFIT
-from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, probe_host
-from pytest_gpuenergy.support.errors import GpuEnergyError, told
+from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu
+from pytest_gpuenergy.support.errors import told
 from pytest_gpuenergy.support.files import is_folder
-from pytest_gpuenergy.support.hosts import FLEET_GPU
-
-_PATIENCE_S = 10.0
-"""For how long processes of a worker that died may remain on its GPU."""
-
-_POLL_S = 0.5
 
 
 def begin(channel: Any) -> None:
@@ -77,36 +70,7 @@ def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
             return f"the project there has no folder {asked['inside']}: copy the project.", None
     except OSError as error:
         return f"{told(error)} Copy the project there, or give dir=PATH.", None
-    return _own_gpu(asked["device"], capping=asked["capping"])
-
-
-def _own_gpu(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
-    """The GPU that the environment names, and why it cannot be used.
-
-    What a worker that died has left on it may remain for a moment.
-    """
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while True:
-        problem, gpu = _gpu_now(device, capping=capping)
-        if problem is None or time.monotonic() > deadline_s or not _may_pass(problem):
-            return problem, gpu
-        time.sleep(_POLL_S)
-
-
-def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
-    try:
-        found = probe_host(device)
-    except (GpuEnergyError, OSError) as error:
-        return told(error), None
-    number = os.environ.get(FLEET_GPU, "0")
-    gpu = next((gpu for gpu in found.gpus if str(gpu.index) == number), None)
-    if gpu is None:
-        return found.problem or f"it has no GPU {number}.", None
-    return gpu.reason_against(capping=capping), gpu
-
-
-def _may_pass(problem: str) -> bool:
-    return "is using it" in problem
+    return own_gpu(asked["device"], capping=asked["capping"])
 
 
 class _Interruptible:

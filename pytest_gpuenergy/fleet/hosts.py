@@ -19,6 +19,7 @@ from pytest_gpuenergy.fleet.commands import (
     ssh_probe,
     ssh_worker,
 )
+from pytest_gpuenergy.fleet.messages import last_line
 from pytest_gpuenergy.fleet.probe import (
     MARK,
     FoundGpu,
@@ -27,11 +28,12 @@ from pytest_gpuenergy.fleet.probe import (
     other_version,
     probe_host,
 )
-from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet, SshFleet, SshHost
+from pytest_gpuenergy.fleet.spec import FLEET_OPTION, Fleet, SlurmFleet, SshFleet, SshHost
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.support.text import shortened
+
+SLURM_PLACE = "slurm"
+"""What a place is called that Slurm chooses."""
 
 _LEAST_WAIT_S = 120.0
 """How long an answer may take at least, whatever is asked for: a host may be slow to begin."""
@@ -153,7 +155,7 @@ def _seat(
 
 def _slurm_seat(fleet: SlurmFleet, project: str) -> Seat:
     there = project_on(fleet, None, project)
-    return Seat(tuple(srun_worker(fleet, project)), "slurm", None, there)
+    return Seat(tuple(srun_worker(fleet, project)), SLURM_PLACE, None, there)
 
 
 def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> FoundHost:
@@ -224,14 +226,13 @@ def _answers(output: str) -> Iterator[FoundHost]:
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     """The last line that a command printed, as a reason why it failed."""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    if not lines:
-        return f"the command ended with exit code {done.returncode} and no message."
-    last = shortened(printable(lines[-1]), 300)
-    return last if last.endswith(".") else f"{last}."
+    without = f"the command ended with exit code {done.returncode} and no message."
+    return last_line(done.stderr) or without
 
 
-def none_left(fleet: Fleet | None, left_out: Sequence[str]) -> InputError:
+def none_left(
+    fleet: Fleet | None, left_out: Sequence[str], option: str = FLEET_OPTION
+) -> InputError:
     """The sentence for a fleet without a usable GPU."""
     reasons = " ".join(left_out) or "no host has a GPU."
-    return InputError(f"--gpuenergy-fleet {fleet}: no GPU of this fleet can be used. {reasons}")
+    return InputError(f"{option} {fleet}: no GPU of this fleet can be used. {reasons}")

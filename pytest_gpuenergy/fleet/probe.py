@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -21,11 +23,16 @@ from pytest_gpuenergy.devices.nvml import text
 from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, told
-from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support.hosts import FLEET_GPU, host_name
 from pytest_gpuenergy.support.json_output import encode
 
 MARK = "gpuenergy-probe: "
 """What the line with the answer begins with, among whatever else a host prints."""
+
+_PATIENCE_S = 10.0
+"""For how long processes of a worker that died may remain on its GPU."""
+
+_POLL_S = 0.5
 
 
 class FoundGpu(Struct, frozen=True):
@@ -109,6 +116,35 @@ def probe_host(spec: str = "auto") -> FoundHost:
         return FoundHost(name, found.python, found.version, (), told(error))
     problem = None if gpus else "CUDA sees no GPU: check CUDA_VISIBLE_DEVICES."
     return FoundHost(name, found.python, found.version, gpus, problem)
+
+
+def own_gpu(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
+    """Why the GPU that the environment names cannot be used, and that GPU.
+
+    What a worker that died has left on it may remain for a moment.
+    """
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        problem, gpu = _gpu_now(device, capping=capping)
+        if problem is None or time.monotonic() > deadline_s or not _may_pass(problem):
+            return problem, gpu
+        time.sleep(_POLL_S)
+
+
+def _gpu_now(device: str, *, capping: bool) -> tuple[str | None, FoundGpu | None]:
+    try:
+        found = probe_host(device)
+    except (GpuEnergyError, OSError) as error:
+        return told(error), None
+    number = os.environ.get(FLEET_GPU, "0")
+    gpu = next((gpu for gpu in found.gpus if str(gpu.index) == number), None)
+    if gpu is None:
+        return found.problem or f"it has no GPU {number}.", None
+    return gpu.reason_against(capping=capping), gpu
+
+
+def _may_pass(problem: str) -> bool:
+    return "is using it" in problem
 
 
 def _real() -> Iterator[FoundGpu]:

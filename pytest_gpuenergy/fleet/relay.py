@@ -18,9 +18,15 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.fleet.messages import GAVE_UP, INTERRUPT, SEAT, STARTED, STATION, UNFIT
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.support.text import shortened
+from pytest_gpuenergy.fleet.messages import (
+    GAVE_UP,
+    INTERRUPT,
+    SEAT,
+    STARTED,
+    STATION,
+    UNFIT,
+    last_line,
+)
 
 RELAY = """
 import sys
@@ -222,7 +228,7 @@ class _Relay:
         # execnet does not tell a callback. Of a lost connection, the command knows more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
-        return _last_line(remote) or _last_line(self._errors.tail()), remote
+        return last_line(remote) or last_line(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker is done; with ``reason``, that it never came to be."""
@@ -297,11 +303,3 @@ def _mapped(argument: str, root: str, directory: str) -> str:
     if value == root or value.startswith(f"{root}/"):
         value = directory + value[len(root) :]
     return f"{option}{equals}{value}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    last = shortened(printable(lines[-1]), 300)
-    return last if last.endswith((".", "!", "?")) else f"{last}."

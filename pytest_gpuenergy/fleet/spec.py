@@ -1,4 +1,7 @@
-"""What ``--gpuenergy-fleet`` names: over which hosts a run is spread, and what is started there."""
+"""What ``--gpuenergy-fleet`` of pytest and ``--fleet`` of ``gpuenergy tune`` name.
+
+The hosts over which a run is spread, and what is started there.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import PurePosixPath
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.text import shortened
 
+FLEET_OPTION = "--gpuenergy-fleet"
 MOST_WORKERS = 4096
 RAY_WAIT_S, SSH_WAIT_S, SLURM_WAIT_S = 120.0, 60.0, 600.0
 """How long a worker may take to start: Ray and Slurm may first have to find a place for it."""
@@ -116,14 +120,25 @@ class SlurmFleet:
 Fleet = RayFleet | SshFleet | SlurmFleet
 
 
-def parse_fleet(text: str) -> Fleet:
+def parse_fleet(text: str, option: str = FLEET_OPTION) -> Fleet:
     """The fleet that ``text`` names; its ``str`` is parsed to an equal one.
 
     Words are separated by blanks and quoted as for a shell.
 
+    Args:
+        text: the value of the option.
+        option: its name, for messages.
+
     Raises:
         InputError: it is not understood.
     """
+    try:
+        return _parsed(text)
+    except InputError as error:
+        raise InputError(f"{option} {error}") from None
+
+
+def _parsed(text: str) -> Fleet:
     try:
         first, *words = shlex.split(text)
     except ValueError:
@@ -249,4 +264,4 @@ def _short(word: str) -> str:
 
 
 def _refused(text: str, what_to_do: str) -> InputError:
-    return InputError(f"--gpuenergy-fleet {_short(text)}: {what_to_do}.")
+    return InputError(f"{_short(text)}: {what_to_do}.")

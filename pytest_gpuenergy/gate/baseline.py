@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.gate.comparison import Unmatched
 from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.station import StationInfo
+from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import InputError
 
@@ -31,36 +33,77 @@ def update(old: Report | None, new: Report) -> Update:
     """Replace or add measurements of the baseline ``old`` by the clean ones of ``new``.
 
     Raises:
-        InputError: the run has no clean measurement, is marked legacy, or was made on another board
-            or with another driver than the baseline.
+        InputError: the run has no clean measurement, is marked legacy, or was made on a board that
+            the baseline does not have, or with another driver than there.
     """
     if new.run.legacy:
         raise InputError(f"Run {new.run.run_id} is marked legacy: measure again.")
     if old is not None:
-        for name, before, now in (
-            ("GPU model", old.run.gpu_name, new.run.gpu_name),
-            ("kind of GPU, emulated or real", old.run.emulated, new.run.emulated),
-            ("board", old.run.gpu_uuid, new.run.gpu_uuid),
-            ("driver", old.run.software.get("driver"), new.run.software.get("driver")),
-        ):
-            if before != now:
-                raise InputError(
-                    f"The baseline and run {new.run.run_id} differ in the {name} ({before} and "
-                    f"{now}): start a new baseline with --replace, or write another with --to."
-                )
+        _check_alike(old, new)
     taken = tuple(m for m in new.measurements if m.measured and not m.validity)
     if not taken:
         raise InputError(f"Run {new.run.run_id} has no measurement without a flag: measure again.")
-    replaced = {measurement.identity for measurement in taken}
-    items = {measurement.node_id for measurement in taken}  # one may have got another label
+    now, then = Models(new), Models(old or new)
+    replaced = {(now.of(m), m.identity) for m in taken}
+    items = {(now.of(m), m.node_id) for m in taken}  # one may have got another label
     kept = tuple(
         m
         for m in (old.measurements if old else ())
-        if m.identity not in replaced and m.node_id not in items
+        if (then.of(m), m.identity) not in replaced and (then.of(m), m.node_id) not in items
     )
     left_out = tuple(
         Unmatched(m, f"flagged: {', '.join(m.validity)}" if m.measured else f"{m.outcome}")
         for m in new.measurements
         if not m.measured or m.validity
     )
-    return Update(Report(new.run, kept + taken), taken, kept, left_out)
+    report = Report(new.run, kept + taken, stations=_stations(old, new))
+    return Update(report, taken, kept, left_out)
+
+
+def _check_alike(old: Report, new: Report) -> None:
+    """Check that each GPU of a run is one of the baseline's, with the same driver.
+
+    Raises:
+        InputError: one is not.
+    """
+    before = {station.gpu_uuid: station for station in _gpus(old)}
+    models = [station.gpu_name for station in before.values()]
+    for station in _gpus(new):
+        alike = [one for one in before.values() if one.gpu_name == station.gpu_name]
+        here = before.get(station.gpu_uuid, station)
+        for name, then, now in (
+            ("GPU model", models, station.gpu_name),
+            (
+                "kind of GPU, emulated or real",
+                [_kind(one.emulated) for one in alike],
+                _kind(station.emulated),
+            ),
+            ("board", [one.gpu_uuid for one in alike], station.gpu_uuid),
+            ("driver", [_driver(here)], _driver(station)),
+        ):
+            if now not in then:
+                listed = " or ".join(dict.fromkeys(then))
+                raise InputError(
+                    f"The baseline and run {new.run.run_id} differ in the {name} ({listed} and "
+                    f"{now}): start a new baseline with --replace, or write another with --to."
+                )
+
+
+def _gpus(report: Report) -> tuple[StationInfo, ...]:
+    """All GPUs of a report; those of older ones are known by the run's identity alone."""
+    return report.stations or (report.run.station,)
+
+
+def _stations(old: Report | None, new: Report) -> tuple[StationInfo, ...]:
+    """The GPUs of both, as they were last; none where there is but the one of the run."""
+    found = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
+    stations = tuple(found.values())
+    return () if stations == (new.run.station,) else stations
+
+
+def _kind(emulated: bool) -> str:
+    return "emulated" if emulated else "real"
+
+
+def _driver(station: StationInfo) -> str:
+    return station.software.get("driver", "unknown")

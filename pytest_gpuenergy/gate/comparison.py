@@ -13,7 +13,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.counterparts import Counterparts
-from pytest_gpuenergy.report.models import Models, by_model
+from pytest_gpuenergy.report.models import Models, by_model, counterparts_by_model
 from pytest_gpuenergy.report.shift import Pair, Shifts, common_shifts, pair
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
@@ -98,6 +98,7 @@ class Baseline:
         self.settings = settings
         self._counterparts = Counterparts(report.measurements)
         self._models = Models(report)
+        self._of_model = counterparts_by_model(report)
 
     def check(self, run: RunInfo) -> None:
         """Check that ``run`` can be compared with this baseline.
@@ -136,7 +137,9 @@ class Baseline:
         """
         self.check(run)
         model = model or run.gpu_name
-        base = self.counterpart(measurement)
+        alike = self._of_model.get(model)
+        base = alike and alike.of(measurement)
+        base = base or self.counterpart(measurement)
         if base is None:
             several = self._counterparts.several(measurement)
             return Unmatched(

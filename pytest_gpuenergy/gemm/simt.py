@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
@@ -24,7 +24,7 @@ _WIDEST = 4
 _TILES = (32, 64, 96, 128, 192, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
 _MOST_ROWS = 8
-"""Of a thread where A is stored by rows: it holds four elements of each."""
+"""Of a thread that reads A by rows: it holds four elements of each."""
 _SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
@@ -49,6 +49,10 @@ _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
 # Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
 _PRODUCT_CYCLES = 1.15
 """Between the multiplications that a scheduler issues."""
+_TRANSPOSED_SHARE = 0.87
+"""Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
+cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
+``bench/register_banks.py``), not measured."""
 _BARRIER_CYCLES = 250
 """From the end of a step to the first products of the next, in which only other blocks can work."""
 _TILE_CYCLES = 1000
@@ -73,6 +77,7 @@ class SimtParameters(Tiling):
     Attributes:
         thread_m: rows of a tile that a thread computes; ``thread_n`` columns.
         slices: groups of warps that divide each step among them, and add their sums at the end.
+        transpose_a: whether A is transposed on its way to shared memory if it is stored by rows.
         asynchronous: whether copies to shared memory bypass registers, which takes sm_80.
 
     Raises:
@@ -82,11 +87,12 @@ class SimtParameters(Tiling):
     template: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     least_capability: ClassVar[int] = 70
-    added: ClassVar[Mapping[str, int]] = {"slices": 1}
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
 
     thread_m: int = 8
     thread_n: int = 4
     slices: int = 1
+    transpose_a: bool = False
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
@@ -121,8 +127,6 @@ class SimtParameters(Tiling):
         ):
             if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
                 continue
-            if gemm.layout == "nn" and thread[0] > _MOST_ROWS:
-                continue
             try:
                 base = cls(
                     tile_m=tile_m,
@@ -136,8 +140,12 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            if base.products in _PRODUCTS:
+            if base.products not in _PRODUCTS:
+                continue
+            if gemm.layout == "nt" or thread[0] <= _MOST_ROWS:
                 yield from base.divided(gemm, card)
+            if gemm.layout == "nn":
+                yield from replace(base, transpose_a=True).divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -149,20 +157,26 @@ class SimtParameters(Tiling):
         """Multiplications of a thread in one step."""
         return self.thread_m * self.thread_n * self.tile_k // self.slices
 
+    def transposes(self, gemm: Gemm) -> bool:
+        """Whether A is transposed on its way to shared memory."""
+        return self.transpose_a and gemm.layout == "nn"
+
     def registers(self, gemm: Gemm) -> int:
         """Registers that a thread needs, about: as many as ptxas of CUDA 13.0 takes.
 
-        Where A is stored by rows, four of its columns are read at once. Then a thread with 128
-        sums would have more than there are; it still keeps all its sums in registers.
+        Where A is read by rows, four of its columns are read at once. Then a thread with 128 sums
+        would have more than there are; it still keeps all its sums in registers.
         """
         sums = self.thread_m * self.thread_n
-        if gemm.layout == "nt":
+        if gemm.layout == "nt" or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
         return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MOST_REGISTERS)
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Shared memory of a block: its stages, and after them the sums of its slices."""
-        if gemm.layout == "nt":
+        if self.transposes(gemm):
+            of_a = self.tile_k * (self.tile_m + _WIDEST)
+        elif gemm.layout == "nt":
             of_a = self.tile_k * self.tile_m
         else:
             of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
@@ -173,7 +187,8 @@ class SimtParameters(Tiling):
         """Clock cycles that the product is expected to take.
 
         A warp issues its multiplications, its loads of four elements from shared memory and what
-        copies the next step there. Slices write their sums to shared memory and read them again.
+        copies the next step there: four elements at once, or one of an A that it transposes. Slices
+        write their sums to shared memory and read them again.
         Large products run at the power limit, where what counts is the energy of a step.
         """
         warps = self.threads // _WARP_LANES
@@ -181,7 +196,15 @@ class SimtParameters(Tiling):
         per_product = _PRODUCT_CYCLES * _SCHEDULERS * _WARP_LANES / card.cores
         read = (self.thread_m + self.thread_n) * depth
         copied = self.tile_k * (self.tile_m + self.tile_n)
-        copies = copied / (_WIDEST * self.threads) * _COPY_INSTRUCTIONS
+        pieces = copied / _WIDEST
+        if self.transposes(gemm):
+            if (
+                card.cores == _SCHEDULERS * _WARP_LANES
+                and self.thread_m * self.thread_n > _WIDEST**2
+            ):
+                per_product *= _TRANSPOSED_SHARE
+            pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
+        copies = pieces / self.threads * _COPY_INSTRUCTIONS
         issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
         serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
         sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
@@ -214,6 +237,7 @@ class SimtParameters(Tiling):
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,
             "SLICES": self.slices,
+            "TRANSPOSE_A": self.transpose_a,
             "ASYNCHRONOUS": self.asynchronous,
         }
         return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.models import AlikeCounterparts
 from pytest_gpuenergy.report.shift import CommonShift, common_shifts, pair, pairs
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import ReportInputError
@@ -77,13 +77,14 @@ def check_comparable(report: Report, baseline: Report) -> None:
 def differences(report: Report, baseline: Report) -> Iterator[Difference]:
     """The figures present in both reports, metric by metric, in the order of ``report``.
 
-    Measurements are matched as by the gate: by workload, kernel label, cap and cache state.
+    Measurements are matched as by the gate: by workload, kernel label, cap and cache state, on the
+    same GPU model.
 
     Raises:
         ReportInputError: one is from an emulated GPU and the other from a real one.
     """
     check_comparable(report, baseline)
-    earlier = Counterparts(baseline.measurements)
+    earlier = AlikeCounterparts(report, baseline)
     shifts = common_shifts(pairs(report, baseline))
     boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
     for measurement in report.measurements:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.store import Report
 
 
@@ -30,6 +31,33 @@ class Models:
         """The model on which a measurement was made."""
         station = self._stations.get(measurement.gpu_uuid or "")
         return self._run.gpu_name if station is None else station.gpu_name
+
+
+class AlikeCounterparts:
+    """As `Counterparts`, of the measurements that an earlier report has of the same GPU models.
+
+    Args:
+        report: the later one.
+        baseline: the earlier one.
+    """
+
+    def __init__(self, report: Report, baseline: Report) -> None:
+        self._models = Models(report)
+        self._earlier = counterparts_by_model(baseline)
+
+    def of(self, measurement: Measurement) -> Measurement | None:
+        """The measurement on the same model that `Counterparts.of` finds."""
+        earlier = self._earlier.get(self._models.of(measurement))
+        return None if earlier is None else earlier.of(measurement)
+
+
+def counterparts_by_model(baseline: Report) -> dict[str, Counterparts]:
+    """The measurements of each GPU model of an earlier report."""
+    return {
+        name: Counterparts(part.measurements)
+        for part in by_model(baseline)
+        for name in Models(part).names
+    }
 
 
 def by_model(report: Report) -> list[Report]:

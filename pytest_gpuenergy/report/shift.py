@@ -18,7 +18,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.ratio import Sample, around, sample, welch
 from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
-from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.models import AlikeCounterparts
 from pytest_gpuenergy.report.store import Report
 
 LEAST = 5
@@ -178,8 +178,11 @@ def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair
 
 
 def pairs(report: Report, baseline: Report) -> list[Pair]:
-    """The measurements of ``report`` with figures whose counterparts in ``baseline`` have some."""
-    earlier = Counterparts(baseline.measurements)
+    """The measurements of ``report`` with figures whose counterparts in ``baseline`` have some.
+
+    Both are on one GPU model.
+    """
+    earlier = AlikeCounterparts(report, baseline)
     boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
     return [
         pair(before, now, boards)

@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.support.errors import InputError, OutputError
 from pytest_gpuenergy.support.files import (
@@ -28,6 +27,7 @@ from pytest_gpuenergy.support.files import (
 )
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.tuning.far_device import setpoint_of
 from pytest_gpuenergy.tuning.space import RecipeForm
 from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
 from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
@@ -59,7 +59,7 @@ class RawLog:
         self.folder = folder
         self._form = form
         self._recipes_path = folder / form.file_name
-        enforced = enforced_setpoint(device)
+        enforced = setpoint_of(device)
         identity = {
             "workload": to_parameters(workload),
             "gpu": gpu_name(device),

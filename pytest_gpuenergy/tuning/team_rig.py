@@ -66,6 +66,7 @@ class TeamRig:
         self._device = device
         self._inputs = inputs
         self._scales: dict[str, _Scale] = {}
+        self._reference: Reference | None = None
         if reference is not None:
             self._compare(reference)
 
@@ -88,6 +89,9 @@ class TeamRig:
             timed.append(self._first(batch[len(timed)]))
             yield len(timed) - 1, timed[-1]
         rest = [(first + place, batch[place]) for place in range(len(timed), len(batch))]
+        for turn, job in rest:
+            if isinstance(job, Job):
+                self._team.prepare(turn, [job.kernel])
         for found in self._results(rest, is_stopped):
             timed.append(self._scaled(found))
             yield len(timed) - 1, timed[-1]
@@ -111,16 +115,20 @@ class TeamRig:
         power: bool = False,
     ) -> Iterator[Evaluation]:
         """What the cards measure, in the order of the jobs, each with the turn of its card."""
-        waiting: deque[Future[Evaluation]] = deque()
+        waiting: deque[tuple[int, Job | KernelFault, Future[Evaluation]]] = deque()
         left = iter(jobs)
         while True:
             while len(waiting) < _AHEAD * len(self._team.working) and not is_stopped():
                 if (following := next(left, None)) is None:
                     break
-                waiting.append(self._start(*following, runs=runs, power=power))
+                waiting.append((*following, self._start(*following, runs=runs, power=power)))
             if not waiting:
                 return
-            yield waiting.popleft().result()
+            turn, job, answer = waiting.popleft()
+            found = answer.result()
+            while found.good and not self._is_compared(found.gpu):
+                found = self._start(turn, job, runs=runs, power=power).result()
+            yield found
 
     def _start(
         self, turn: int, job: Job | KernelFault, *, runs: int = 1, power: bool = False
@@ -149,9 +157,8 @@ class TeamRig:
         A card on which it fails is used no more, unless it fails on the first one, too.
         """
         job, base = reference
-        power = self.objective is not Metric.TIME
         pending = [
-            self._start(turn, job, runs=REFERENCE_RUNS, power=power)
+            self._start_reference(turn, job)
             for turn, member in enumerate(self._team.members)
             if not member.lost
         ]
@@ -162,14 +169,37 @@ class TeamRig:
             base = found[0]
         elif base.power_w is None:
             base = replace(base, power_w=found[0].power_w)
+        self._reference = Reference(job, base)
         for one in found:
-            if one.good and one.gpu is not None:
-                self._scales[one.gpu] = _Scale(
-                    _ratio(base.time_ms, one.time_ms), _ratio(base.power_w, one.power_w)
-                )
-            elif one.gpu in self._team.working:
-                self._leave(one)
+            self._note(one, base)
         return self._scaled(found[0])
+
+    def _is_compared(self, gpu: str | None) -> bool:
+        """Whether figures of a card can be made those of the log.
+
+        One that came later, in the place of a lost one, measures the reference first.
+        """
+        turns = [turn for turn, one in enumerate(self._team.members) if one.uuid == gpu]
+        if gpu in self._scales or self._reference is None:
+            return True
+        if not turns or self._team.members[turns[0]].lost:
+            return False
+        job, base = self._reference
+        self._note(self._start_reference(turns[0], job).result(), base)
+        return gpu in self._scales
+
+    def _start_reference(self, turn: int, job: Job) -> Future[Evaluation]:
+        power = self.objective is not Metric.TIME
+        return self._start(turn, job, runs=REFERENCE_RUNS, power=power)
+
+    def _note(self, one: Evaluation, base: Evaluation) -> None:
+        """Note what the reference takes on a card, or leave that out where it fails."""
+        if one.good and one.gpu is not None:
+            self._scales[one.gpu] = _Scale(
+                _ratio(base.time_ms, one.time_ms), _ratio(base.power_w, one.power_w)
+            )
+        elif one.gpu in self._team.working:
+            self._leave(one)
 
     def _leave(self, one: Evaluation) -> None:
         [member] = [member for member in self._team.members if member.uuid == one.gpu]

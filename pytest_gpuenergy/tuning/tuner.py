@@ -78,7 +78,9 @@ class Tuner:
         live: a terminal on which to draw the progress; None for lines only.
         stop: set by the caller to end early.
         team: processes of all GPUs; they time the candidates if there are several GPUs, or were.
-        devices: all GPUs of the team as this process has opened them.
+        devices: all GPUs of the team as this process has opened them; those on other hosts as they
+            describe themselves.
+        far: whether the GPUs are on other hosts, so that only the team can use them.
         is_kept: whether the caller has stored everything that belongs to a record file; otherwise
             it is produced again.
     """
@@ -94,6 +96,7 @@ class Tuner:
     is_kept: Callable[[Path], bool] = lambda _: True
     team: Team | None = None
     devices: tuple[Device, ...] = ()
+    far: bool = False
 
     def tune(self, workloads: Sequence[Workload]) -> Iterator[TuneResult]:
         """Search workload by workload, and write the record file of each.
@@ -174,7 +177,7 @@ class Tuner:
         workload, objective = tuning.workload, self.settings.objective
         # Where there were several GPUs, the figures of one are made comparable to theirs, too.
         several = len(self.devices) > 1 or any(trial.gpu for trial in tuning.log.trials)
-        if self.team is None or not several:
+        if self.team is None or not (several or self.far):
             with arenas_for(workload, 0, self.device.arrays) as arenas:
                 yield Rig(self.device, arenas, objective)
             return

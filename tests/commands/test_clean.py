@@ -18,6 +18,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands.clean_files import CACHE_FOLDERS
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.verification import arenas_for, verify
+from pytest_gpuenergy.fleet.ray_actor import own_copy
 from pytest_gpuenergy.kernels.exported_folder import SIGN, write_export
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -388,3 +389,55 @@ def test_all_that_a_measurement_caches_is_removed(
     assert [path for path in cache_dir().rglob("*") if path.is_file()]
     assert main(["clean", "--cache", "--yes"]) == 0
     assert [path for path in cache_dir().rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def copy(project: Path) -> Path:
+    """A copy of a project that a fleet has left, with a run."""
+    sent = project / "_ray_pkg_1234"
+    (sent / "bench").mkdir(parents=True)
+    (sent / "bench" / "notes.txt").symlink_to(project)
+    (sent / "pyproject.toml").write_text("")
+    made = own_copy(sent, "bench")
+    shutil.rmtree(sent)
+    make_run(state_dir("fleet", "bench"), "a")
+    make_run(state_dir("fleet", "bench"), "b")
+    return made
+
+
+def test_what_fleets_have_left_is_named_and_kept_unless_asked_for(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean", "--yes"]) == 0
+    assert f"kept without --fleet: {state_dir('fleet')}: " in capsys.readouterr().out
+    assert (copy / "pyproject.toml").exists()
+    assert (copy / ".gpuenergy" / "runs" / "a").is_dir()
+
+
+def test_what_fleets_have_left_is_removed_and_no_link_is_followed(
+    copy: Path, project: Path
+) -> None:
+    (project / "mine.txt").write_text("mine")
+    assert main(["clean", "--fleet", "--yes"]) == 0
+    assert not copy.exists()
+    assert list(state_dir("fleet").iterdir()) == []
+    assert (project / "mine.txt").read_text() == "mine"
+
+
+def test_the_last_runs_of_fleets_can_be_kept(copy: Path) -> None:
+    assert main(["clean", "--fleet", "--keep", "1", "--yes"]) == 0
+    assert not copy.exists()
+    assert [path.name for path in state_dir("fleet", "bench").glob(".gpuenergy/runs/*")] == ["b"]
+
+
+def test_a_copy_in_use_or_in_the_making_is_kept(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    making = copy.with_name(".making")
+    making.mkdir()
+    monkeypatch.chdir(copy / "bench")
+    assert main(["clean", "--fleet", "--yes"]) == 0
+    assert (copy / "pyproject.toml").exists()
+    assert making.exists()
+    printed = capsys.readouterr().out
+    assert all(f"kept, in use: {path}\n" in printed for path in (copy, making))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fleet_search import Search
 from small_project import BENCH, INI, PARTS
 
 _SURROUNDINGS = """
@@ -124,6 +125,12 @@ def hosts(
     (project / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
     return Hosts(project, folder, shared_cache)
+
+
+@pytest.fixture
+def search(hosts: Hosts, tmp_path: Path) -> Search:
+    """A search over these hosts."""
+    return Search(hosts.folder, tmp_path)
 
 
 @pytest.fixture

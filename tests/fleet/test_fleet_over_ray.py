@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from fleet_search import Search
+
     from conftest import Hosts
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_folder")]
@@ -97,3 +99,17 @@ def test_a_node_that_is_killed_loses_nothing_but_its_item(
     )
     done = {record["node_id"] for records in measured.values() for record in records}
     assert len(done) == 6
+
+
+def test_a_search_goes_on_when_its_node_is_killed(
+    cluster: Any, hosts: Hosts, search: Search
+) -> None:
+    node(cluster, hosts, "n1")
+    doomed = node(cluster, hosts, "n2")
+    search.happens["0"] = lambda: cluster.remove_node(doomed, allow_graceful=False)
+    search.run("ray wait=30")
+    assert [one["outcome"] for one in search.trials] == ["timed"] * 4
+    told = "\n".join(search.told)
+    assert "fleet: ray wait=30: 2 GPUs: n" in told
+    assert "fleet: n2 (GPU-" in told
+    assert " was lost: Ray lost the worker: " in told

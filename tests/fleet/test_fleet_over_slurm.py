@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from fleet_search import Search
+
     from conftest import Hosts
 
 ITEMS = """
@@ -40,3 +42,15 @@ def test_tasks_that_cannot_measure_or_start_are_left_out(
             "fleet: left out: slurm: its * srun: error: Unable to allocate resources: *",
         ]
     )
+
+
+@pytest.mark.slow
+def test_a_search_takes_the_places_that_slurm_gives_it(search: Search, hosts: Hosts) -> None:
+    hosts.add("h1", "h2")
+    fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h1" / "project"} wait=60'
+    search.run(fleet)
+    assert [one["outcome"] for one in search.trials] == ["timed"] * 4
+    assert len({one["gpu"] for one in search.trials}) == 2
+    told = "\n".join(search.told)
+    assert "fleet: left out: slurm: srun: error: Unable to allocate resources" in told
+    assert "2 GPUs: h1 (1), h2 (1)" in told or "2 GPUs: h2 (1), h1 (1)" in told

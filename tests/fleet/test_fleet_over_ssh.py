@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_is_replaced(hosts: Hosts, run_items: Run) -> No
 
 
 def test_a_run_goes_on_without_a_host_that_is_lost(hosts: Hosts, run_items: Run) -> None:
-    result = run_items(VANISH, "h1", "h2")
+    result = run_items(VANISH, "h1", "h2", meeting=2)
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
     assert {host for host, *_ in done(hosts)} == {"h2"}
 

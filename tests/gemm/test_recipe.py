@@ -63,8 +63,9 @@ def test_anything_else_is_refused(value: object, message: str) -> None:
         TEMPLATE_FORM.check(value, GEMM)
 
 
-def test_a_recipe_of_a_version_without_slices_has_one() -> None:
-    assert TEMPLATE_FORM.parameters(json.dumps(without("slices"))) == PARAMETERS
+@pytest.mark.parametrize("added", ["slices", "transpose_a"])
+def test_a_recipe_of_a_version_without_a_parameter_has_its_first_value(added: str) -> None:
+    assert TEMPLATE_FORM.parameters(json.dumps(without(added))) == PARAMETERS
 
 
 @pytest.mark.parametrize("workload", [CASES["case1"], Gemm("h", 64, 64, 64, mode="float16")])

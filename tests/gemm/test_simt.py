@@ -33,6 +33,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
         stages=draw(st.integers(2, 4)),
         blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
         group=draw(st.sampled_from([1, 2, 8])),
+        transpose_a=draw(st.booleans()),
         asynchronous=draw(st.booleans()),
     )
 
@@ -63,6 +64,16 @@ def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "tile_k": 16, "slices": 4})
     assert chosen.threads == 4 * TINY.threads
+    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool) -> None:
+    gemm = Gemm("g", 21, 70, 27, "nn", lda=30)
+    changes = {"tile_n": 96, "tile_k": 8, "transpose_a": True, "asynchronous": asynchronous}
+    chosen = SimtParameters(**{**vars(TINY), **changes})
+    assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
     assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 

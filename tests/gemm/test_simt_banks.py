@@ -1,4 +1,4 @@
-"""Warps of the template for CUDA cores read shared memory without conflicts of banks.
+"""Warps of the template for CUDA cores use shared memory without conflicts of banks.
 
 The addresses are those of the text itself, compiled for the host, where it reads stages whose
 elements are their own places.
@@ -50,7 +50,7 @@ int main() {
       Factors factors;
       read(factors, Stage{places, places}, Thread(), k);
       std::vector<int> own;
-      if (A_TRANSPOSED) {
+      if (A_BY_COLUMNS) {
         for (int i = 0; i < THREAD_M; i += PIECE) own.push_back(factors.a[i][k % PIECE]);
       } else if (k % PIECE == 0) {
         for (int i = 0; i < THREAD_M; ++i) own.push_back(factors.a[i][0]);
@@ -63,6 +63,28 @@ int main() {
       for (int lane = 0; lane < 32; ++lane) std::printf(lane ? ", %d" : "%d", loads[lane][load]);
       std::printf("]");
     }
+  }
+  std::printf("]");
+}
+"""
+
+_COPIES = """
+int main() {
+  float* from = new float[TILE_M * LDA];
+  std::vector<float> to(A_STAGE);
+  for (int i = 0; i < TILE_M * LDA; ++i) from[i] = i + 1;
+  std::printf("[");
+  for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) {
+    std::fill(to.begin(), to.end(), 0);
+    copy_transposed<TILE_M, TILE_K, LDA, A_ROW, true, true>(to.data(), from, TILE_M, TILE_K);
+    std::printf(threadIdx.x ? ", [" : "[");
+    bool first = true;
+    for (int place = 0; place < A_STAGE; ++place) {
+      if (!to[place]) continue;
+      std::printf(first ? "[%d, %d]" : ", [%d, %d]", int(to[place]) - 1, place);
+      first = false;
+    }
+    std::printf("]");
   }
   std::printf("]");
 }
@@ -82,18 +104,17 @@ def wavefronts(elements: Sequence[int]) -> int:
     return sum(max(Counter(one // 4 % 8 for one in group).values()) for group in groups)
 
 
-def loads_of_a_warp(parameters: SimtParameters, layout: Any, folder: Path) -> list[list[int]]:
+def printed_by(main: str, parameters: SimtParameters, layout: Any, folder: Path) -> Any:
     gemm = Gemm("g", 256, 256, 256, layout)
     text, _ = parameters.kernel(gemm).source.split("// The kernel of templates")
-    (folder / "loads.cpp").write_text(_BEFORE + text + _AFTER)
-    command = ["g++", "-std=c++17", "-w", "-o", "loads", "loads.cpp"]
+    (folder / "text.cpp").write_text(_BEFORE + text + main)
+    command = ["g++", "-std=c++17", "-w", "-o", "text", "text.cpp"]
     subprocess.run(command, cwd=folder, check=True)
-    printed = subprocess.run([folder / "loads"], capture_output=True, check=True).stdout
+    printed = subprocess.run([folder / "text"], capture_output=True, check=True).stdout
     return json.loads(printed)
 
 
-@pytest.mark.parametrize("layout", ["nn", "nt"])
-@pytest.mark.parametrize(
+SIZES: Any = pytest.mark.parametrize(
     "sizes",
     [
         {"tile_m": 128, "tile_n": 256, "tile_k": 16, "thread_m": 8, "thread_n": 16},
@@ -102,12 +123,34 @@ def loads_of_a_warp(parameters: SimtParameters, layout: Any, folder: Path) -> li
         {"tile_m": 32, "tile_n": 32, "tile_k": 64, "thread_m": 8, "thread_n": 4, "slices": 8},
     ],
 )
-def test_half_a_warp_is_served_at_once(sizes: Any, layout: Any, tmp_path: Path) -> None:
-    parameters = SimtParameters(**sizes, asynchronous=False)
-    loads = loads_of_a_warp(parameters, layout, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "transpose_a"), [("nn", False), ("nt", False), ("nn", True)], ids=str
+)
+@SIZES
+def test_half_a_warp_is_served_at_once(
+    sizes: Any, layout: Any, transpose_a: bool, tmp_path: Path
+) -> None:
+    parameters = SimtParameters(**sizes, transpose_a=transpose_a, asynchronous=False)
+    loads: list[list[int]] = printed_by(_AFTER, parameters, layout, tmp_path)
     depth = parameters.tile_k // parameters.slices
     assert len(loads) == depth * (parameters.thread_m + parameters.thread_n) // 4
     assert {wavefronts(one) for one in loads} == {2}
+
+
+@SIZES
+def test_elements_that_are_transposed_go_to_different_banks(sizes: Any, tmp_path: Path) -> None:
+    parameters = SimtParameters(**sizes, transpose_a=True, asynchronous=False)
+    of_threads = [sorted(one) for one in printed_by(_COPIES, parameters, "nn", tmp_path)]
+    column = parameters.tile_m + 4
+    for thread in of_threads:
+        assert all(place == at % 256 * column + at // 256 for at, place in thread)
+    assert sum(map(len, of_threads)) == parameters.tile_m * parameters.tile_k
+    warps = [of_threads[first : first + 32] for first in range(0, len(of_threads), 32)]
+    for warp in warps:
+        for copied in zip(*warp, strict=True):  # each thread's next element, in the order of copies
+            assert len({place % 32 for _, place in copied}) == 32
 
 
 def test_rows_of_all_banks_would_conflict() -> None:

@@ -90,7 +90,7 @@ def test_what_is_known_already_is_not_proposed(space: Space) -> None:
 
 
 def test_choices_that_fail_are_left(space: Space) -> None:
-    tried = searched(proposer(space), lambda one: None if one.stages > 2 else 1e-5, 40)
+    tried = searched(proposer(space), lambda one: None if one.stages > 2 else 1e-5, 60)
     stages = [TEMPLATE_FORM.parameters(one.recipe).stages for one in tried]
     assert set(stages[-8:]) == {2}
 

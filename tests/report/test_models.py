@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuenergy.gate.comparison import compare
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.anchor import AnchorCheck
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Measurement, Report
+from pytest_gpuenergy.report.differences import differences
 from pytest_gpuenergy.report.markdown import markdown
 from pytest_gpuenergy.report.models import by_model
+from pytest_gpuenergy.report.shift import pairs
 from pytest_gpuenergy.report.standings import standings
 from pytest_gpuenergy.report.store import RunFolder, durations_s, merge
 from pytest_gpuenergy.report.tidy import tidy_csv
@@ -119,3 +122,22 @@ def test_durations_are_read_from_whole_lines(
         lines.write(b'{"node_id": "cut off", "wal')
     assert durations_s(folder) == {one.node_id: 2.5}
     assert durations_s(RunFolder(tmp_path / "none")) == {}
+
+
+def test_only_figures_of_one_model_are_shown_side_by_side(mixed: Mixed, run_info: Make) -> None:
+    first, other = mixed.large
+    moved = replace(mixed.report, measurements=(replace(first, gpu_uuid="GPU-2"), other))
+    assert {one.before.kernel.label for one in differences(mixed.report, moved)} == {"k02"}
+    small = Report(run_info(gpu_name="NVIDIA A30", gpu_uuid="GPU-3"), mixed.large)
+    assert list(differences(mixed.report, small)) == []
+    assert pairs(small, mixed.report) == []
+
+
+def test_of_several_models_in_a_baseline_the_same_one_is_shown(mixed: Mixed) -> None:
+    first, _ = mixed.large
+    both = replace(
+        mixed.report, measurements=(first, replace(first, gpu_uuid="GPU-2", time_ms=9.0))
+    )
+    for model in by_model(both):
+        found = next(differences(model, both))
+        assert found.values == (model.measurements[0].time_ms,) * 2

@@ -21,9 +21,9 @@ from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
 
-from pytest_gpuenergy.commands.gpus import Settings
 from pytest_gpuenergy.commands.optimize_gpus import claim_gpus, evaluator_of
 from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.claim import Settings
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench

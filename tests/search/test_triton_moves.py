@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moved_triton import GEMM, GRID, SOFTMAX, SPECS, add_of, rows_of, run
+from moved_triton import GEMM, GRID, LOOPED_SOFTMAX, SOFTMAX, SPECS, add_of, rows_of, run
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.base import SourceMove
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 
-BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
+BY_NAME: dict[str, Move] = {move.name: move for move in MOVES}
 
 
 def found(move: str, spec: KernelSpec, what: str = "") -> list[Application]:
@@ -249,6 +248,50 @@ def test_programs_in_one_group_keep_their_order() -> None:
 def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
     spec = rows_of(source, 64)
     assert [one for name in BY_NAME for one in found(name, spec)] == []
+
+
+WARPS = [f"num_warps={warps}" for warps in (1, 2, 8, 16)]
+
+
+def block_sizes(spec: KernelSpec) -> list[str]:
+    return [one.what for one in found("change_block_sizes", spec)]
+
+
+def test_tiles_that_the_grid_or_a_loop_goes_on_by_and_warps_are_changed() -> None:
+    assert block_sizes(SPECS["gemm"]) == [
+        *WARPS,
+        *(f"BM={size}" for size in (8, 16, 64, 128)),
+        *(f"BN={size}" for size in (8, 16, 64, 128)),
+        *(f"BK={size}" for size in (4, 8, 32, 64)),
+    ]
+
+
+def test_a_block_that_a_number_of_rounds_is_counted_by_is_changed() -> None:
+    source = LOOPED_SOFTMAX.replace("range(0, cols, BLOCK)", "range(0, tl.cdiv(cols, STEP))")
+    source = source.replace(
+        "cols, BLOCK: tl.constexpr):", "cols, BLOCK: tl.constexpr):\n    STEP = BLOCK"
+    )
+    source = source.replace("first + tl", "first * STEP + tl")
+    assert "BLOCK=128" in block_sizes(rows_of(source, 200))
+
+
+def test_a_block_that_covers_a_whole_row_is_left_alone() -> None:
+    assert block_sizes(SPECS["softmax"]) == WARPS
+
+
+def test_a_constant_that_a_tensor_depends_on_is_left_alone() -> None:
+    x, y = SPECS["looped softmax"].tensors
+    spec = replace(
+        SPECS["looped softmax"], tensors=(x, replace(y, shape=("R", "COLS + 0 * BLOCK")))
+    )
+    assert block_sizes(spec) == WARPS
+
+
+@pytest.mark.parametrize(("now", "others"), [(1, [2, 4]), (16, [4, 8, 32]), (32, [8, 16])])
+def test_a_program_has_at_most_32_warps(now: int, others: list[int]) -> None:
+    spec = SPECS["softmax"]
+    spec = replace(spec, launch=replace(spec.launch, num_warps=now))
+    assert block_sizes(spec) == [f"num_warps={warps}" for warps in others]
 
 
 def test_cuda_moves_leave_triton_alone() -> None:

@@ -16,7 +16,7 @@ from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
 from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.team import Member, Team
+from pytest_gpuenergy.engine.team import HostLostError, Member, Team
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError
@@ -51,7 +51,9 @@ class Board:
     slow: float = 1.0
     hungry: float = 1.0
     instead: Callable[[int, TimingTask], object] = lambda _, __: None
+    move: Callable[[str], object] = lambda _: None
     done: list[str] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
 
     def call(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
         if method != "evaluate":
@@ -67,6 +69,9 @@ class Board:
 
     def retire(self) -> None:
         pass
+
+    def prepare(self, kernels: Sequence[Any]) -> None:
+        self.announced += [kernel.source for kernel in kernels]
 
 
 @dataclass
@@ -101,7 +106,10 @@ def tune(
     def space(workload: Workload) -> WordSpace:
         return WordSpace(workload, [WORDS[start : start + 6] for start in range(0, 12, 6)])
 
-    with Team([Member(one.uuid, one) for one in boards], found.told.append) as team:
+    members = [Member(one.uuid, one, prepare=one.prepare) for one in boards]
+    with Team(members, found.told.append) as team:
+        for board, member in zip(boards, members, strict=True):
+            board.move = member.move
         tuner = Tuner(
             device=device,
             make_space=space,
@@ -171,6 +179,52 @@ def test_candidates_of_a_lost_gpu_are_timed_on_the_other(tmp_path: Path) -> None
     assert found.times == pytest.approx(truth())
     assert [one["gpu"] for one in found.trials].count("GPU-b") == 1
     assert "the search goes on without GPU-b: The GPU has fallen off the bus." in found.told
+
+
+def test_a_candidate_whose_host_is_lost_is_timed_on_another_gpu(tmp_path: Path) -> None:
+    def lose(number: int, _: TimingTask) -> None:
+        if number == 2:
+            two_boards[1].instead = lambda *_: None
+            raise HostLostError("h2 was lost: The host burns.")
+
+    two_boards = two(instead=lose)
+    found = tune(tmp_path, two_boards)
+    assert found.times == pytest.approx(truth())
+    assert sum("is tried once more, because: h2 was lost" in line for line in found.told) == 1
+    assert not any("goes on without" in line for line in found.told)
+    assert two_boards[1].uuid in {one["gpu"] for one in found.trials[6:]}  # it was reached again
+
+
+def test_a_candidate_that_loses_two_hosts_has_failed(tmp_path: Path) -> None:
+    def lose(_: int, task: TimingTask) -> None:
+        if task.job.kernel.source == "word3":
+            raise HostLostError("The host burns.")
+
+    found = tune(tmp_path, [Board("GPU-a", instead=lose), Board("GPU-b", instead=lose)])
+    assert found.trials[3]["outcome"] == "runtime"
+    assert found.trials[3]["message"].startswith("It was tried twice, and each time the host was")
+    assert [one["outcome"] for one in found.trials].count("timed") == 11
+
+
+def test_a_gpu_in_the_place_of_a_lost_one_measures_the_reference_first(tmp_path: Path) -> None:
+    moved = Board("GPU-b", 1.05)
+
+    def move(number: int, _: TimingTask) -> None:
+        if number == 3:
+            moved.uuid, moved.slow = "GPU-c", 0.8
+            moved.move("GPU-c")
+
+    moved.instead = move
+    found = tune(tmp_path, [Board("GPU-a"), moved])
+    assert found.times == pytest.approx(truth())
+    assert {one["gpu"] for one in found.trials} == {"GPU-a", "GPU-b", "GPU-c"}
+
+
+def test_each_gpu_hears_early_which_kernels_it_will_have(tmp_path: Path) -> None:
+    boards = two()
+    tune(tmp_path, boards)
+    assert {one for board in boards for one in board.announced} == set(WORDS[1:])
+    assert set(boards[1].announced) <= set(boards[1].done)
 
 
 def test_when_no_gpu_is_left_the_trials_so_far_remain(tmp_path: Path) -> None:

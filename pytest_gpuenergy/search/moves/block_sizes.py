@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.any_block import fits_any_block
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.sizes import names_in
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
@@ -18,6 +19,7 @@ from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
 _AXES = ("block_x", "block_y", "block_z")
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _FACTORS = (2, 4)
+_MOST_WARPS = 32
 _REACH = 16
 """Constants stay within this factor of the baseline's, or one thread would end up with all work."""
 _MOST_THREADS = 1024
@@ -25,28 +27,34 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class ChangeBlockSizes:
-    """Other sizes of a CUDA block, and other values of the constants that go with it.
+    """Other sizes of a CUDA block or a Triton program, and other values of its constants.
 
-    A size of a block is changed if an expression of the launch has its name, so that the grid
-    follows, or if the text does the same with any number of threads. A constant that the text uses
-    is changed if the grid depends on it, or if it states a size of the block, which then changes
+    A size of a CUDA block is changed if an expression of the launch has its name, so that the grid
+    follows, or if the text does the same with any number of threads; a Triton program gets other
+    numbers of warps. A constant that the text uses is changed if the grid depends on it, if a loop
+    of a Triton function goes on by it, or if it states a size of the CUDA block, which then changes
     with it; never one that tensors and scalars depend on.
     """
 
     name = "change_block_sizes"
-    languages: frozenset[Language] = frozenset({"cuda"})
+    languages: frozenset[Language] = frozenset({"cuda", "triton"})
     relieves: frozenset[Region] = frozenset({"gmem", "overlap", "atomics"})
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
         """All other sizes of one axis or one constant at a time, in ascending order."""
-        for what, launch in [*launches(state, spec), *_free_plans(state, spec)]:
+        free = _free_plans(state, spec) if state.language == "cuda" else ()
+        for what, launch in [*launches(state, spec), *free]:
             yield Application(self.name, what, replace(state, launch=launch))
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Launches that differ in a size or constant that expressions of the launch name."""
-    tied = _tied(spec.launch)
-    for what, launch in _plans(state, tied, _fixed(spec)):
+    """Launches that differ in one number, by which the grid or the text's own loops go on."""
+    tied, fixed = _tied(spec.launch), _fixed(spec)
+    if state.language == "triton":
+        plans = _triton_plans(state, spec, fixed)
+    else:
+        plans = _plans(state, tied, fixed)
+    for what, launch in plans:
         near = all(
             _is_near(value, spec.launch.constants.get(constant))
             for constant, value in launch.constants.items()
@@ -108,14 +116,36 @@ def _plans(
         if name in tied:
             others = [threads for threads in _THREADS if threads != value]
         elif name in used:
-            others = [value // f for f in _FACTORS[::-1] if value % f == 0]
-            others += [value * f for f in _FACTORS]
+            others = _others(value)
         else:
             continue
         for other in others:
             block = _with(launch, tied[name], other) if name in tied else launch.block
             constants = {**launch.constants, name: other}
             yield f"{name}={other}", replace(launch, block=block, constants=constants)
+
+
+def _triton_plans(
+    state: State, spec: KernelSpec, fixed: frozenset[str]
+) -> Iterator[tuple[str, LaunchPlan]]:
+    """Other numbers of warps, and other values of what the grid or a loop goes on by."""
+    launch, kernel = state.launch, TritonKernel.of(state, spec)
+    if kernel is None:
+        return
+    for warps in _others(launch.num_warps):
+        if warps <= _MOST_WARPS:
+            yield f"num_warps={warps}", replace(launch, num_warps=warps)
+    used = (_used(launch) | kernel.text.names_in_ranges) - fixed
+    for name, value in launch.constants.items():
+        if type(value) is int and value > 0 and name in used:
+            for other in _others(value):
+                constants = {**launch.constants, name: other}
+                yield f"{name}={other}", replace(launch, constants=constants)
+
+
+def _others(value: int) -> list[int]:
+    smaller = [value // factor for factor in _FACTORS[::-1] if value % factor == 0]
+    return [*smaller, *(value * factor for factor in _FACTORS)]
 
 
 def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:

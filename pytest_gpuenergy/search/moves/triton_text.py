@@ -178,6 +178,18 @@ class TritonText:
         loops = [loop for loop in found if loop is not None]
         return tuple(sorted(loops, key=lambda loop: self.span(loop.node)))
 
+    @cached_property
+    def names_in_ranges(self) -> frozenset[str]:
+        """The names that ranges of loops depend on, also by what others are set to."""
+        found: set[str] = set()
+        ranges = [part for loop in self.loops for part in (loop.start, loop.stop, loop.step)]
+        while ranges:
+            names = {one.id for one in ast.walk(ranges.pop()) if isinstance(one, ast.Name)}
+            values = [self.definition(name) for name in names - found]
+            ranges += [value for value in values if value is not None]
+            found |= names
+        return frozenset(found)
+
     def _loop(self, node: ast.For) -> RangeLoop | None:
         match node.iter:
             case ast.Call(args=arguments) as call if self.is_range(call):

@@ -76,7 +76,8 @@ function comparison() {
   for (const row of data.differences) {
     row.verdict = known.get(JSON.stringify([row.workload_name, row.kernel, row.cap, row.cache, row.metric])) ?? "";
   }
-  place("differences", element("p", {}, "Each figure of the baseline and now, both with their 95 % intervals."),
+  place("differences", element("p", {}, data.differences.length ? "Each figure of the baseline and now, both with their 95 % intervals."
+      : "Nothing was measured in both on one GPU model, and figures of several are never compared."),
     element("details", {}, element("summary", {}, `Baseline: run ${new Map(data.baseline).get("run")}`),
       identity(data.baseline)));
   const made = table("Figures of the baseline and now", [

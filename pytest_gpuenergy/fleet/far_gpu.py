@@ -1,0 +1,270 @@
+"""A GPU on its own host, for a search elsewhere: claims it, and evaluates candidates there.
+
+`serve` is called by a line that `remote_gpu` has the interpreter run. As where a search has GPUs of
+its own host, one process holds the GPU and its settings, and another one, which may die, runs the
+candidates. When the input ends, the search is done or gone; this process then restores the settings
+and ends, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.control.limits import enforced_setpoint
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.engine.claim import Settings, claim
+from pytest_gpuenergy.engine.objective import Evaluation
+from pytest_gpuenergy.engine.station import LOCK_WAIT_S, Station
+from pytest_gpuenergy.fleet.gpu_messages import (
+    INPUTS,
+    MARK,
+    PREPARE,
+    Confirmed,
+    Done,
+    Evaluated,
+    Failed,
+    Message,
+    Read,
+    Ready,
+    Started,
+    Told,
+    Unfit,
+    read_file,
+    read_request,
+)
+from pytest_gpuenergy.fleet.probe import other_version, own_gpu
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, KernelFault, told
+from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.scratch import disk_folder
+from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.tuning.confirm import Confirm, confirm_with
+from pytest_gpuenergy.tuning.gpu_process import TimingTask
+from pytest_gpuenergy.workloads.workload import Workload
+
+_FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
+_RESTS_WITHIN_S = 120.0
+
+
+def serve() -> None:
+    """Work for the search at the other end of this process's input and output until it ends.
+
+    The first request has a dictionary: the ``version`` of the search, the ``device`` as
+    ``--gpu-device`` takes it, and ``powercap``, ``smclock`` and ``allow_clocks``, see `Settings`.
+    Sends `Ready`, then `Started` or `Unfit`, then an answer to each request.
+    """
+    line = _Line()
+    with suppress(KeyboardInterrupt), ExitStack() as stack:  # interrupted once the input has ended
+        folder = stack.enter_context(disk_folder())
+        line.send(Ready())
+        request = read_request(line.input)
+        if request is None:
+            return
+        (asked,) = request[1]
+        listener = _Listener(line, folder)
+        listener.start()
+        try:
+            post = _claimed(stack, line, asked, folder)
+        except (GpuEnergyError, OSError) as error:
+            line.send(Unfit(told(error)))
+            return
+        listener.post = post
+        line.send(post.described())
+        while True:
+            line.send(post.answer(*listener.requests.get()))
+
+
+def _claimed(stack: ExitStack, line: _Line, asked: dict[str, Any], folder: Path) -> _Post:
+    """The GPU that the environment names, claimed until the stack is closed.
+
+    Raises:
+        GpuEnergyError, OSError: it cannot be used.
+    """
+    if asked["version"] != __version__:
+        raise DeviceError(other_version(__version__, asked["version"]))
+    settings = Settings(asked["powercap"], asked["smclock"], asked["allow_clocks"])
+    spec = asked["device"]
+    problem, gpu = own_gpu(spec, capping=settings.writes)
+    if problem is not None or gpu is None:
+        raise DeviceError(problem or "it has no GPU.")
+    device = stack.enter_context(open_device(spec, index=gpu.index))
+    station = claim(
+        stack, device, settings, lambda text: line.send(Told(text)), lock_wait_s=LOCK_WAIT_S
+    )
+    place = (spec, gpu.index) if device.emulated else (device.uuid, 0)
+    worker = Worker(_FACTORY, *place)
+    stack.callback(worker.retire)
+    return _Post(line, station, worker, folder)
+
+
+class _Line:
+    """This process's own input and output; what else is printed goes to the standard error.
+
+    Attributes:
+        input: of requests.
+    """
+
+    def __init__(self) -> None:
+        self.input = os.fdopen(os.dup(0), "rb")
+        self._output = os.dup(1)
+        self._sending = threading.Lock()
+        os.dup2(2, 1)
+        with open(os.devnull, "rb") as nothing:  # noqa: PTH123 -- for its descriptor
+            os.dup2(nothing.fileno(), 0)
+
+    def send(self, message: Message) -> None:
+        """Send a message, unless nobody listens any more, which the input will tell."""
+        rest = b"%s%s\n" % (MARK, encode(message))
+        with self._sending, suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._output, rest) :]
+
+
+class _Listener(threading.Thread):
+    """Takes requests, also while one is being answered; interrupts the process at their end.
+
+    Attributes:
+        requests: those to be answered.
+        post: compiles kernels ahead, once there is one.
+    """
+
+    def __init__(self, line: _Line, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.requests: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
+        self.post: _Post | None = None
+        self._input = line.input
+        self._folder = folder
+
+    def run(self) -> None:
+        try:
+            while (request := read_request(self._input)) is not None:
+                name, arguments = request
+                if name == INPUTS:
+                    self._take_inputs(*arguments)
+                elif name == PREPARE:
+                    if self.post is not None:
+                        self.post.device.prepare(*arguments)
+                else:
+                    self.requests.put(request)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _take_inputs(self, name: str, size: int) -> None:
+        """Store the inputs of a workload in the place of those of the last one."""
+        path = self._folder / name
+        problem = ""
+        with suppress(OSError):
+            for old in self._folder.iterdir():
+                old.unlink()
+        try:
+            read_file(self._input, path, size)
+        except OSError as error:
+            problem = told(error)
+        if self.post is not None:
+            self.post.problem = problem
+
+
+class _Post:
+    """Answers requests about a claimed GPU.
+
+    Args:
+        line: to the search.
+        station: the claimed GPU.
+        worker: of a `TuningGpu`.
+        folder: of the inputs.
+
+    Attributes:
+        device: the claimed GPU.
+        problem: why the inputs are not there; empty if they are.
+    """
+
+    def __init__(self, line: _Line, station: Station, worker: Worker, folder: Path) -> None:
+        self.device: Device = station.device
+        self.problem = ""
+        self._line = line
+        self._station = station
+        self._worker = worker
+        self._folder = folder
+        self._begun = False
+        self._confirm: dict[bool, Confirm] = {}
+
+    def described(self) -> Started:
+        """What the search has to know of the GPU."""
+        device, enforced = self.device, enforced_setpoint(self.device)
+        try:
+            cores = int(device.nvml.nvmlDeviceGetNumGpuCores(device.handle))
+        except device.nvml.NVMLError:
+            cores = None
+        return Started(
+            host_name(emulated=device.emulated),
+            device.uuid,
+            device.name,
+            device.architecture,
+            device.emulated,
+            device.describe(),
+            cores,
+            enforced.power_limit_w,
+            enforced.sm_clock_mhz,
+        )
+
+    def answer(self, name: str, arguments: tuple[Any, ...]) -> Message:
+        """The answer to a request, which may be that it has failed."""
+        try:
+            if name == "evaluate":
+                return Evaluated(self._evaluate(*arguments))
+            if name == "confirm":
+                return Confirmed(self._confirmed(*arguments))
+            if name == "energy_mj":
+                return Read(self._energy_mj())
+            if name == "rest":
+                self._rest()
+            return Done()
+        except (GpuEnergyError, OSError) as error:
+            return Failed.of(error)
+
+    def _evaluate(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
+        if self.problem:
+            raise DeviceError(self.problem)
+        try:
+            self.device.compile(task.job.kernel)  # into the cache that both processes share
+        except KernelFault as fault:
+            return Evaluation(outcome=fault.outcome, message=str(fault), gpu=self.device.uuid)
+        self._begun = True
+        task = replace(task, inputs=self._folder / task.inputs.name)
+        found: Evaluation = self._worker.call("evaluate", task, timeout_s=timeout_s)
+        return found
+
+    def _confirmed(self, kernel: Kernel, workload: Workload, energy: bool) -> Any:
+        self._rest()
+        if energy not in self._confirm:
+            self._confirm[energy] = confirm_with(
+                self._station, energy=energy, tell=lambda text: self._line.send(Told(text))
+            )
+        try:
+            return self._confirm[energy](kernel, workload)
+        finally:
+            self.device.renew()  # so that the process of candidates can have the GPU again
+
+    def _rest(self) -> None:
+        with suppress(DeviceError):  # a process that has died keeps no context
+            if self._begun:
+                self._worker.call("rest", timeout_s=_RESTS_WITHIN_S)
+
+    def _energy_mj(self) -> float | None:
+        device = self.device
+        if device.emulated:  # its candidates run on cards of their own
+            return None
+        try:
+            return float(device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle))
+        except device.nvml.NVMLError:
+            return None

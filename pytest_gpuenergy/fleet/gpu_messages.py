@@ -1,0 +1,183 @@
+"""What a search and the process of a GPU on another host say to each other.
+
+The search sends pickled requests, as it may run anything there. What comes back is data: lines of
+JSON, each after `MARK`, since a login shell may print lines of its own before them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from msgspec import Struct, field
+
+from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.engine.objective import Evaluation
+from pytest_gpuenergy.support.errors import (
+    DeviceError,
+    GpuEnergyError,
+    InputError,
+    KernelFault,
+    Outcome,
+    SetpointError,
+    told,
+)
+from pytest_gpuenergy.support.worker import WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.tuning.records import Measured
+
+MARK = b"gpuenergy-gpu: "
+
+INPUTS, PREPARE = "inputs", "prepare"
+"""Requests without an answer: a file that follows, and kernels to compile ahead."""
+
+_LENGTH = struct.Struct(">Q")
+_PIECE_BYTES = 1 << 20
+
+Kind = Literal["died", "timeout", "kernel", "input", "setpoint", "device"]
+_KINDS: dict[type[Exception], Kind] = {
+    WorkerDiedError: "died",
+    WorkerTimeoutError: "timeout",
+    KernelFault: "kernel",
+    InputError: "input",
+    SetpointError: "setpoint",
+}
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The process has started; it takes requests from now on."""
+
+
+class Started(Struct, frozen=True, tag="started"):
+    """The GPU has been claimed and set.
+
+    Attributes:
+        host: the name that it has for itself.
+        uuid: of the GPU, ``name``, ``architecture`` and ``emulated`` as a `Device` has them.
+        versions: see `Device.describe`.
+        cores: of the GPU, if it tells.
+        power_limit_w: that it enforces, if it tells.
+        sm_clock_mhz: to which it is locked, if it is by us.
+    """
+
+    host: str
+    uuid: str
+    name: str
+    architecture: str
+    emulated: bool
+    versions: dict[str, str]
+    cores: int | None = None
+    power_limit_w: float | None = None
+    sm_clock_mhz: int | None = None
+
+    @property
+    def setpoint(self) -> Setpoint:
+        """What it is set to."""
+        return Setpoint(self.power_limit_w, sm_clock_mhz=self.sm_clock_mhz)
+
+    @property
+    def kind(self) -> tuple[str, bool, Setpoint]:
+        """The figures of two GPUs can be compared if this is the same."""
+        return self.name, self.emulated, self.setpoint
+
+
+class Unfit(Struct, frozen=True, tag="unfit"):
+    """The GPU cannot be used, for this ``reason``."""
+
+    reason: str
+
+
+class Told(Struct, frozen=True, tag="told"):
+    """A sentence for the user."""
+
+    sentence: str
+
+
+class Evaluated(Struct, frozen=True, tag="evaluated"):
+    """The answer to ``evaluate``."""
+
+    value: Evaluation
+
+
+class Confirmed(Struct, frozen=True, tag="confirmed"):
+    """The answer to ``confirm``; None if there are no figures."""
+
+    value: Measured | None
+
+
+class Read(Struct, frozen=True, tag="read"):
+    """The answer to ``energy_mj``; None if the GPU has no counter."""
+
+    value: float | None
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """The answer to ``is_ready`` and ``rest``."""
+
+    value: bool = True
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """The answer where a request has failed."""
+
+    kind: Kind
+    message: str
+    outcome: Outcome | None = field(default=None)
+
+    @classmethod
+    def of(cls, error: GpuEnergyError | OSError) -> Failed:
+        """From the error that was raised there."""
+        known = (kind for base, kind in _KINDS.items() if isinstance(error, base))
+        kind: Kind = next(known, "device")
+        outcome = error.outcome if isinstance(error, KernelFault) else None
+        return cls(kind, told(error), outcome)
+
+    def error(self) -> GpuEnergyError:
+        """The same error, to be raised here."""
+        if self.kind == "kernel":
+            return KernelFault(self.outcome or "runtime", self.message)
+        classes = {kind: base for base, kind in _KINDS.items()}
+        error = classes.get(self.kind, DeviceError)(self.message)
+        assert isinstance(error, GpuEnergyError)
+        return error
+
+
+Message = Ready | Started | Unfit | Told | Evaluated | Confirmed | Read | Done | Failed
+"""All that comes from there."""
+
+
+def framed(request: tuple[str, tuple[Any, ...]]) -> bytes:
+    """A request as `read_request` reads it."""
+    content = pickle.dumps(request)
+    return _LENGTH.pack(len(content)) + content
+
+
+def read_request(stream: IO[bytes]) -> tuple[str, tuple[Any, ...]] | None:
+    """The next request; None if there are no more."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    content = stream.read(size)
+    if len(content) < size:
+        return None
+    request: tuple[str, tuple[Any, ...]] = pickle.loads(content)  # noqa: S301 -- the user's own
+    return request
+
+
+def read_file(stream: IO[bytes], path: Path, size: int) -> None:
+    """Write the next ``size`` bytes to ``path``; reads them even if that fails.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    left = size
+    try:
+        with path.open("wb") as file:
+            while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+                left -= len(piece)
+                file.write(piece)
+    finally:
+        while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+            left -= len(piece)

@@ -1,0 +1,258 @@
+"""The GPUs of a fleet for one search: of one model, claimed, and all set alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.engine.claim import Settings
+from pytest_gpuenergy.engine.team import HostLostError, Member, Team, lost_twice
+from pytest_gpuenergy.fleet.gpu_messages import Started
+from pytest_gpuenergy.fleet.hosts import Muster, ask_hosts, muster, none_left, seated
+from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, check_fleet_device
+from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
+from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
+from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.tuning.confirm import Confirm
+from pytest_gpuenergy.tuning.far_device import FarDevice
+from pytest_gpuenergy.tuning.records import Measured
+from pytest_gpuenergy.workloads.workload import Workload
+
+_T = TypeVar("_T")
+_TOGETHER = 64
+"""GPUs reached or left at the same time."""
+
+
+@dataclass(frozen=True)
+class FleetTeam:
+    """The GPUs of a fleet that a search has.
+
+    Attributes:
+        gpus: at least one.
+        devices: the same as they describe themselves.
+        team: of their processes.
+    """
+
+    gpus: tuple[RemoteGpu, ...]
+    devices: tuple[FarDevice, ...]
+    team: Team
+
+    def confirm(self, *, energy: bool) -> Confirm:
+        """Confirms all kernels on one GPU: the first one that is used.
+
+        If that cannot be used any more, the kernel is confirmed on the next one, but not if two
+        hosts were lost with it.
+        """
+
+        def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
+            losses = 0
+            while True:
+                member = self.team.first
+                gpu = self.gpus[self.team.members.index(member)]
+                with member.resting():
+                    try:
+                        return gpu.confirm(kernel, workload, energy=energy)
+                    except DeviceError as error:
+                        losses += isinstance(error, HostLostError)
+                        if losses > 1:
+                            raise KernelFault("runtime", lost_twice(error)) from None
+                        self.team.leave(member, error)
+
+        return confirmed
+
+
+def claim_fleet(
+    stack: ExitStack,
+    fleet: Fleet,
+    device: str,
+    settings: Settings,
+    tell: Callable[[str], None],
+    option: str,
+) -> FleetTeam:
+    """Claim the GPUs of a fleet, all with the same settings, until the stack is closed.
+
+    Hosts and GPUs that cannot be used are left out, and so are those of another model than most, or
+    under another power limit or clock. A sentence says so of each.
+
+    Args:
+        stack: closed by the caller.
+        fleet: whose hosts.
+        device: ``--gpu-device``: ``auto`` or emulated GPUs.
+        settings: of all GPUs.
+        tell: called with sentences, from any thread.
+        option: that gave the fleet.
+
+    Raises:
+        InputError: ``device`` names a single GPU, or no GPU is left.
+        DeviceError: the fleet's program is missing, or its cluster cannot be reached.
+    """
+    found = _mustered(fleet, device, str(Path.cwd()), settings)
+    left_out = list(found.left_out)
+    asked = {
+        "version": __version__,
+        "device": device,
+        "powercap": settings.powercap,
+        "smclock": settings.smclock,
+        "allow_clocks": settings.allow_clocks,
+    }
+    all_gpus = [RemoteGpu(seat, asked, fleet.wait_s, tell) for seat in found.seats]
+    stack.callback(_retire, all_gpus)
+    started = []
+    for gpu, reason in zip(all_gpus, _together(all_gpus, _why_not), strict=True):
+        if reason is None:
+            started.append(gpu)
+        else:
+            left_out.append(reason)
+    gpus, others = _alike(started)
+    left_out += [f"{gpu.title}: {reason}" for gpu, reason in others]
+    _retire([gpu for gpu, _ in others])
+    for sentence in left_out:
+        tell(f"fleet: left out: {sentence}")
+    if not gpus:
+        raise none_left(fleet, left_out, option)
+    tell(f"fleet: {fleet}: {_counted(gpus)}")
+    members = [Member(_known(gpu).uuid, gpu, gpu.title, gpu.prepare) for gpu in gpus]
+    for gpu, member in zip(gpus, members, strict=True):
+        gpu.moved = member.move
+    team = Team(members, tell)
+    stack.callback(_report, gpus, team, settings, tell)
+    stack.enter_context(team)
+    stack.callback(_retire, gpus)  # together, before the team does so one by one
+    return FleetTeam(tuple(gpus), tuple(map(_device, gpus)), team)
+
+
+def _mustered(fleet: Fleet, device: str, project: str, settings: Settings) -> Muster:
+    """The seats of GPUs of one model."""
+    if isinstance(fleet, SlurmFleet):  # which tells the model when a task has started
+        return muster(fleet, device, project, capping=settings.writes)
+    check_fleet_device(device)
+    hosts = ask_hosts(fleet, device, project)
+    model = _most_common(
+        (gpu.name, gpu.emulated)
+        for host in hosts
+        for gpu in host.gpus
+        if host.problem is None and gpu.reason_against(capping=settings.writes) is None
+    )
+
+    def judged(gpu: FoundGpu) -> FoundGpu:
+        if model is None or (gpu.name, gpu.emulated) == model:
+            return gpu
+        return replace(gpu, no_measuring=gpu.no_measuring or _other_model(model[0]))
+
+    def of_model(host: FoundHost) -> FoundHost:
+        return replace(host, gpus=tuple(map(judged, host.gpus)))
+
+    return seated(fleet, [*map(of_model, hosts)], device, project, capping=settings.writes)
+
+
+def _other_model(model: str) -> str:
+    return f"the search is on {model}, with which its figures cannot be compared."
+
+
+def _why_not(gpu: RemoteGpu) -> str | None:
+    """Why a GPU cannot be claimed; None once it is."""
+    try:
+        gpu.start()
+    except DeviceError as error:
+        return str(error)
+    return None
+
+
+def _known(gpu: RemoteGpu) -> Started:
+    assert gpu.station is not None
+    return gpu.station
+
+
+def _alike(
+    gpus: Sequence[RemoteGpu],
+) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
+    """The GPUs that are as most of them, and the others with the reason."""
+
+    def model(gpu: RemoteGpu) -> tuple[str, bool]:
+        return _known(gpu).name, _known(gpu).emulated
+
+    others = []
+    common = _most_common(map(model, gpus))
+    for gpu in gpus:
+        if model(gpu) != common:
+            assert common is not None
+            others.append((gpu, _other_model(common[0])))
+    left = [gpu for gpu in gpus if model(gpu) == common]
+    setting = _most_common(_known(gpu).setpoint for gpu in left)
+    for gpu in left:
+        if (own := _known(gpu).setpoint) != setting:
+            assert setting is not None
+            reason = (
+                f"it is at {own.label} and the search at {setting.label}, whose figures cannot be "
+                "compared: give one limit with --powercap."
+            )
+            others.append((gpu, reason))
+    return [gpu for gpu in left if _known(gpu).setpoint == setting], others
+
+
+def _device(gpu: RemoteGpu) -> FarDevice:
+    station = _known(gpu)
+    return FarDevice(
+        station.name,
+        station.uuid,
+        station.architecture,
+        emulated=station.emulated,
+        versions=station.versions,
+        cores=station.cores,
+        enforced=station.setpoint,
+        energy_mj=gpu.energy_mj,
+    )
+
+
+def _report(
+    gpus: Sequence[RemoteGpu], team: Team, settings: Settings, tell: Callable[[str], None]
+) -> None:
+    """Tell again what was lost, and which settings are left there."""
+    for gpu, member in zip(gpus, team.members, strict=True):
+        for reason in dict.fromkeys([*gpu.losses, *([member.lost] if member.lost else [])]):
+            tell(f"fleet: {reason}")
+        if gpu.losses and member.lost and settings.writes:
+            setpoint = _known(gpu).setpoint.label
+            tell(
+                f"fleet: {gpu.title} was lost while it was set to {setpoint}: the next run there "
+                "restores it, and so does gpuenergy powercap restore"
+            )
+
+
+def _retire(gpus: Sequence[RemoteGpu]) -> None:
+    _together(gpus, RemoteGpu.retire)
+
+
+def _together(gpus: Sequence[RemoteGpu], do: Callable[[RemoteGpu], _T]) -> list[_T]:
+    """Do something to all GPUs at the same time; an interrupt does not wait for it."""
+    if not gpus:
+        return []
+    threads = ThreadPoolExecutor(min(len(gpus), _TOGETHER))
+    try:
+        return [*threads.map(do, gpus)]
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+_H = TypeVar("_H", bound=Hashable)
+
+
+def _most_common(values: Iterable[_H]) -> _H | None:
+    """The value that occurs most often, the first of several; None if there are none."""
+    counted = Counter(values).most_common(1)
+    return counted[0][0] if counted else None
+
+
+def _counted(gpus: Sequence[RemoteGpu]) -> str:
+    hosts = Counter(gpu.host for gpu in gpus)
+    named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {named}"
