@@ -25,8 +25,8 @@ SWINGS_S = 2.0
 """How long a card that has been idle is heated up if its power limit holds it back.
 
 On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
-the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the power
-limit").
+the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
+power limit").
 """
 
 QUICK = MeterSettings(
