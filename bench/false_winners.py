@@ -2,6 +2,7 @@
 
     python bench/false_winners.py --runs 4000
     python bench/false_winners.py --smallest
+    python bench/false_winners.py --spent --gains 0,0.5,1,2,3,4
 
 A search evaluates candidates once each, one after another, and takes the best. The best of many
 equals looks better than it is, and a card that drifts favours late or early candidates. So the best
@@ -12,7 +13,10 @@ altogether; a false one is a claim of a candidate that equals the baseline.
 ``as searched`` claims from the figures of the search itself, with the deviation between sessions
 that the gate assumes; ``alternately`` claims from the rounds, as `gpuenergy ab` does
 (`record/ratio.py`), both with intervals of 95 %; ``as claimed`` is what `gpuenergy optimize` does
-(`search/claim.py`). What lasts through the session is in the figures of the search and in those of
+(`search/claim.py`), which leaves variants out and ends comparisons early where no claim can be
+expected; ``lost`` are the true gains that it would claim if it did not.
+
+What lasts through the session is in the figures of the search and in those of
 the rounds alike, so that the search selects by it. The scatter is that of the project's intervals:
 see `Noise`.
 """
@@ -23,8 +27,9 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +39,13 @@ from pytest_gpuenergy.record.estimate import WANDER
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.ratio import Sample, log_ratio, paired_log_ratio
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.claim import CONFIRMED, LASTING_SD, claimed_change
+from pytest_gpuenergy.search.claim import (
+    CONFIRMED,
+    LASTING_SD,
+    claimed_change,
+    is_out_of_reach,
+    may_be_claimed,
+)
 from pytest_gpuenergy.search.comparison import ROUNDS
 from pytest_gpuenergy.support.errors import InputError
 
@@ -50,6 +61,8 @@ TRIAL_SD = {
 }
 
 _HEADS = ("metric", "rest of the deviation", "candidates")
+_CLAIMS = ("as searched", "alternately", "as claimed", "claims that are false", "interval holds")
+_SPENT = ("found", "lost", "claims that are false", "rounds", "rounds without ending early")
 
 Figures = npt.NDArray[np.float64]
 
@@ -114,7 +127,11 @@ class Claims:
         alternately: the rounds do, of the first of the best for which they do.
         claimed: the same with the intervals of `gpuenergy optimize`.
         false: that candidate has no gain.
-        holds: the interval of the best candidate contains its true gain.
+        holds: the interval of the best candidate contains its true gain, if it is measured again.
+        lost: the gain would be claimed of the candidate that has it if all of the best were
+            measured for all rounds, and is not.
+        rounds: mean number of rounds of a search.
+        all_rounds: what it would be then.
     """
 
     searched: float
@@ -122,6 +139,9 @@ class Claims:
     claimed: float
     false: float
     holds: float
+    lost: float
+    rounds: float
+    all_rounds: float
 
     @property
     def found(self) -> float:
@@ -132,6 +152,7 @@ class Claims:
 def simulate(
     rng: np.random.Generator,
     noise: Noise,
+    metric: Metric,
     *,
     candidates: int,
     rounds: int,
@@ -143,13 +164,14 @@ def simulate(
     Args:
         rng: the source of randomness.
         noise: of all figures.
+        metric: what they are figures of.
         candidates: that are evaluated, after the baseline.
         rounds: in which a candidate and the baseline are measured again.
         gain: of one candidate, as a fraction: it needs 1 / (1 + gain) of the baseline. The others
             equal the baseline.
         runs: number of searches.
     """
-    counts = np.zeros(5)
+    counts = np.zeros(8)
     for _ in range(runs):
         true = np.zeros(1 + candidates)
         true[rng.integers(1, candidates + 1)] = -math.log1p(gain)
@@ -158,20 +180,65 @@ def simulate(
         figures = lasting + common + noise.draw(rng, noise.search, len(true))
         best = 1 + np.argsort(figures[1:])[:CONFIRMED]
         searched = _searched(float(figures[0]), float(figures[best[0]]), noise)
-        again, holds, claimed = False, False, None
-        for one in best:
-            change = float(lasting[one] - lasting[0])
-            ratios = _ratios(rng, noise, float(common[-1]), change, rounds)
-            again = again or paired_log_ratio(ratios, tail=TAIL).high < 0
-            claim = claimed_change(ratios, noise.allowance, candidates=candidates)
-            if one == best[0]:
-                holds = claim.low <= true[one] <= claim.high
-            if claim.high < 0:
-                claimed = one
-                break
-        false = claimed is not None and not true[claimed] < 0
-        counts += (searched, again, claimed is not None, false, holds)
+        changes = [float(lasting[one] - lasting[0]) for one in best]
+        ratios = [_ratios(rng, noise, float(common[-1]), change, rounds) for change in changes]
+        again = any(paired_log_ratio(one, tail=TAIL).high < 0 for one in ratios)
+        thorough = _claim(ratios, noise, candidates=candidates)
+        quick = [float(figures[one] - figures[0]) for one in best]
+        kept = next(
+            (
+                place
+                for place, one in enumerate(quick)
+                if not may_be_claimed(one, metric, candidates=candidates)
+            ),
+            len(best),
+        )
+        shortened = [_shortened(one, noise, candidates) for one in ratios[:kept]]
+        claim = _claim(shortened, noise, candidates=candidates)
+        holds = True
+        if shortened:
+            found = claimed_change(shortened[0], noise.allowance, candidates=candidates)
+            holds = found.low <= true[best[0]] <= found.high
+        false = claim.place is not None and not true[best[claim.place]] < 0
+        right = thorough.place is not None and true[best[thorough.place]] < 0
+        counts += (
+            searched,
+            again,
+            claim.place is not None,
+            false,
+            holds,
+            right and claim.place != thorough.place,
+            claim.rounds,
+            thorough.rounds,
+        )
     return Claims(*(counts / runs).tolist())
+
+
+class _Claim(NamedTuple):
+    """Which of the best candidates is claimed, if any, and after how many rounds in all."""
+
+    place: int | None
+    rounds: int
+
+
+def _claim(ratios: Sequence[Sequence[float]], noise: Noise, *, candidates: int) -> _Claim:
+    """What is claimed after these rounds of each of the best, in this order."""
+    spent = 0
+    for place, one in enumerate(ratios):
+        spent += len(one)
+        if claimed_change(one, noise.allowance, candidates=candidates).high < 0:
+            return _Claim(place, spent)
+    return _Claim(None, spent)
+
+
+def _shortened(ratios: Sequence[float], noise: Noise, candidates: int) -> Sequence[float]:
+    """The rounds until a claim is out of reach."""
+    for count in range(1, len(ratios)):
+        if is_out_of_reach(
+            ratios[:count], noise.allowance, rounds=len(ratios), candidates=candidates
+        ):
+            return ratios[:count]
+    return ratios
 
 
 def _searched(base: float, best: float, noise: Noise) -> bool:
@@ -195,7 +262,14 @@ def _ratios(
 
 
 def smallest_gain(
-    seed: int, noise: Noise, *, candidates: int, rounds: int, runs: int, step: float = 0.001
+    seed: int,
+    noise: Noise,
+    metric: Metric,
+    *,
+    candidates: int,
+    rounds: int,
+    runs: int,
+    step: float = 0.001,
 ) -> float:
     """The smallest gain, in steps, that is found in `FOUND` of the searches."""
     low, high = 0, round(LARGEST_GAIN / step)
@@ -204,6 +278,7 @@ def smallest_gain(
         found = simulate(
             np.random.default_rng(seed),
             noise,
+            metric,
             candidates=candidates,
             rounds=rounds,
             gain=middle * step,
@@ -222,32 +297,39 @@ def table(
     drift: float,
     runs: int,
     heavy_tails: bool = False,
+    spent: bool = False,
 ) -> str:
-    """Claims of each kind, as Markdown; each row from the same seed."""
+    """Claims of each kind, or what comparisons take, as Markdown; each row from the same seed."""
     rows = []
-    for name, noise in _noises(drift, heavy_tails):
+    for metric, kind, noise in _noises(drift, heavy_tails):
         for count in candidates:
             for gain in gains:
                 found = simulate(
                     np.random.default_rng(seed),
                     noise,
+                    metric,
                     candidates=count,
                     rounds=rounds,
                     gain=gain,
                     runs=runs,
                 )
-                cells = [_percent(value, runs) for value in astuple(found)]
-                rows.append([*name, str(count), f"{gain:.1%}", *cells])
-    heads = [
-        *_HEADS,
-        "true gain",
-        "as searched",
-        "alternately",
-        "as claimed",
-        "claims that are false",
-        "interval holds",
+                cells = _cells_spent(found, runs) if spent else _cells(found, runs)
+                rows.append([metric, kind, str(count), f"{gain:.1%}", *cells])
+    return markdown_table([*_HEADS, "true gain", *(_SPENT if spent else _CLAIMS)], rows)
+
+
+def _cells(found: Claims, runs: int) -> list[str]:
+    shares = (found.searched, found.alternately, found.claimed, found.false, found.holds)
+    return [_percent(one, runs) for one in shares]
+
+
+def _cells_spent(found: Claims, runs: int) -> list[str]:
+    shares = (found.found, found.lost, found.false)
+    return [
+        *(_percent(one, runs) for one in shares),
+        f"{found.rounds:.1f}",
+        f"{found.all_rounds:.1f}",
     ]
-    return markdown_table(heads, rows)
 
 
 def smallest_table(
@@ -261,21 +343,19 @@ def smallest_table(
 ) -> str:
     """`smallest_gain` for each kind of noise, as Markdown."""
     rows = []
-    for name, noise in _noises(drift, heavy_tails):
+    for metric, kind, noise in _noises(drift, heavy_tails):
         for count in candidates:
-            gain = smallest_gain(seed, noise, candidates=count, rounds=rounds, runs=runs)
-            rows.append([*name, str(count), f"{gain:.1%}"])
+            gain = smallest_gain(seed, noise, metric, candidates=count, rounds=rounds, runs=runs)
+            rows.append([metric, kind, str(count), f"{gain:.1%}"])
     return markdown_table([*_HEADS, f"smallest gain found in {FOUND:.0%}"], rows)
 
 
-def _noises(drift: float, heavy_tails: bool) -> Iterator[tuple[tuple[str, str], Noise]]:
+def _noises(drift: float, heavy_tails: bool) -> Iterator[tuple[Metric, str, Noise]]:
     for metric in METRICS:
         for lasting in (False, True):
             kind = "lasts" if lasting else "differs between loadings"
-            yield (
-                (metric, kind),
-                Noise.of(metric, drift=drift, lasting=lasting, heavy_tails=heavy_tails),
-            )
+            noise = Noise.of(metric, drift=drift, lasting=lasting, heavy_tails=heavy_tails)
+            yield metric, kind, noise
 
 
 def _percent(share: float, runs: int) -> str:
@@ -302,6 +382,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--smallest", action="store_true", help="Print the smallest gains that are found instead"
     )
+    parser.add_argument(
+        "--spent", action="store_true", help="Print rounds and gains lost by ending early instead"
+    )
     arguments = parser.parse_args(words)
     try:
         if arguments.runs < 1 or arguments.rounds < 2:
@@ -309,7 +392,9 @@ def main(words: Sequence[str] | None = None) -> int:
         candidates = [round(x) for x in _numbers("--candidates", arguments.candidates, 1)]
         gains = [x / 100 for x in _numbers("--gains", arguments.gains, 0)]
         found = partial(
-            smallest_table if arguments.smallest else partial(table, gains=gains),
+            smallest_table
+            if arguments.smallest
+            else partial(table, gains=gains, spent=arguments.spent),
             arguments.seed,
             candidates=candidates,
             rounds=arguments.rounds,

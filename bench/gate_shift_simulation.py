@@ -3,7 +3,9 @@
 ``python bench/gate_shift_simulation.py`` draws pairs of sessions that differ in common, as two
 boards do, and kernel by kernel. With ``--reports``, the sessions are reports of the same kernels
 from other boards: each of their kernels in turn is taken for one that has changed, once as it is,
-and once with its EDP multiplied.
+and once with its EDP multiplied. With ``--baselines``, several reports are one baseline: the mean
+of each kernel after what is common to all kernels of a report is removed. With ``--temperature``,
+the energies are those at one temperature.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, linear_regression, median
 
 import numpy as np
 from gate_simulation import Session, drawn_measurement
@@ -26,7 +30,7 @@ from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
-from pytest_gpuenergy.report.shift import LEAST, pairs
+from pytest_gpuenergy.report.shift import LEAST, common_shifts, pairs
 
 RESULTS = Path(__file__).parent / "results"
 REPORTS = tuple(
@@ -103,22 +107,109 @@ def drawn(
         yield outcome(base, new, f"test[{labels[0]}]", real=edp != 1.0)
 
 
-def recorded(base: Report, new: Report, edp: float) -> Iterator[Outcome]:
-    """Each kernel in turn as the one that has changed; its EDP multiplied by ``edp``."""
+def recorded(
+    bases: Sequence[Report], new: Report, edp: float, *, temperature: bool = False
+) -> Iterator[Outcome]:
+    """Each kernel of ``new`` in turn as the one that has changed; its EDP multiplied by ``edp``.
+
+    Args:
+        bases: the reports of the baseline, each of another board.
+        new: the later report.
+        edp: the factor.
+        temperature: bring the energies to one temperature first, by what the others show of it.
+    """
+    base = bases[0] if len(bases) == 1 else averaged(bases, new)
     unchanged = [one for one in pairs(new, base) if one.unchanged]
     if len(unchanged) <= LEAST:
         return
     base = replace(base, measurements=tuple(one.before for one in unchanged))
     for place, one in enumerate(unchanged):
         now = [other.now for other in unchanged]
-        changed = replace(one.now, kernel=replace(one.now.kernel, digest="another"))
+        if temperature:
+            now = at_one_temperature([other.before for other in unchanged], now, place)
+        changed = replace(now[place], kernel=replace(one.now.kernel, digest="another"))
         now[place] = multiplied(changed, edp)
         yield outcome(base, replace(new, measurements=tuple(now)), one.now.node_id, real=edp != 1.0)
 
 
+def averaged(bases: Sequence[Report], new: Report) -> Report:
+    """The kernels of ``new`` in several reports, as if they were one of one board.
+
+    What is common to all kernels of a report, in figures and in temperature, is their shift from
+    ``new``: so it matters little which of them a report has.
+    """
+    found: dict[str, list[Measurement]] = defaultdict(list)
+    for base in bases:
+        both = [one for one in pairs(new, base) if one.unchanged]
+        for place, shift in common_shifts(both).items():
+            there = [one for one in both if one.place == place]
+            factors = {metric: math.exp(one.change.value) for metric, one in shift.items()}
+            warmer = median(warming(one.before, one.now) for one in there)
+            for one in there:
+                end = replace(one.before.end, temperature_c=one.before.end.temperature_c + warmer)
+                before = replace(scaled(one.before, factors), end=end)
+                found[one.now.node_id].append(before)
+    means = tuple(mean_of(several) for several in found.values())
+    return replace(bases[0], measurements=means, stations=())
+
+
+def mean_of(several: Sequence[Measurement]) -> Measurement:
+    """One measurement with the geometric means of the figures of several, and their intervals."""
+    count = len(several)
+    changes: dict[str, object] = {
+        "gpu_uuid": "several",
+        "settling_error": math.hypot(*(one.settling_error or 0.0 for one in several)) / count,
+        "end": replace(
+            several[0].end, temperature_c=fmean(one.end.temperature_c for one in several)
+        ),
+    }
+    for metric in METRICS:
+        estimates = [one.estimate(metric) for one in several]
+        value = math.exp(fmean(math.log(one.value) for one in estimates))
+        half = math.hypot(*(one.half_width / one.value for one in estimates)) / count
+        changes[metric.field] = value
+        changes[f"{metric.field}_ci95"] = Interval(value * (1 - half), value * (1 + half))
+    return replace(several[0], **changes)
+
+
+def at_one_temperature(
+    before: Sequence[Measurement], now: Sequence[Measurement], changed: int
+) -> list[Measurement]:
+    """``now`` with the energies that the cards would have taken at equal temperatures.
+
+    How the energy changes with the temperature, in common to all kernels but the one at
+    ``changed``, is a least-squares line through their changes of both.
+    """
+    warmer = [warming(one, other) for one, other in zip(before, now, strict=True)]
+    changes = [math.log(b.energy_mj / a.energy_mj) for a, b in zip(before, now, strict=True)]
+    others = [place for place in range(len(now)) if place != changed]
+    middle = median(warmer[place] for place in others)
+    line = linear_regression(
+        [warmer[place] for place in others], [changes[place] for place in others]
+    )
+    factors = [math.exp(-line.slope * (kelvin - middle)) for kelvin in warmer]
+    return [
+        scaled(one, {Metric.TIME: 1.0, Metric.ENERGY: factor, Metric.EDP: factor})
+        for one, factor in zip(now, factors, strict=True)
+    ]
+
+
+def warming(before: Measurement, now: Measurement) -> float:
+    """By how many kelvins the card was warmer at the end of ``now``."""
+    assert before.end is not None
+    assert now.end is not None
+    assert before.end.temperature_c is not None
+    assert now.end.temperature_c is not None
+    return now.end.temperature_c - before.end.temperature_c
+
+
 def multiplied(m: Measurement, edp: float) -> Measurement:
     """The measurement with its EDP multiplied, half of it by the time, half by the energy."""
-    factors = {Metric.TIME: math.sqrt(edp), Metric.ENERGY: math.sqrt(edp), Metric.EDP: edp}
+    return scaled(m, {Metric.TIME: math.sqrt(edp), Metric.ENERGY: math.sqrt(edp), Metric.EDP: edp})
+
+
+def scaled(m: Measurement, factors: Mapping[Metric, float]) -> Measurement:
+    """The measurement with its figures and their intervals multiplied by ``factors``."""
     changes: dict[str, float | Interval] = {}
     for metric, factor in factors.items():
         found = m.estimate(metric)
@@ -151,7 +242,15 @@ def main() -> None:
     parser.add_argument("--scatters", default="0.3,0.4,0.6", help="Percent")
     parser.add_argument("--changes", default="0,2,3", help="Of the changed kernel's EDP, percent")
     parser.add_argument("--reports", action="store_true", help="Use committed reports")
+    parser.add_argument(
+        "--baselines", type=int, default=1, choices=range(1, 7), help="Number of its reports"
+    )
+    parser.add_argument(
+        "--temperature", action="store_true", help="Bring the reports' energies to one temperature"
+    )
     arguments = parser.parse_args()
+    if not arguments.reports and (arguments.baselines > 1 or arguments.temperature):
+        parser.error("--baselines and --temperature need --reports")
     changes = [float(word) / 100 for word in arguments.changes.split(",")]
     columns = "runs | false alarms | WORSE by EDP | WORSE by time, energy or EDP"
     if arguments.reports:
@@ -160,8 +259,11 @@ def main() -> None:
         for change in changes:
             found = [
                 one
-                for base, new in itertools.permutations(reports, 2)
-                for one in recorded(base, new, 1 + change)
+                for new in reports
+                for bases in itertools.combinations(
+                    [one for one in reports if one is not new], arguments.baselines
+                )
+                for one in recorded(bases, new, 1 + change, temperature=arguments.temperature)
             ]
             print(f"| {change:+.0%} | {row(found)} |")
         return

@@ -70,7 +70,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
         patch.setenv("GPUENERGY_CAP_WRITES", "deny")
         # Coverage of what tests start would take a third of their time; it is 95 % without.
-        patch.delenv("COVERAGE_PROCESS_START", raising=False)
+        patch.delenv("COVERAGE_FILE", raising=False)
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint

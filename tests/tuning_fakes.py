@@ -15,12 +15,31 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Timeline
+from pytest_gpuenergy.engine.quick import Sustained
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
 from pytest_gpuenergy.workloads.workload import Workload
+
+SLOWDOWN = 1.5
+"""By how much the power limit of a `FakeDevice` makes kernels longer."""
+
+
+def sustained_at(
+    time_ms: Callable[[Kernel], float], power_w: Callable[[str], float | None]
+) -> Callable[..., Sustained | None]:
+    """A `measure_sustained` of kernels with these times and, by their text, powers."""
+
+    def measure(_: Device, job: Job, __: Mapping[str, Arena]) -> Sustained | None:
+        assert isinstance(job.kernel, Kernel)
+        if (drawn_w := power_w(job.kernel.source)) is None:
+            return None
+        sustained_ms = SLOWDOWN * time_ms(job.kernel)
+        return Sustained(sustained_ms, drawn_w, drawn_w * sustained_ms)
+
+    return measure
 
 
 class VirtualClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -16,6 +16,7 @@ from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.clock_check import lock_flags
+from pytest_gpuenergy.engine.quick import SWINGS_S
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
@@ -24,8 +25,13 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.ratio import paired_log_ratio
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
-SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
-"""Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
+SHORT = MeterSettings(
+    restrained_warmup_s=SWINGS_S, min_trials=3, relative_half_width=math.inf, corrected=False
+)
+"""Settings of one turn: few trials suffice, because the precision is taken from the rounds.
+
+The card idles between two turns, so its power swings anew in each if the limit holds it back.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,13 @@ def take_turns(
     rounds: int,
     timeout_s: float,
     settings: MeterSettings = SHORT,
+    ends: Callable[[Turns], bool] = lambda _: False,
 ) -> Turns:
     """Measure both versions ``rounds`` times, alternating which one goes first.
 
     The kernel is verified again after each measurement. The caller has set the card's power cap.
+    Before each turn ``ends`` is asked with the turns so far, of which one side may have one more;
+    if it returns true, there are no further ones, and half a round does not count.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
@@ -122,6 +131,8 @@ def take_turns(
             for number in range(rounds):
                 # A drift that is linear in time cancels between two successive rounds.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
+                    if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
+                        return Turns(tuple(readings[0][:number]), tuple(readings[1][:number]))
                     readings[index].append(_measure(device, sides[index], meter))
         except KernelFault as fault:
             return Turns(problem=str(fault)) if index else Turns(base_fault=str(fault))

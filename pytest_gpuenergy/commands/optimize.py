@@ -156,6 +156,8 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
         stack.callback(endpoint.close)
         specs = [one.on(emulated=gpus.devices[0].emulated) for one in specs]
         for spec in _runnable(specs, gpus.devices[0], alone=not is_folder(place)):
+            if stop.is_set():
+                raise KeyboardInterrupt
             try:
                 found.append((spec, _search_one(arguments, spec, gpus, endpoint, stop)))
             except InputError as error:

@@ -39,6 +39,7 @@ class Observation:
     Attributes:
         start_s: when the kernel began to repeat, by the device's clock.
         before_w: mean power before that; None when it is unknown.
+        restrained: see `Steadiness`.
         warm: edges of the heat-up, up to the first of ``edges``.
         edges: the edges between which the trials are.
         timeline: of the kernel's launches.
@@ -54,6 +55,7 @@ class Observation:
 
     start_s: float
     before_w: float | None
+    restrained: bool
     warm: Sequence[Edge]
     edges: Sequence[Edge]
     timeline: Timeline
@@ -75,7 +77,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         source: which its edges come from.
         settings: which intervals and differences are small enough.
     """
-    steadiness = Steadiness(source, settings, seen.start_s)
+    steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
     window = _window(seen, steadiness)
     gain_of = gains(seen.settling, _headroom(seen, window.power_w))
     figures = _figures(seen, window, gain_of, settings)

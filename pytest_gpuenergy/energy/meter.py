@@ -101,7 +101,7 @@ class EnergyMeter:
         steadiness = Steadiness(source, settings, start_s)
         stopped = False
         try:
-            warm = self._warm_up(steadiness, settings, before_w)
+            warm, steadiness = self._warm_up(steadiness, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
             edges, meanwhile = self._run_trials(steadiness, settings, warm)
@@ -122,6 +122,7 @@ class EnergyMeter:
         return Observation(
             start_s=start_s,
             before_w=before_w,
+            restrained=steadiness.restrained,
             warm=warm,
             edges=edges,
             timeline=timeline,
@@ -136,9 +137,9 @@ class EnergyMeter:
         )
 
     def _warm_up(
-        self, steadiness: Steadiness, settings: MeterSettings, before_w: float | None
-    ) -> list[Edge]:
-        source, clock = steadiness.source, self._device.clock
+        self, steadiness: Steadiness, before_w: float | None
+    ) -> tuple[list[Edge], Steadiness]:
+        source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
         self._warmth.note(edges[0])
@@ -150,14 +151,17 @@ class EnergyMeter:
             edges.append(source.next_edge(stride))
             self._warmth.note(edges[-1])
             now_s = clock.now_s()
-            long_enough = now_s - begin_s >= settings.warmup_s + source.memory_s
+            if settings.restrained_warmup_s and read_restraint(self._device).by_power_limit:
+                steadiness = replace(steadiness, restrained=True)
+                longest_s = max(longest_s, settings.restrained_warmup_s + 1.0)
+            long_enough = now_s - begin_s >= steadiness.warmup_s
             steady = now_s - begin_s >= longest_s or (
                 long_enough and steadiness.settled(edges, before_w)
             )
             if steady and not preheated:
                 recent = max(1, round(_PRESENT_S / source.period_s / stride))
                 preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
-        return edges
+        return edges, steadiness
 
     def _run_trials(
         self, steadiness: Steadiness, settings: MeterSettings, warm: Sequence[Edge]

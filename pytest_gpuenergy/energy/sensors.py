@@ -29,6 +29,11 @@ class Restraint(NamedTuple):
     event_reasons: int | None
     power_limit_mw: int | None
 
+    @property
+    def by_power_limit(self) -> bool:
+        """Whether the power limit lowers the clock."""
+        return bool((self.event_reasons or 0) & SW_POWER_CAP)
+
 
 def doubts(
     begin: Conditions, end: Conditions, meanwhile: Iterable[Restraint] = ()

@@ -20,6 +20,9 @@ class MeterSettings:
         warmup_s: least time under load before the first trial, to which the memory of the energy
             source is added: the second over which the card averages its power.
         warmup_max_s: the trials begin after this time even if the power is not steady.
+        restrained_warmup_s: least time under load before the first trial if the power limit holds
+            the card back, whose power and clock then swing for a while. If the power is not steady
+            by then, the heat-up goes on for a second more.
         steady_slope_per_s: power that changes by less than this fraction per second is steady.
         settled: the heat-up ends when what the card ran before accounts for no more than this
             fraction of the power, see `unsettled`.
@@ -45,6 +48,7 @@ class MeterSettings:
 
     warmup_s: float = 1.0
     warmup_max_s: float = 5.0
+    restrained_warmup_s: float = 0.0
     steady_slope_per_s: float = 0.01
     settled: float = 0.006
     trial_s: float = 0.1

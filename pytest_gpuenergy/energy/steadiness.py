@@ -21,11 +21,19 @@ class Steadiness:
         source: where the edges come from; already probed.
         settings: which slopes and remainders are small enough.
         start_s: when the run began, by the device's clock.
+        restrained: whether the power limit has held the card back in the heat-up.
     """
 
     source: EnergySource
     settings: MeterSettings
     start_s: float
+    restrained: bool = False
+
+    @property
+    def warmup_s(self) -> float:
+        """Least time under load before the first trial."""
+        least_s = self.settings.warmup_s + self.source.memory_s
+        return max(least_s, self.settings.restrained_warmup_s) if self.restrained else least_s
 
     @property
     def stride(self) -> int:
@@ -49,7 +57,7 @@ class Steadiness:
 
     def drifts(self, edges: Sequence[Edge]) -> bool:
         """Whether the power changes significantly after the heat-up; also if that is unknown."""
-        settled_s = self.start_s + self.settings.warmup_s + self.source.memory_s - _SPAN_S / 2
+        settled_s = self.start_s + self.warmup_s - _SPAN_S / 2
         slope = self._slope([edge for edge in edges if edge.time_s >= settled_s])
         return slope is None or slope.exceeds(self.settings.steady_slope_per_s)
 

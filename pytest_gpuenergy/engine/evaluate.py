@@ -16,7 +16,7 @@ from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.objective import Evaluation, promising
-from pytest_gpuenergy.engine.quick import measure_power_w, measure_time_ms
+from pytest_gpuenergy.engine.quick import measure_sustained, measure_time_ms
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.measurement import Measurement
@@ -99,12 +99,14 @@ def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
 def _with_power(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
     """``timed`` with its power, or the fault that occurred under load."""
     try:
-        power_w = measure_power_w(rig.device, job, rig.arenas)
+        found = measure_sustained(rig.device, job, rig.arenas)
     except KernelFault as fault:
         return Evaluation(outcome=fault.outcome, message=str(fault))
-    if power_w is None or timed.time_ms is None:
+    if found is None:
         return timed
-    return replace(timed, power_w=power_w, energy_mj=power_w * timed.time_ms)
+    return replace(
+        timed, sustained_ms=found.time_ms, power_w=found.power_w, energy_mj=found.energy_mj
+    )
 
 
 def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workload) -> Measurement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +29,9 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     Attributes:
         outcome: whether it ran, and if not, why.
-        time_ms: of one launch; None if it failed.
+        time_ms: of one launch in the first moments, in which no power limit slows the card yet;
+            None if it failed.
+        sustained_ms: of one launch while the power was measured, if it was.
         power_w: mean while it ran, if measured.
         energy_mj: of one launch, if measured.
         message: why it failed.
@@ -39,6 +41,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
     outcome: EvaluationOutcome
     time_ms: AboveZero | None = None
+    sustained_ms: AboveZero | None = None
     power_w: NotNegative | None = None
     energy_mj: NotNegative | None = None
     message: str | None = None
@@ -52,26 +55,48 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         return self.outcome == "timed"
 
 
-def cost_ms(objective: Metric, evaluation: Evaluation, typical_w: float | None) -> float:
-    """The objective as a time: that of an equally good kernel which draws ``typical_w``.
+class Typical(NamedTuple):
+    """What a candidate is assumed to do whose power was not measured.
+
+    Attributes:
+        power_w: that it draws.
+        slowdown: its time while it draws that, divided by its time in the first moments.
+    """
+
+    power_w: float
+    slowdown: float = 1.0
+
+    @classmethod
+    def of(cls, evaluations: Sequence[Evaluation]) -> Typical | None:
+        """The medians of what is known; None if no power is."""
+        powers = [one.power_w for one in evaluations if one.good and one.power_w]
+        return cls(median(powers), median(_slowdowns(evaluations))) if powers else None
+
+
+def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) -> float:
+    """The objective as a time: that of an equally good kernel of ``typical`` power and slowdown.
 
     For time this is t; for energy, P t, it is t P / P_typical; for the energy-delay product, P t^2,
-    it is t sqrt(P / P_typical). A search that only knows times minimizes the objective when given
-    these. A candidate of unknown power is assumed to draw ``typical_w``; the cost of one that
-    failed is infinite.
+    it is t sqrt(P / P_typical). There, t is the time while P was measured, divided by the typical
+    slowdown. A search that only knows times minimizes the objective when given these. A candidate
+    of unknown power counts as typical; the cost of one that failed is infinite.
     """
     if not evaluation.good or evaluation.time_ms is None:
         return math.inf
-    if objective == Metric.TIME or evaluation.power_w is None or typical_w is None:
+    if objective == Metric.TIME or evaluation.power_w is None or typical is None:
         return evaluation.time_ms
-    ratio = evaluation.power_w / typical_w
-    return evaluation.time_ms * (ratio if objective == Metric.ENERGY else math.sqrt(ratio))
+    time_ms, ratio = evaluation.time_ms, evaluation.power_w / typical.power_w
+    if evaluation.sustained_ms is not None:
+        time_ms = evaluation.sustained_ms / typical.slowdown
+    return time_ms * (ratio if objective == Metric.ENERGY else math.sqrt(ratio))
 
 
-def typical_power_w(evaluations: Sequence[Evaluation]) -> float | None:
-    """The median of the known powers in W; None if there are none."""
-    powers = [one.power_w for one in evaluations if one.good and one.power_w]
-    return median(powers) if powers else None
+def _slowdowns(evaluations: Sequence[Evaluation]) -> list[float]:
+    return [
+        one.sustained_ms / one.time_ms
+        for one in evaluations
+        if one.good and one.sustained_ms is not None and one.time_ms is not None
+    ] or [1.0]
 
 
 def promising(
@@ -80,7 +105,7 @@ def promising(
     """Positions in ``batch`` of candidates whose power to measure, fastest first; none for time.
 
     These are the fastest quarter of those that ran, except candidates that would not become the
-    best even at the lowest power known so far.
+    best even at the lowest power and the least slowdown known so far.
 
     Args:
         objective: what is minimized.
@@ -93,13 +118,15 @@ def promising(
     good.sort(key=lambda place: batch[place].time_ms or math.inf)
     wanted = good[: -(-len(good) // KEEP_ONE_OF)]
     measured = [one for one in known if one.good and one.power_w]
-    typical_w = typical_power_w(measured)
-    if typical_w is None:
+    typical = Typical.of(measured)
+    if typical is None:
         return wanted
-    best_ms = min(cost_ms(objective, one, typical_w) for one in measured)
+    best_ms = min(cost_ms(objective, one, typical) for one in measured)
     least_w = min(one.power_w or math.inf for one in measured)
-    return [
-        place
-        for place in wanted
-        if cost_ms(objective, replace(batch[place], power_w=least_w), typical_w) <= best_ms
-    ]
+    slowdown = min(_slowdowns(measured))
+
+    def least_cost_ms(one: Evaluation) -> float:
+        sustained_ms = None if one.time_ms is None else one.time_ms * slowdown
+        return cost_ms(objective, replace(one, power_w=least_w, sustained_ms=sustained_ms), typical)
+
+    return [place for place in wanted if least_cost_ms(batch[place]) <= best_ms]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +21,22 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 DURATION_S = 0.03
 TIMEOUT_S = 20.0
+SWINGS_S = 2.0
+"""How long a card that has been idle is heated up if its power limit holds it back.
+
+On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
+the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
+power limit").
+"""
+
 QUICK = MeterSettings(
-    warmup_s=0.6, warmup_max_s=0.6, trial_s=0.2, min_trials=2, max_measure_s=0.4, preheat_s=0.0
+    warmup_s=0.6,
+    warmup_max_s=0.6,
+    restrained_warmup_s=SWINGS_S,
+    trial_s=0.2,
+    min_trials=2,
+    max_measure_s=0.4,
+    preheat_s=0.0,
 )
 
 
@@ -67,8 +82,16 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
             check_again(repeater, check)
 
 
-def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> float | None:
-    """Mean power in W while the job's kernel runs back to back, after a short heat-up.
+class Sustained(NamedTuple):
+    """Figures of one launch in a window in which the power limit may slow the card."""
+
+    time_ms: float
+    power_w: float
+    energy_mj: float
+
+
+def measure_sustained(device: Device, job: Job, arenas: Mapping[str, Arena]) -> Sustained | None:
+    """Time, power and energy while the job's kernel runs back to back, after a short heat-up.
 
     None if the card's energy cannot be read.
 
@@ -77,9 +100,10 @@ def measure_power_w(device: Device, job: Job, arenas: Mapping[str, Arena]) -> fl
     """
     with device.repeat(job, arenas) as repeater:
         try:
-            return EnergyMeter(device, QUICK).measure(repeater).power_w
+            reading = EnergyMeter(device, QUICK).measure(repeater)
         except CounterError:
             return None
+    return Sustained(reading.time_ms.value, reading.power_w, reading.energy_mj.value)
 
 
 def median_time_ms(timeline: Timeline) -> float:

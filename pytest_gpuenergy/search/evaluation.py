@@ -15,7 +15,8 @@ from time import perf_counter
 
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.sensors import answers
+from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, answers
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.quick import DURATION_S, QUICK, TIMEOUT_S, median_time_ms
 from pytest_gpuenergy.engine.references import Drawing
@@ -154,15 +155,22 @@ class _Figures:
     """What was measured; see `Result`."""
 
     time_ms: float | None = None
+    burst_time_ms: float | None = None
     power_w: float | None = None
     assumed_power_w: float | None = None
+    energy_mj: float | None = None
+    cap_binding: bool | None = None
 
-    @property
-    def energy_mj(self) -> float | None:
-        """Of one launch."""
-        if self.time_ms is None or self.power_w is None:
-            return None
-        return self.time_ms * self.power_w
+    @classmethod
+    def of(cls, burst_ms: float, reading: Reading) -> _Figures:
+        """Time, power and energy of one window, in which the power limit may slow the card."""
+        return cls(
+            time_ms=reading.time_ms.value,
+            burst_time_ms=burst_ms,
+            power_w=reading.power_w,
+            energy_mj=reading.energy_mj.value,
+            cap_binding=bool(reading.event_reasons & SW_POWER_CAP),
+        )
 
 
 @dataclass
@@ -191,10 +199,7 @@ class _Evaluation:
             emulated=self.device.emulated,
             objective=self.bench.objective,
             gpu=self.device.uuid,
-            time_ms=figures.time_ms,
-            power_w=figures.power_w,
-            assumed_power_w=figures.assumed_power_w,
-            energy_mj=figures.energy_mj,
+            **vars(figures),
             floor_ms=self.floor_ms,
             message=None if fault is None else str(fault),
             correctness=self.correctness,
@@ -332,21 +337,22 @@ class _Evaluation:
                 check = check_of(self.device, case.workload, arenas, seed, self.bench.hidden.cases)
                 repeater = stack.enter_context(self.device.repeat(job, arenas))
             with self._timed("time"):
-                time_ms = self._time_ms(repeater)
-            check_plausible(time_ms, self.floor_ms, self.device.name)
-            figures = _Figures(time_ms)
+                burst_ms = self._burst_ms(repeater)
+            check_plausible(burst_ms, self.floor_ms, self.device.name)
+            figures = _Figures(burst_ms, burst_ms)
             if self.bench.objective != Metric.TIME:
-                if limit is not None and time_ms > limit.time_ms:
-                    figures = _Figures(time_ms, assumed_power_w=limit.power_w)
+                if limit is not None and burst_ms > limit.time_ms:
+                    figures = _Figures(burst_ms, burst_ms, assumed_power_w=limit.power_w)
                 else:
                     with self._timed("power"):
-                        power_w = EnergyMeter(self.device, QUICK).measure(repeater).power_w
-                    figures = _Figures(time_ms, power_w)
+                        reading = EnergyMeter(self.device, QUICK).measure(repeater)
+                    figures = _Figures.of(burst_ms, reading)
             with self._timed("verify again"):
                 check_again(repeater, check)
         return figures
 
-    def _time_ms(self, repeater: Repeater) -> float:
+    def _burst_ms(self, repeater: Repeater) -> float:
+        """The time of a launch in the first moments, in which no limit slows the card yet."""
         repeater.start()
         self.device.clock.sleep_s(DURATION_S)
         return median_time_ms(repeater.stop())

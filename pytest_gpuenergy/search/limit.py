@@ -18,7 +18,7 @@ class Limit(Struct, frozen=True):
     """Beyond what time the power of a variant is not measured.
 
     Attributes:
-        time_ms: of one launch.
+        time_ms: of one launch in the first moments (`Result.burst_time_ms`), which are the fastest.
         power_w: that is assumed of a variant which takes longer.
     """
 

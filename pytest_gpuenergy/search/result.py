@@ -24,11 +24,15 @@ class Result(Struct, frozen=True, kw_only=True):
         gpu: the UUID of the card.
         scale: the baseline's objective on the card where the search began, divided by that on this
             card: cards of one model differ.
-        time_ms: of one launch.
+        time_ms: of one launch; in the window of its power, if that was measured.
+        burst_time_ms: of one launch in the first moments, in which no power limit slows the card
+            yet. It decides whether the power is measured.
         power_w: mean while it ran, if the objective needs it.
         assumed_power_w: taken for its power, which was not measured, because it is so slow that it
             cannot be the best, see `Limit`.
         energy_mj: of one launch, if its power was measured.
+        cap_binding: whether the power limit slowed the card meanwhile; None if that was not
+            measured.
         floor_ms: the least time by the card's peaks; 0 if they are not known.
         message: why it is refused.
         correctness: on each set of sizes, by the name of its workload.
@@ -45,9 +49,11 @@ class Result(Struct, frozen=True, kw_only=True):
     gpu: str = ""
     scale: AboveZero = 1.0
     time_ms: AboveZero | None = None
+    burst_time_ms: AboveZero | None = None
     power_w: NotNegative | None = None
     assumed_power_w: NotNegative | None = None
     energy_mj: NotNegative | None = None
+    cap_binding: bool | None = None
     floor_ms: NotNegative = 0.0
     message: str | None = None
     correctness: dict[str, Correctness] = {}

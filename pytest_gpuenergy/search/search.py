@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.search.claim import CONFIRMED
-from pytest_gpuenergy.search.comparison import compare
+from pytest_gpuenergy.search.confirmation import Confirmation, by_cost
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.evaluator import Evaluator
@@ -38,7 +37,6 @@ from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.raw_log import writing
 
 _DRAWN_EVERY = 10
 """Variants from one drawing of the graph to the next."""
@@ -136,6 +134,9 @@ class Search:
         self.state = SearchState(identity=identity, width=width)
         self._states: dict[str, State] = {}
         self._scales = Scales(self.evaluator, self.folder)
+        self._confirmation = Confirmation(
+            self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
+        )
         self._listings = Listings(self.bench)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="thoughts")
         self._thoughts: list[Future[None]] = []
@@ -161,7 +162,8 @@ class Search:
         with self._listings, self._aside:
             self._baseline()
             self._explore()
-        self._check_stopped()
+        if self.stop.is_set():
+            raise self._stopped()
         self._confirm()
         return self.state
 
@@ -219,11 +221,10 @@ class Search:
             with self._timed("evaluate"):
                 wait(_pending(trials), return_when=FIRST_COMPLETED)
 
-    def _check_stopped(self) -> None:
-        if self.stop.is_set():
-            self._draw()
-            self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
-            raise KeyboardInterrupt
+    def _stopped(self) -> KeyboardInterrupt:
+        self._draw()
+        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
+        return KeyboardInterrupt()
 
     def _baseline(self) -> None:
         spec = self.bench.spec
@@ -276,7 +277,7 @@ class Search:
             self.state,
             builds=len(nodes) - 1,
             nodes=nodes,
-            incumbent=_by_cost(nodes)[0].id,
+            incumbent=by_cost(nodes)[0].id,
         )
         self.folder.event("variant" if proposal else BASELINE, **_fields(node))
         if self.llm is not None:
@@ -288,31 +289,19 @@ class Search:
             self._write()
 
     def _confirm(self) -> None:
-        """Measure the best variants alternately with the baseline, until one is better."""
-        baseline = self.bench.spec.baseline.id
-        best, gains = baseline, []
-        for node in _by_cost(self.state.nodes)[:CONFIRMED]:
-            if node.id == baseline:
-                break
-            gains.append(self._gain(node))
-            if gains[-1].accepted:
-                best = node.id
-                break
+        """Compare the best variants with the baseline, until one is better."""
+        baseline, gains = self.bench.spec.baseline.id, list[Gain]()
+        with self._timed("confirm"):
+            for gain in self._confirmation.gains(self.state.nodes):
+                if gain is None:
+                    raise self._stopped()
+                gains.append(replace(gain, turns=()))
+                self.folder.event("compared", **_fields(gains[-1]))
+        best = next((gain.id for gain in gains if gain.accepted), baseline)
         self.state = replace(self.state, incumbent=best, finished=True, gains=tuple(gains))
         self.folder.link_best(BASELINE if best == baseline else best)
         self.folder.event("finished", id=best, builds=self.state.builds)
         self._write()
-
-    def _gain(self, node: Node) -> Gain:
-        gain, candidates = self.folder.known_gain(node.id), self.state.builds
-        if gain is None or gain.candidates < candidates:
-            name = self.bench.spec.name
-            self.tell(f"{name}: measuring {node.id} alternately with the baseline")
-            with self._timed("confirm"), self.evaluator.alone(), writing(self.folder.path):
-                gain = compare(self.bench, self._states[node.id], candidates=candidates)
-            self.folder.keep_gain(gain)
-        self.folder.event("compared", **_fields(gain))
-        return gain
 
     def _limit(self) -> Limit | None:
         """Beyond what time power is not measured; on the emulated GPU that takes no time anyway."""
@@ -334,12 +323,6 @@ class Search:
 
 def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:
     return [one.pending for one in trials if one.pending is not None and one.result is None]
-
-
-def _by_cost(nodes: Sequence[Node]) -> list[Node]:
-    """The correct nodes, best first; of equal ones the earlier."""
-    correct = [(node.cost, node) for node in nodes if node.cost is not None]
-    return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
 
 
 def _origin(proposal: Proposal | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -73,6 +74,36 @@ class Node(Struct, frozen=True, kw_only=True):
     time_ms: float | None
 
 
+class TurnFigures(Struct, frozen=True, kw_only=True):
+    """What one turn of a comparison measured; what the card does not report is None.
+
+    Attributes:
+        round: from 1 on.
+        side: what was measured.
+        time_ms: of one launch.
+        energy_mj: of one launch.
+        power_w: mean.
+        seconds: for which it was measured, without the heat-up.
+        temperature_c: mean.
+        effective_sm_clock_mhz: mean clock of an SM.
+        memory_clock_mhz: at the end.
+        event_reasons: NVML's bits, of all moments.
+        flags: what makes the figures doubtful.
+    """
+
+    round: int
+    side: Literal["baseline", "variant"]
+    time_ms: float
+    energy_mj: float
+    power_w: float
+    seconds: float = 0.0
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: float | None = None
+    memory_clock_mhz: int | None = None
+    event_reasons: int = 0
+    flags: tuple[str, ...] = ()
+
+
 class Gain(Struct, frozen=True, kw_only=True):
     """How a variant compares with the baseline when both are measured alternately.
 
@@ -80,6 +111,8 @@ class Gain(Struct, frozen=True, kw_only=True):
         id: of the variant.
         accepted: whether it is better in the objective, by the whole interval.
         rounds: how often each was measured.
+        ended_early: whether there were fewer rounds than usual, because a gain that could be
+            claimed was out of reach.
         candidates: among which the variant was the best; the intervals are the wider the more.
         ratios: by metric, the variant's figure divided by the baseline's, with an interval.
         ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %,
@@ -88,11 +121,13 @@ class Gain(Struct, frozen=True, kw_only=True):
         variant: likewise of the variant.
         reasons: why an interval is wider than the scatter of the rounds.
         message: why there are no figures, if there are none.
+        turns: in the order in which they were measured; of ``comparison.json`` only.
     """
 
     id: str
     accepted: bool
     rounds: int
+    ended_early: bool = False
     candidates: int = 1
     ratios: dict[Metric, float] = {}
     ratio_intervals: dict[Metric, Interval] = {}
@@ -100,6 +135,7 @@ class Gain(Struct, frozen=True, kw_only=True):
     variant: dict[Metric, float] = {}
     reasons: tuple[str, ...] = ()
     message: str = ""
+    turns: tuple[TurnFigures, ...] = ()
 
 
 class SearchState(Struct, frozen=True, kw_only=True):

@@ -74,14 +74,17 @@ def _row(node: Node, first: float | None) -> str:
 
 def _gain(gain: Gain) -> str:
     if gain.message:
-        return f"{gain.id} measured alternately with the baseline: {gain.message}"
+        return f"{gain.id} compared with the baseline: {gain.message}"
     parts = [
         f"{metric.label} {gain.ratios[metric]:.4f} [{ends.low:.4f}, {ends.high:.4f}]"
         for metric in METRICS
         if (ends := gain.ratio_intervals.get(metric)) is not None
     ]
     verdict = "better" if gain.accepted else "not certainly better, and therefore not kept"
+    rounds = f"{gain.rounds} rounds"
+    if gain.ended_early:
+        rounds += " (ended early, because a gain that could be claimed was out of reach)"
     return (
-        f"{gain.id} measured alternately with the baseline, {gain.rounds} rounds, as fractions of "
+        f"{gain.id} measured alternately with the baseline, {rounds}, as fractions of "
         f"the baseline's figures: {', '.join(parts)}: {verdict}."
     )

@@ -10,7 +10,7 @@ from threading import Event
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
+from pytest_gpuenergy.engine.objective import Typical, cost_ms
 from pytest_gpuenergy.kernels.kernel import Origin
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import InputError, KernelFault
@@ -71,8 +71,8 @@ class Chooser:
                 f"None of the {len(log.trials)} trials of {space.workload.name} ran: see the "
                 f"reasons in {log.folder / TRIALS_FILE}, or try more with --trials."
             )
-        self._typical_w = typical_power_w(self._good)
-        estimates = {t.index: cost_ms(objective, t, self._typical_w) for t in self._good}
+        self._typical = Typical.of(self._good)
+        estimates = {t.index: cost_ms(objective, t, self._typical) for t in self._good}
         best = keep if best_only else -(-keep // len(BANDS))
         contending = sorted(estimates, key=lambda index: (estimates[index], index))
         self._costs = {index: estimates[index] for index in contending[: 2 * best]}
@@ -139,9 +139,15 @@ class Chooser:
             return self._wrong[index]
         self._right[index] = measured
         if measured is not None:
-            self._typical_w = self._typical_w or measured.power_w
-            precise = replace(trial, time_ms=measured.time_ms, power_w=measured.power_w)
-            self._costs[index] = cost_ms(self._objective, precise, self._typical_w)
+            slowdown = measured.time_ms / (trial.time_ms or measured.time_ms)
+            self._typical = self._typical or Typical(measured.power_w, slowdown)
+            precise = replace(
+                trial,
+                time_ms=measured.time_ms,
+                sustained_ms=measured.time_ms,
+                power_w=measured.power_w,
+            )
+            self._costs[index] = cost_ms(self._objective, precise, self._typical)
         return None
 
 

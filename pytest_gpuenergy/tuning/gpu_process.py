@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.energy.sensors import answers
 from pytest_gpuenergy.engine.jobs import load_arrays
 from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.quick import measure_power_w, measure_time_ms
+from pytest_gpuenergy.engine.quick import measure_sustained, measure_time_ms
 from pytest_gpuenergy.engine.verification import arenas_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
@@ -83,11 +83,18 @@ class TuningGpu:
         try:
             with self._device.twin() as device:
                 time_ms = self._time_ms(device, task, arenas) if task.runs else None
-                power_w = measure_power_w(device, task.job, arenas) if task.power else None
+                found = measure_sustained(device, task.job, arenas) if task.power else None
         except KernelFault as fault:
             self._check_answers(fault)
             return Evaluation(outcome=fault.outcome, message=str(fault), gpu=self._device.uuid)
-        return Evaluation(outcome="timed", time_ms=time_ms, power_w=power_w, gpu=self._device.uuid)
+        return Evaluation(
+            outcome="timed",
+            time_ms=time_ms,
+            sustained_ms=found and found.time_ms,
+            power_w=found and found.power_w,
+            energy_mj=found and found.energy_mj,
+            gpu=self._device.uuid,
+        )
 
     def rest(self) -> None:
         """Keep no context on the GPU, which may be in a mode where only one process has one."""

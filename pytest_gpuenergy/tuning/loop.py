@@ -13,7 +13,7 @@ from threading import Event
 from msgspec.structs import asdict
 
 from pytest_gpuenergy.engine.evaluate import Rig
-from pytest_gpuenergy.engine.objective import cost_ms, typical_power_w
+from pytest_gpuenergy.engine.objective import Typical, cost_ms
 from pytest_gpuenergy.engine.quick import quick_job
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
@@ -103,8 +103,8 @@ def feedback(
     objective: Metric, recipes: Sequence[str], tried: Sequence[Trial], known: Sequence[Trial]
 ) -> list[Feedback]:
     """The proposer's feedback on the trials in ``tried``, which may be fewer than ``recipes``."""
-    typical_w = typical_power_w(known)
+    typical = Typical.of(known)
     return [
-        Feedback(recipe, cost_ms(objective, trial, typical_w) / 1e3 if trial.good else None)
+        Feedback(recipe, cost_ms(objective, trial, typical) / 1e3 if trial.good else None)
         for recipe, trial in zip(recipes, tried, strict=False)
     ]

@@ -226,12 +226,16 @@ class TeamRig:
         if found.power_w is None or timed.time_ms is None:
             return timed
         scale = self._scales.get(found.gpu or "", _Scale(1.0, 1.0))
+        sustained_ms = timed.time_ms
+        if found.sustained_ms is not None:
+            sustained_ms = found.sustained_ms * scale.time
         power_w = found.power_w * scale.power
         return replace(
             timed,
+            sustained_ms=sustained_ms,
             power_w=power_w,
             power_scale=scale.power,
-            energy_mj=power_w * timed.time_ms,
+            energy_mj=power_w * sustained_ms,
         )
 
 

@@ -44,6 +44,7 @@ def rows(output: str) -> dict[tuple[str, str], list[str]]:
     return {(line[0], line[1]): line for line in cells}
 
 
+@pytest.mark.thorough
 def test_the_real_tuner_is_told_its_objective(bench: Bench) -> None:
     assert (
         bench.run("--objectives", "edp", "--space", "direct", tune=objectives.OURS, trials=2) == 0

@@ -55,7 +55,7 @@ def run(folder: Path, name: str, **variables: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("gpu", ["v100", "a100"])
+@pytest.mark.parametrize("gpu", ["v100", pytest.param("a100", marks=pytest.mark.thorough)])
 def test_it_measures_under_the_caps_of_the_board_and_finds_a_regression(
     tmp_path: Path,
     machine_apart: None,  # noqa: ARG001

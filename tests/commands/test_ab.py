@@ -88,6 +88,9 @@ def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixt
     assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W-1500MHz", "WORSE")
     assert found["interval"][1] - found["interval"][0] < 0.02
     assert document["new"]["git_revision"] == git("rev-parse", "HEAD").strip()
+    # Nothing is left behind.
+    assert git("worktree", "list").count("\n") == 1
+    assert git("status", "--porcelain") == ""
 
 
 def test_an_id_that_a_report_shows_chooses_its_kernel(
@@ -115,6 +118,7 @@ def test_a_faster_revision_is_better(repository: Path, capsys: pytest.CaptureFix
     assert "2 BETTER" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_only_kernels_that_differ_are_measured(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +129,11 @@ def test_only_kernels_that_differ_are_measured(
     assert "rounds" not in captured.err
 
 
-@pytest.mark.parametrize("strict", [(), ("--strict",)], ids=["lenient", "strict"])
+@pytest.mark.parametrize(
+    "strict",
+    [pytest.param((), marks=pytest.mark.thorough), ("--strict",)],
+    ids=["lenient", "strict"],
+)
 def test_a_push_that_changes_no_kernel_passes_and_says_so(
     repository: Path, capsys: pytest.CaptureFixture[str], strict: tuple[str, ...]
 ) -> None:
@@ -181,13 +189,6 @@ def test_items_of_one_revision_only_are_told(
     assert "missing from the new run: scale-b064-200W" in out
 
 
-def test_nothing_is_left_behind(repository: Path) -> None:
-    change(repository, LINE, SLOWER)
-    ab("-k", "b128", "--rounds", "2")
-    assert git("worktree", "list").count("\n") == 1
-    assert git("status", "--porcelain") == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -215,7 +216,11 @@ PLAIN = "def test_b128_is_even():\n    assert 128 % 2 == 0\n"
 CALLABLE = "def test_callable(energy_benchmark):\n    energy_benchmark(print)\n"
 
 
-@pytest.mark.parametrize("text", [PLAIN, f"{PLAIN}    assert 1 == 2\n"], ids=["pass", "fail"])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(PLAIN, marks=pytest.mark.thorough), f"{PLAIN}    assert 1 == 2\n"],
+    ids=["pass", "fail"],
+)
 def test_tests_without_an_energy_item_are_refused(
     repository: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
@@ -227,7 +232,11 @@ def test_tests_without_an_energy_item_are_refused(
     assert error.endswith("as in gpuenergy ab main HEAD bench -k case1.")
 
 
-@pytest.mark.parametrize("newer", ["HEAD", "HEAD~1"], ids=["head only", "base only"])
+@pytest.mark.parametrize(
+    "newer",
+    ["HEAD", pytest.param("HEAD~1", marks=pytest.mark.thorough)],
+    ids=["head only", "base only"],
+)
 def test_a_bench_that_only_one_revision_has_is_refused(
     repository: Path, capsys: pytest.CaptureFixture[str], newer: str
 ) -> None:

@@ -119,7 +119,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
         (signal.SIGINT,),
         (signal.SIGTERM,),
         (signal.SIGHUP,),
-        (signal.SIGINT, signal.SIGTERM),
+        pytest.param((signal.SIGINT, signal.SIGTERM), marks=pytest.mark.thorough),
         (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ],
     ids=lambda numbers: "-".join(number.name for number in numbers),

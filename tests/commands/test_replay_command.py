@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +60,56 @@ def emulated(run: Path, *options: str) -> tuple[int, Any]:
     return status, json.loads(path.read_text()) if path.is_file() else None
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay has left, for tests that only look at it.
+
+    Attributes:
+        run: the folder.
+        recording: of measurements, before the replay.
+        report: of the replay.
+        said: what it has printed.
+    """
+
+    run: Path
+    recording: bytes
+    report: Any
+    said: str
+
+
+@pytest.fixture(scope="module")
+def replay_all(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Replayed]:
+    """Replay all calls with these options."""
+
+    def replay(*options: str) -> Replayed:
+        run = copy_bloom(tmp_path_factory.mktemp("all") / "bloom")
+        recording = (run / "results/measurements.jsonl").read_bytes()
+        said = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+            patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
+            status, report = emulated(run, *options)
+        assert status == 0
+        return Replayed(run, recording, report, said.getvalue())
+
+    return replay
+
+
+@pytest.fixture(scope="module")
+def of_all(replay_all: Callable[..., Replayed]) -> Replayed:
+    """All calls at the default limit."""
+    return replay_all()
+
+
+@pytest.fixture(scope="module")
+def of_two_limits(
+    replay_all: Callable[..., Replayed], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Replayed, str]:
+    """All calls under two limits, with the page of it."""
+    page = tmp_path_factory.mktemp("page") / "page.html"
+    found = replay_all("--powercap", "300W,700W", "--html", str(page))
+    return found, page.read_text()
+
+
 def test_without_pytorch_one_sentence_says_what_to_install(
     recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,41 +119,73 @@ def test_without_pytorch_one_sentence_says_what_to_install(
         planner_for(card, recorded, "model")
 
 
-class TestRecordedFigures:
-    """Replayed on the emulated GPU, without PyTorch."""
+@pytest.mark.slow
+class TestAllCalls:
+    """Replayed on the emulated GPU, without PyTorch: once, and once under two limits."""
 
-    def test_the_calls_take_the_recorded_time_and_energy(self, recorded: Path) -> None:
-        lines = (recorded / "results/measurements.jsonl").read_text().splitlines()
+    def test_the_calls_take_the_recorded_time_and_energy(self, of_all: Replayed) -> None:
+        lines = of_all.recording.decode().splitlines()
         figures = {replayed(one): one for one in map(json.loads, lines)}
-        status, report = emulated(recorded)
-        assert status == 0
-        assert len(report["measurements"]) == len(figures) == 82
-        for one in report["measurements"]:
+        assert len(of_all.report["measurements"]) == len(figures) == 82
+        for one in of_all.report["measurements"]:
             found = figures[replayed(one)]
             assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
             assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
 
-    def test_the_recording_stays_as_it_is(self, recorded: Path) -> None:
-        path = recorded / "results/measurements.jsonl"
-        before = path.read_bytes()
-        assert emulated(recorded)[0] == 0
-        assert path.read_bytes() == before
+    def test_the_recording_stays_as_it_is(self, of_all: Replayed) -> None:
+        assert (of_all.run / "results/measurements.jsonl").read_bytes() == of_all.recording
 
-    def test_all_output_is_called_emulated(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        _, report = emulated(recorded)
-        assert report["run"]["emulated"]
-        assert "on NVIDIA H200 (emulated)" in capsys.readouterr().out
+    def test_all_output_is_called_emulated(self, of_all: Replayed) -> None:
+        assert of_all.report["run"]["emulated"]
+        assert "on NVIDIA H200 (emulated)" in of_all.said
 
-    def test_the_accounts_of_whole_steps_cover_all_calls(self, recorded: Path) -> None:
-        _, report = emulated(recorded)
-        found = {(one["step"], one["level"]): one for one in report["accounts"]}
+    def test_the_accounts_of_whole_steps_cover_all_calls(self, of_all: Replayed) -> None:
+        found = {(one["step"], one["level"]): one for one in of_all.report["accounts"]}
         levels = ("graph", "eager", "layers")
         assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
         assert all(one["coverage"] == 1.0 for one in found.values())
         assert found[0, "graph"]["tokens"] == 1024
         assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.558, rel=0.05)
+
+    def test_several_power_limits_make_a_table(self, of_two_limits: tuple[Replayed, str]) -> None:
+        found, _ = of_two_limits
+        report = found.report
+        assert {one["cap"] for one in report["accounts"]} == {"300W", "700W"}
+        steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
+        assert steps[0, "300W"]["energy_mj"] < steps[0, "700W"]["energy_mj"]
+        assert sum(one["saved_mj"] for one in report["savings"]) > 0
+        assert "each call under the limit that suits it best" in found.said
+
+    def test_the_page_has_the_accounts_beside_the_measurements(
+        self, of_two_limits: tuple[Replayed, str]
+    ) -> None:
+        found, text = of_two_limits
+        data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
+        assert data["rows"]["count"] == 164
+        assert data["emulated"]
+        accounts = data["replay"]["accounts"]
+        assert len({(one["step"], one["level"], one["cap"]) for one in accounts}) == 2 * 3 * 2
+        assert data["replay"]["savings"] == found.report["savings"]
+
+    def test_the_results_are_a_run(self, of_all: Replayed, tmp_path: Path) -> None:
+        path = tmp_path / "merged.json"
+        assert main(["report", str(of_all.run / "results-emulated"), "--json", str(path)]) == 0
+        assert json.loads(path.read_text())["measurements"] == of_all.report["measurements"]
+
+    def test_the_report_is_valid_by_the_published_schema(
+        self, of_two_limits: tuple[Replayed, str], tmp_path: Path
+    ) -> None:
+        path = tmp_path / "schema.json"
+        assert main(["replay", "--schema", str(path)]) == 0
+        assert path.read_text() == SCHEMA.read_text(), f"gpuenergy replay --schema {SCHEMA}"
+        validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
+        found, _ = of_two_limits
+        validator.validate(found.report)
+        assert not validator.is_valid(found.report | {"accounts": [{}]})
+
+
+class TestRecordedFigures:
+    """Replayed on the emulated GPU, without PyTorch."""
 
     def test_what_is_not_recorded_counts_as_missing(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
@@ -107,8 +193,8 @@ class TestRecordedFigures:
         path = recorded / "results/measurements.jsonl"
         first, *others = path.read_text().splitlines()
         path.write_text("\n".join(others))
-        _, report = emulated(recorded)
         label = replayed(json.loads(first))
+        _, report = emulated(recorded, "--kernels", "c229cf67f982a")
         assert report["missing"][label] == "no figures of it are recorded"
         assert "no figures of it are recorded" in capsys.readouterr().out
 
@@ -126,7 +212,7 @@ class TestRecordedFigures:
         pair["workload"]["parameters"] |= {"replays": f"{held_back}-spaced", "gaps": 60, "turns": 1}
         pair |= figures(1.94, 410.0)
         path.write_text("\n".join(map(json.dumps, [*lines, gap, pair])))
-        _, report = emulated(recorded)
+        _, report = emulated(recorded, "--kernels", held_back)
         prefill = next(one for one in report["accounts"] if one["step"] == 0)
         assert held_back in prefill["spaced"]
         assert held_back not in prefill["limited"]
@@ -134,17 +220,6 @@ class TestRecordedFigures:
         assert part["time_ms"] == pytest.approx(0.74, rel=0.01)
         assert part["energy_mj"] == pytest.approx(795.4 - 60 * 2.4, rel=0.02)
         assert "with gaps between" in capsys.readouterr().out
-
-    def test_several_power_limits_make_a_table(
-        self, recorded: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        status, report = emulated(recorded, "--powercap", "300W,700W")
-        assert status == 0
-        assert {one["cap"] for one in report["accounts"]} == {"300W", "700W"}
-        steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
-        assert steps[0, "300W"]["energy_mj"] < steps[0, "700W"]["energy_mj"]
-        assert sum(one["saved_mj"] for one in report["savings"]) > 0
-        assert "each call under the limit that suits it best" in capsys.readouterr().out
 
     @pytest.mark.thorough
     def test_clocks_make_a_table_too(self, recorded: Path) -> None:
@@ -166,17 +241,18 @@ class TestRecordedFigures:
             labels.append(str(workload.parameters["replays"]))
             return plain(self, repeater, workload, subject, kind)
 
+        chosen = ("--kernels", "c229cf67f982a,c2323a1c5dcac,c26eb79f3abd8,c9e873a28b0f1")
         with monkeypatch.context() as patched:
             patched.setattr(Harness, "measure_callable", counted)
-            assert emulated(recorded)[0] != 0
+            assert emulated(recorded, *chosen)[0] != 0
         results = recorded / "results-emulated/measurements.jsonl"
         begun = results.read_text()
         assert len(begun.splitlines()) == 9
         with results.open("a") as file:
             file.write('{"node_id": "half a li')
-        assert emulated(recorded, "--resume")[0] == 0
+        assert emulated(recorded, *chosen, "--resume")[0] == 0
         assert results.read_text().startswith(begun)
-        assert len(results.read_text().splitlines()) == 82
+        assert len(results.read_text().splitlines()) == 14
 
     @pytest.mark.parametrize(
         ("change", "told"),
@@ -271,36 +347,6 @@ class TestRecordedFigures:
         assert emulated(recorded, "--powercap", "900W") == (2, None)
         assert "900" in capsys.readouterr().err
 
-    def test_the_page_has_the_accounts_beside_the_measurements(
-        self, recorded: Path, tmp_path: Path
-    ) -> None:
-        page = tmp_path / "page.html"
-        _, report = emulated(recorded, "--powercap", "300W,700W", "--html", str(page))
-        text = page.read_text()
-        data = json.loads(text.partition('id="report-data">')[2].partition("</script>")[0])
-        assert data["rows"]["count"] == 164
-        assert data["emulated"]
-        accounts = data["replay"]["accounts"]
-        assert len({(one["step"], one["level"], one["cap"]) for one in accounts}) == 2 * 3 * 2
-        assert data["replay"]["savings"] == report["savings"]
-
-    def test_the_results_are_a_run(self, recorded: Path, tmp_path: Path) -> None:
-        _, found = emulated(recorded)
-        path = tmp_path / "merged.json"
-        assert main(["report", str(recorded / "results-emulated"), "--json", str(path)]) == 0
-        assert json.loads(path.read_text())["measurements"] == found["measurements"]
-
-    def test_the_report_is_valid_by_the_published_schema(
-        self, recorded: Path, tmp_path: Path
-    ) -> None:
-        path = tmp_path / "schema.json"
-        assert main(["replay", "--schema", str(path)]) == 0
-        assert path.read_text() == SCHEMA.read_text(), f"gpuenergy replay --schema {SCHEMA}"
-        validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
-        _, report = emulated(recorded, "--powercap", "300W,700W")
-        validator.validate(report)
-        assert not validator.is_valid(report | {"accounts": [{}]})
-
     def test_the_report_has_how_the_power_of_the_profile_was_aligned(
         self, recorded: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -319,7 +365,7 @@ class TestRecordedFigures:
         assert "Name the folder that gpuenergy profile has written" in capsys.readouterr().err
 
     def test_json_is_the_report(self, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        _, report = emulated(recorded, "--json")
+        _, report = emulated(recorded, "--json", "--kernels", "c229cf67f982a")
         assert json.loads(capsys.readouterr().out) == report
 
     @pytest.mark.parametrize("words", ["", ",", " , "])

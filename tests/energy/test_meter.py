@@ -509,3 +509,25 @@ def test_places_that_differ_widen_the_interval_of_the_time(
     assert uneven.energy_mj.relative_half_width == pytest.approx(
         alike.energy_mj.relative_half_width, rel=0.5
     )
+
+
+SWINGING = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, restrained_warmup_s=2.0, preheat_s=0.0)
+
+
+@pytest.mark.parametrize(("limit_w", "least_s"), [(700.0, 0.0), (300.0, 2.0)])
+def test_a_card_held_back_by_its_limit_is_heated_for_longer(
+    device: EmulatedDevice, repeat: Repeat, limit_w: float, least_s: float
+) -> None:
+    device.inject("enforced_limit", {"power_w": limit_w})
+    reading, witness = measure(device, repeat(), SWINGING)
+    heated_s = device.clock.now_s() - witness.start_s - sum(one.seconds for one in reading.trials)
+    assert least_s - 0.05 <= heated_s < least_s + 1.5
+
+
+def test_the_swings_at_the_beginning_are_no_doubt(device: EmulatedDevice, repeat: Repeat) -> None:
+    """A governor that lets too little power through at first, and then too much."""
+    device.inject("enforced_limit", {"power_w": 300.0})
+    device.inject("enforced_limit", {"power_w": 220.0, "after_s": 0.6, "lasts_s": 0.9})
+    reading, _ = measure(device, repeat(), SWINGING)
+    assert "not_steady" not in reading.flags
+    assert reading.power_w == pytest.approx(300.0, rel=0.03)  # still cold

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tuning_fakes import FakeDevice, word_kernel
+from tuning_fakes import SLOWDOWN, FakeDevice, sustained_at, word_kernel
 
 from pytest_gpuenergy.engine import evaluate as module
 from pytest_gpuenergy.engine.evaluate import Rig, confirm, evaluate
@@ -51,9 +51,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
                 FAULT if word == "bad" else quick_job(word_kernel(word), WORKLOAD)
                 for word in words.split()
             ]
-            monkeypatch.setattr(
-                module, "measure_power_w", lambda _, job, __: power_w(job.kernel.source)
-            )
+            monkeypatch.setattr(module, "measure_sustained", sustained_at(time_ms, power_w))
             rig = Rig(FakeDevice(time_ms), arenas, objective)
             seen: Found = []
             for pair in evaluate(rig, batch, known, lambda: len(seen) >= stop_after):
@@ -89,7 +87,8 @@ def test_the_promising_are_weighed_after_all_are_timed(found: Evaluate) -> None:
     assert all(one.power_w is None for _, one in timed)
     assert (place, weighed.power_w) == (2, 250.0)
     assert weighed.time_ms == pytest.approx(1.0)
-    assert weighed.energy_mj == pytest.approx(250.0)
+    assert weighed.sustained_ms == pytest.approx(SLOWDOWN)
+    assert weighed.energy_mj == pytest.approx(SLOWDOWN * 250.0)
 
 
 def test_what_cannot_become_the_best_is_not_weighed(found: Evaluate) -> None:

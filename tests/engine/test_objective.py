@@ -7,8 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.objective import Evaluation, cost_ms, promising, typical_power_w
+from pytest_gpuenergy.engine.objective import Evaluation, Typical, cost_ms, promising
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
@@ -36,7 +37,7 @@ def test_it_ranks_as_the_cost_does(
     objective: Metric, one: Evaluation, other: Evaluation, typical_w: float
 ) -> None:
     costs = [cost(objective, trial) for trial in (one, other)]
-    times = [cost_ms(objective, trial, typical_w) for trial in (one, other)]
+    times = [cost_ms(objective, trial, Typical(typical_w)) for trial in (one, other)]
     if costs[0] < costs[1] * (1 - 1e-9):
         assert times[0] < times[1]
 
@@ -46,22 +47,47 @@ def test_a_kernel_of_typical_power_counts_by_its_time(
     objective: Metric, time_ms: float, typical_w: float
 ) -> None:
     trial = Evaluation(outcome="timed", time_ms=time_ms, power_w=typical_w)
-    assert cost_ms(objective, trial, typical_w) == pytest.approx(time_ms)
-    assert cost_ms(objective, Evaluation(outcome="timed", time_ms=time_ms), typical_w) == time_ms
+    assert cost_ms(objective, trial, Typical(typical_w)) == pytest.approx(time_ms)
+    unknown = Evaluation(outcome="timed", time_ms=time_ms)
+    assert cost_ms(objective, unknown, Typical(typical_w, 1.3)) == time_ms
 
 
 @given(objectives)
 def test_a_failed_trial_is_the_worst(objective: Metric) -> None:
-    assert cost_ms(objective, Evaluation(outcome="timeout"), 300.0) == math.inf
+    assert cost_ms(objective, Evaluation(outcome="timeout"), Typical(300.0)) == math.inf
 
 
 @given(st.lists(measured(), max_size=9))
 def test_the_typical_power_is_between_the_known_ones(trials: list[Evaluation]) -> None:
-    typical_w = typical_power_w(
+    typical = Typical.of(
         [*trials, Evaluation(outcome="timeout"), Evaluation(outcome="timed", time_ms=1.0)]
     )
     powers = [trial.power_w for trial in trials if trial.power_w]
-    assert typical_w is None if not powers else min(powers) <= typical_w <= max(powers)
+    assert typical is None if not powers else min(powers) <= typical.power_w <= max(powers)
+
+
+def slowed(time_ms: float, slowdown: float, power_w: float = 300.0) -> Evaluation:
+    """A candidate that the power limit slows while its power is measured."""
+    found = Evaluation(outcome="timed", time_ms=time_ms, power_w=power_w)
+    return replace(found, sustained_ms=time_ms * slowdown)
+
+
+@given(st.sampled_from(["energy", "edp"]), TIMES, st.floats(1, 3))
+def test_a_kernel_that_is_slowed_as_usual_counts_as_one_that_was_not_measured(
+    objective: Metric, time_ms: float, slowdown: float
+) -> None:
+    found = slowed(time_ms, slowdown)
+    typical = Typical.of([found])
+    assert typical == (300.0, pytest.approx(slowdown))
+    assert cost_ms(objective, found, typical) == pytest.approx(time_ms)
+    more = slowed(time_ms, 1.1 * slowdown)
+    assert cost_ms(objective, more, typical) == pytest.approx(1.1 * time_ms)
+
+
+def test_what_may_be_slowed_less_than_the_best_is_promising() -> None:
+    known = [slowed(1.0, 1.5), slowed(1.2, 1.0)]
+    assert promising("energy", batch(1.1), known) == [0]
+    assert promising("energy", batch(1.3), known) == []
 
 
 def batch(*times_ms: float) -> list[Evaluation]:

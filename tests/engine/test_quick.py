@@ -7,14 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
+from jobs import job_of
 from tuning_fakes import FakeDevice
 
 from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
 from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.quick import measure_time_ms, median_time_ms, quick_job, verify_timed
+from pytest_gpuenergy.engine.quick import (
+    measure_sustained,
+    measure_time_ms,
+    median_time_ms,
+    quick_job,
+    verify_timed,
+)
 from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
@@ -59,6 +67,23 @@ def test_no_finished_launch_is_a_fault(launches: list[float]) -> None:
     with pytest.raises(KernelFault) as fault:
         median_time_ms(timeline(launches, [0.1] * len(launches)))
     assert fault.value.outcome == "runtime"
+
+
+def test_sustained_figures_are_those_of_a_card_held_back_by_its_limit(
+    device: EmulatedDevice,
+) -> None:
+    launch = Launch("f", (1, 1, 1), (32, 1, 1), ())
+    figures = RecordedFigures(device.name, 700.0, 0.02, 400.0, 8.0)
+    kernel = Kernel("text", (launch,), recorded=(figures,))
+    job = job_of(kernel, flops=10**8, bytes_moved=10**6)
+    device.inject("enforced_limit", {"power_w": 250.0, "after_s": 0.1})
+    time_ms = measure_time_ms(device, job, {})
+    found = measure_sustained(device, job, {})
+    assert found is not None
+    assert time_ms == pytest.approx(0.02, rel=0.01)
+    assert found.time_ms > 1.1 * time_ms
+    assert found.energy_mj == pytest.approx(found.power_w * found.time_ms, rel=0.01)
+    assert found.power_w == pytest.approx(250.0, rel=0.03)
 
 
 def test_a_fault_of_the_kernel_passes_through() -> None:

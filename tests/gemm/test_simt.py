@@ -48,7 +48,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("blocks", [0, 5, 40])
 def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
     gemm = Gemm("g", 33, 65, 40, layout)

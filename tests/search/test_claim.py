@@ -13,7 +13,12 @@ from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.search.claim import LASTING_SD, claimed_change
+from pytest_gpuenergy.search.claim import (
+    LASTING_SD,
+    claimed_change,
+    is_out_of_reach,
+    may_be_claimed,
+)
 from pytest_gpuenergy.search.comparison import gain_of
 
 UNKNOWN = Conditions(None, None, None, None, None)
@@ -69,3 +74,54 @@ def test_a_flagged_round_needs_a_larger_gain() -> None:
     assert found.reasons == ("flagged: interval_wide",)
     larger = turns(0.9, flags=("interval_wide",))
     assert gain_of("a", larger, Metric.TIME, candidates=2).accepted
+
+
+def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
+    found = gain_of("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
+    order = [(one.round, one.side) for one in found.turns]
+    assert order[:4] == [(1, "baseline"), (1, "variant"), (2, "variant"), (2, "baseline")]
+    assert len(found.turns) == 12
+    assert {(one.side, one.time_ms, one.flags) for one in found.turns} == {
+        ("baseline", 1.0, ()),
+        ("variant", 0.9, ("not_steady",)),
+    }
+
+
+@given(RATIOS, st.sampled_from(METRICS), st.integers(1, 1000), st.integers(2, 20))
+def test_what_is_out_of_reach_is_not_claimed_by_the_same_rounds(
+    ratios: list[float], metric: Metric, candidates: int, rounds: int
+) -> None:
+    lasting = LASTING_SD[metric]
+    if is_out_of_reach(ratios, lasting, rounds=rounds, candidates=candidates):
+        assert claimed_change(ratios, lasting, candidates=candidates).high >= 0
+
+
+@given(RATIOS, st.integers(3, 20), st.floats(0.001, 0.1))
+def test_doubts_make_a_claim_harder_to_reach(ratios: list[float], rounds: int, room: float) -> None:
+    if is_out_of_reach(ratios, 0.01, rounds=rounds):
+        assert is_out_of_reach(ratios, 0.01, rounds=rounds, room=room)
+
+
+def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
+    lasting = LASTING_SD[Metric.TIME]
+    assert is_out_of_reach([0.001, -0.001, 0.0], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([0.001, -0.001], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([-0.01, -0.008, -0.009], lasting, rounds=6, candidates=12)
+    # A mean of no gain, but a scatter that may hide one.
+    assert not is_out_of_reach([-0.05, 0.05, 0.0], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([0.001, -0.001, 0.0], lasting, rounds=3, candidates=12)
+
+
+@given(st.floats(-0.1, 0.1), st.sampled_from(METRICS), st.integers(1, 1000))
+def test_what_may_be_claimed_may_be_claimed_of_fewer_and_with_more_gain(
+    change: float, metric: Metric, candidates: int
+) -> None:
+    if may_be_claimed(change, metric, candidates=candidates):
+        assert may_be_claimed(change, metric, candidates=max(1, candidates // 2))
+        assert may_be_claimed(change - 0.001, metric, candidates=candidates)
+
+
+def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
+    assert not may_be_claimed(-0.0002, Metric.TIME, candidates=12)
+    assert may_be_claimed(-0.003, Metric.TIME, candidates=12)
+    assert not may_be_claimed(-0.005, Metric.EDP, candidates=50)

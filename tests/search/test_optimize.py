@@ -21,7 +21,7 @@ from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.seeds import SEEDS
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import comparison, search
+from pytest_gpuenergy.search import comparison, confirmation
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.result import Result
@@ -222,12 +222,15 @@ class TestProof:
     def test_what_is_not_certainly_better_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def compare(_: Bench, state: State, *, candidates: int) -> Gain:
+        def compare(
+            _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
+        ) -> Gain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
+            assert not is_stopped()
             found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(search, "compare", compare)
+        monkeypatch.setattr(confirmation, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]

@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
 
-from pytest_gpuenergy.search import evaluation, search
+from pytest_gpuenergy.ab import rounds
+from pytest_gpuenergy.devices.device import Repeater
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.search import confirmation, evaluation
 from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
@@ -100,7 +104,7 @@ def test_nothing_is_evaluated_again(
     evaluated: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search, "compare", None)
+    monkeypatch.setattr(confirmation, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
@@ -213,6 +217,62 @@ def test_ctrl_c_ends_it_after_the_variant(
     assert len(state_of(out)["nodes"]) == 1
     assert optimize(spec, out, "--objective", "edp", "--resume") == 0
     assert state_of(out) == whole
+
+
+@pytest.mark.parametrize("turn", [6, MORE(1), MORE(11)])
+def test_ctrl_c_ends_a_comparison_after_the_turn(
+    spec: Path,
+    finished: Path,
+    whole: Any,
+    turn: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a search whose variants have all been evaluated, which is then continued."""
+    measured = _interrupted_in(turn, monkeypatch)
+    [made] = finished.glob("kernels/_scale/variants/*/comparison.json")
+    before = made.read_bytes()
+    made.unlink()
+    words = (spec, finished, "--objective", "edp", "--resume")
+    assert optimize(*words) == 130
+    assert len(measured) == turn
+    assert "everything evaluated is kept in" in capsys.readouterr().err
+    assert not made.exists()
+    monkeypatch.undo()
+    assert optimize(*words) == 0
+    assert state_of(finished) == whole
+    assert made.read_bytes() == before
+
+
+def test_a_comparison_that_is_complete_at_ctrl_c_counts_and_no_other_kernel_is_searched(
+    finished: Path, tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = tmp_path / "specs"
+    specs.mkdir()
+    write(specs)
+    write(specs, spec_with(name="second"))
+    [made] = finished.glob("kernels/_scale/variants/*/comparison.json")
+    made.unlink()
+    measured = _interrupted_in(12, monkeypatch)
+    assert optimize(specs, finished, "--objective", "edp", "--resume") == 130
+    assert len(measured) == 12
+    assert state_of(finished) == whole
+    assert not (finished / "kernels/_second/baseline").exists()
+
+
+def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]:
+    """Ctrl-C during this turn of a comparison, from 1 on; the readings of all turns."""
+    found: list[Reading] = []
+
+    class Interrupted(EnergyMeter):
+        def measure(self, repeater: Repeater) -> Reading:
+            if len(found) == turn - 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            found.append(super().measure(repeater))
+            return found[-1]
+
+    monkeypatch.setattr(rounds, "EnergyMeter", Interrupted)
+    return found
 
 
 def test_a_lost_gpu_refuses_no_variant(

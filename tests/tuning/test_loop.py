@@ -10,7 +10,14 @@ from threading import Event
 from typing import Any
 
 import pytest
-from tuning_fakes import WORDS, FakeDevice, WordProposer, word_kernel
+from tuning_fakes import (
+    SLOWDOWN,
+    WORDS,
+    FakeDevice,
+    WordProposer,
+    sustained_at,
+    word_kernel,
+)
 
 from pytest_gpuenergy.engine import evaluate
 from pytest_gpuenergy.engine.evaluate import Rig
@@ -76,9 +83,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             device = FakeDevice(timed)
             log = stack.enter_context(RawLog(tmp_path / "raw", WORKLOAD, device, WORDS))
             arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
-            monkeypatch.setattr(
-                evaluate, "measure_power_w", lambda _, job, __: power_w(job.kernel.source)
-            )
+            monkeypatch.setattr(evaluate, "measure_sustained", sustained_at(time_ms, power_w))
             proposer = WordProposer([batch.split() for batch in batches], word_kernel)
             progress = SearchProgress("tiny", trials, log.trials.copy(), lambda _: None)
             rig = Rig(device, arenas, objective)
@@ -158,7 +163,7 @@ def test_a_search_goes_on_where_another_ended(start: Start) -> None:
 def test_the_power_of_promising_trials_is_kept(start: Start) -> None:
     found = start("xxxx xxx xx x", trials=4, objective=Metric.EDP, power_w=lambda _: 250.0)
     assert [trial.power_w for trial in found.log.trials] == [None, None, None, 250.0]
-    assert found.log.trials[3].energy_mj == pytest.approx(250.0)
+    assert found.log.trials[3].energy_mj == pytest.approx(SLOWDOWN * 250.0)
     assert found.log.trials[3].digest == word_kernel("x").digest
 
 

@@ -196,11 +196,12 @@ class Card:
         room_w = self.enforced_mw / 1000 - self._foreign_w()
         demand = self.load.demand
         point = governor.operating_point(demand, profile, room_w, clock_mhz)
-        point = replace(point, event_reasons=point.event_reasons | reasons)
+        if reasons:
+            point = replace(point, event_reasons=point.event_reasons | reasons)
         point = in_state(point, demand, self.hidden_state, self.seed)
         for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
             point = governor.slowed(point, demand, fault.percent or 0.0)
-        return replace(point, time_s=min(point.time_s, MOST_RUN_S))
+        return point if point.time_s <= MOST_RUN_S else replace(point, time_s=MOST_RUN_S)
 
     def _lock_in_force(self) -> tuple[int, int] | None:
         if self.lock_mhz is None or any(self.active_faults("lock_ignored")):

@@ -8,6 +8,7 @@ causes this is unknown: the rules and sizes below are guesses.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.devices.emulated.governor import Demand, OperatingPoint
@@ -54,6 +55,7 @@ def next_state(state: int, temperature_c: float, seed: int, block: int | None) -
     return warm | other
 
 
+@functools.lru_cache(maxsize=64)  # a card asks every 20 ms of its time
 def in_state(point: OperatingPoint, demand: Demand, state: int, seed: int) -> OperatingPoint:
     """The operating point at which the card really runs.
 

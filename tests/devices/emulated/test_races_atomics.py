@@ -16,6 +16,7 @@ CELLS = {
     "tensor": ("", "int* c = n;"),
 }
 """The declaration of c, outside of the kernel and in it."""
+THOROUGH_CELLS = ("device", "managed")  # for all but the first kernel: global memory as a tensor is
 
 RACES = [
     "atomicAdd(c, t); __syncwarp(); if (t == 0) y[0] = c[0];",
@@ -51,8 +52,17 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("body", RACES)
+def everywhere(bodies: list[str]) -> pytest.MarkDecorator:
+    """Each of the kernels with each cell."""
+    cases = [
+        pytest.param(body, cell, marks=[pytest.mark.thorough] * (cell in THOROUGH_CELLS and at > 0))
+        for at, body in enumerate(bodies)
+        for cell in CELLS
+    ]
+    return pytest.mark.parametrize(("body", "cell"), cases)
+
+
+@everywhere(RACES)
 def test_unordered_accesses_of_a_block_race(fault_of, cell, body):
     before, inside = CELLS[cell]
     fault = fault_of(inside + body, before=before)
@@ -60,8 +70,7 @@ def test_unordered_accesses_of_a_block_race(fault_of, cell, body):
     assert f"race on {'shared' if cell == 'shared' else 'global'} memory" in str(fault)
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("body", RIGHT)
+@everywhere(RIGHT)
 def test_ordered_accesses_of_a_block_do_not(check_races, cell, body):
     before, inside = CELLS[cell]
     assert check_races(inside + body, before=before).launches[0].blocks_run == 1
