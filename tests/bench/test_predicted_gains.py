@@ -66,6 +66,7 @@ def test_a_damaged_search_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "cannot be used" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_kept_search_is_read_in_another_objective_and_by_move(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
