@@ -103,10 +103,10 @@ def test_states_are_compiled_before_their_turn_and_the_result_is_the_same(
 def test_what_does_not_compile_ahead_is_told_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = "#if ITEMS == 8\n#error no\n#endif\n" + spec_with()["source"]
+    source = "#if ITEMS != 4\n#error no\n#endif\n" + spec_with()["source"]
     spec = write(tmp_path, spec_with(source=source))
     every = GraphExplorer.foreseen
     monkeypatch.setattr(GraphExplorer, "foreseen", lambda one, _: every(one, 20))
     assert optimize(spec, tmp_path / "out", "--budget-builds", "12") == 0
-    outcomes = {node["what"]: node["outcome"] for node in state_of(tmp_path / "out")["nodes"]}
-    assert outcomes["ITEMS=8"] == "compile"
+    nodes = state_of(tmp_path / "out")["nodes"]
+    assert {node["outcome"] for node in nodes if node["what"].startswith("ITEMS=")} == {"compile"}
