@@ -45,6 +45,7 @@ def row(output: str, tuner: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.tvm
 def test_both_tuners_are_watched_and_measured_alike(
     bench: Bench, capsys: pytest.CaptureFixture[str]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from conftest import Project
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import IoContract
+
+if TYPE_CHECKING:
+    from conftest import Project
 
 TRITON = TritonKernel("import triton", "add", (1, 1, 1), ("x",))
 CALL = LibraryCall("torch.matmul", {"input": "x", "other": "x", "out": "y"})

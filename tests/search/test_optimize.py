@@ -107,6 +107,7 @@ class TestOutcome:
         assert len(seeds) == 9  # three for each set of sizes, the same for all variants
         assert seeds.isdisjoint(SEEDS)
 
+    @pytest.mark.thorough
     def test_the_same_seed_gives_the_same_search(self, spec: Path, tmp_path: Path) -> None:
         for out in ("one", "other"):
             assert optimize(spec, tmp_path / out, "--objective", "energy", "--seed", "3") == 0

@@ -189,6 +189,7 @@ def test_nothing_is_evaluated_on_a_gpu_that_is_used_alone(
         waiting.result()
 
 
+@pytest.mark.thorough
 def test_the_same_seed_and_number_of_gpus_give_the_same_search(
     spec: Path, tmp_path: Path, whole: Any
 ) -> None:
@@ -384,6 +385,7 @@ def test_a_gpu_on_which_the_baseline_fails_is_not_used(
     assert "because the baseline fails there (correctness): It is wrong." in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_it_after_what_is_running(
     spec: Path,
     tmp_path: Path,
@@ -413,7 +415,8 @@ def test_ctrl_c_ends_it_after_what_is_running(
     assert state_of(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("files", [12, *(MORE(files) for files in (3, 27))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("files", [3, 12, 27])
 def test_a_full_disk_loses_nothing(
     spec: Path,
     tmp_path: Path,
@@ -440,7 +443,8 @@ def test_a_full_disk_loses_nothing(
     assert state_of(tmp_path / "out") == whole
 
 
-@pytest.mark.parametrize("files", [14, *(MORE(files) for files in (5, 23))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("files", [5, 14, 23])
 def test_a_killed_search_leaves_no_process_and_ends_with_the_same_result(
     spec: Path, tmp_path: Path, whole: Any, files: int
 ) -> None:
