@@ -36,12 +36,17 @@ _FORBIDDEN = re.compile(
     r"(?:\w*clock(?:64|_\w+)?|\w*globaltimer\w*|chrono|__nanosleep"
     r"|(?:f|s|sn|v\w*)?printf|puts|putchar|malloc|calloc|realloc|free|new|delete"
     r"|cuda[A-Z]\w*|__cuda\w+|__managed__|__host__|__attribute__|__declspec|_Pragma|__pragma"
-    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__)",
+    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__|mutable|thread_local"
+    # Of C's library, what the emulated GPU's host compiler knows and what keeps something.
+    r"|s?rand|[dlm]rand48|srand48|strtok|signgam|(?:get|set|put)env|setlocale|system|at\w*_?exit)",
     re.ASCII,
 )
-_IN_ASSEMBLER = re.compile(
-    r"clock|timer|nanosleep|%pm\d|(?<![\w.])\.(?:global|extern|visible|weak|common)\b"
+IN_ASSEMBLER = re.compile(
+    r"clock|timer|nanosleep|%pm\d|gridid|graph_exec|envreg"
+    r"|(?<![\w.])\.(?:global|extern|visible|weak|common)\b"
 )
+"""PTX by which a kernel tells one launch from another, or keeps something for the next one."""
+_ESCAPE = re.compile(r"\\[^nt\"'\\]")
 _ASSEMBLER = ("asm", "__asm", "__asm__")
 _TYPES = {"struct", "class", "union", "enum"}
 _SPECIFIERS = {
@@ -71,6 +76,8 @@ class _Declaration(NamedTuple):
 def findings(source: str) -> frozenset[str]:
     """What a text contains that no variant may add, each in a few words."""
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
+    if re.search(r"\r(?!\n)", source):
+        return frozenset({"a carriage return within a line"})  # some compilers end the line there
     plain, directives = _without_directives(tokens)
     found = {finding for directive in directives for finding in _in_directive(directive)}
     found.update(_anywhere(tokens))
@@ -128,10 +135,12 @@ def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
 
 
 def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        if token.text in _ASSEMBLER:
+            yield from _in_assembler(tokens[position + 1 :])
         if token.kind == "word" and _FORBIDDEN.fullmatch(token.text):
             yield token.text
-        elif token.kind == "string" and _IN_ASSEMBLER.search(token.text):
+        elif token.kind == "string" and IN_ASSEMBLER.search(token.text):
             yield f"assembler with {token.text}"
         elif token.kind == "raw":
             yield "a raw string or an endless comment"
@@ -139,6 +148,22 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
             yield "a launch of its own"
         elif token.text in ('"', "'", "\\", "`", "@"):
             yield f"a stray {token.text}"
+
+
+def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
+    """What an assembler statement contains, whose text may be in several strings."""
+    text = ""
+    for token in tokens:
+        if token.kind == "string":
+            text += token.text[1:-1]
+        elif token.text in (":", ")", ";"):
+            break
+        elif token.kind != "newline" and token.text not in ("volatile", "__volatile__", "("):
+            yield "assembler whose text a macro completes"
+    if IN_ASSEMBLER.search(text):
+        yield f"assembler with {text[:60]}"
+    if _ESCAPE.search(text):
+        yield "assembler with an escape sequence"
 
 
 def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
@@ -256,10 +281,39 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
             yield f"the declaration {shown}, which has no body"
         elif not names & {"__device__", "__global__"}:
             yield f"the host function {shown}"
-    elif not names & {"__shared__", "__constant__"} and (
-        names & {"__device__"} or not names & {"const", "constexpr"}
-    ):
+    elif "__device__" in names or not _is_constant(words):
         yield f"the file-scope variable {shown}"
+
+
+def _is_constant(words: Sequence[str]) -> bool:
+    """Whether variables are in shared or constant memory, or cannot be changed."""
+    first, *others = _declarators(_after_template(words))
+    specifiers = set(first[: first.index("(")] if "(" in first else first)
+    if specifiers & {"__shared__", "__constant__", "constexpr"}:
+        return True
+    return "const" in specifiers and not any(map(_is_variable_pointer, (first, *others)))
+
+
+def _is_variable_pointer(declarator: Sequence[str]) -> bool:
+    """Whether a pointer or a reference, whatever it points to, is not constant itself."""
+    last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
+    return last is not None and "const" not in declarator[last:]
+
+
+def _declarators(words: Sequence[str]) -> list[list[str]]:
+    """What stands before each ``=``, without arguments of templates."""
+    found: list[list[str]] = [[]]
+    depth, value = 0, False
+    for word in words:
+        depth += (word in ("<", "(", "[")) - (word in (">", ")", "]"))
+        if depth == 0 and word == ",":
+            found.append([])
+            value = False
+        elif depth == 0 and word == "=":
+            value = True
+        elif not value and word not in (">", "<") and not (depth and word == "const"):
+            found[-1].append(word)
+    return found
 
 
 def _in_body(declaration: _Declaration) -> Iterator[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pytest_gpuenergy.search.cuda_checks import IN_ASSEMBLER
+
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
 _OF_TRITON = frozenset({"jit", "language", "cdiv", "next_power_of_2"})
@@ -19,6 +21,7 @@ _FORBIDDEN = frozenset(
         *("open", "exec", "eval", "compile", "input", "breakpoint", "print"),
         *("getattr", "setattr", "delattr", "globals", "locals", "vars", "dir", "type", "super"),
         *("device_print", "static_print", "device_assert", "globaltimer", "clock"),
+        "extern_elementwise",
     }
 )
 _FORBIDDEN_STATEMENTS = (
@@ -30,6 +33,9 @@ _LITERALS = (
     *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop),
     *(ast.expr_context,),
 )
+
+
+_ASSEMBLER = "inline_asm_elementwise"
 
 
 class ModuleError(ValueError):
@@ -48,6 +54,7 @@ def findings(source: str) -> frozenset[str]:
         raise ModuleError(f"it is no Python module ({type(error).__name__})") from None
     found = {finding for statement in module.body for finding in _at_the_top(statement)}
     modules = _Modules(module)
+    found.update(_in_assembler(module))
     for node in ast.walk(module):
         found.update(_anywhere(node))
         found.update(modules.misuse(node))
@@ -111,6 +118,24 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
                 yield f"a text with {word}"
 
 
+def _in_assembler(module: ast.Module) -> Iterator[str]:
+    """What calls for inline assembler contain, whose text must be one that is there."""
+    called = set()
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
+            continue
+        called.add(id(node.func))
+        given = [one.value for one in node.keywords if one.arg == "asm"]
+        text = (*node.args, *given)[0] if node.args or given else None
+        if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+            yield "assembler whose text is put together"
+        elif IN_ASSEMBLER.search(text.value):
+            yield f"assembler with {_shown(text)}"
+    for node in ast.walk(module):
+        if getattr(node, "attr", "") == _ASSEMBLER and id(node) not in called:
+            yield f"another meaning of {_ASSEMBLER}"
+
+
 class _Modules:
     """The names by which a module knows other modules, and what it does with them."""
 
@@ -166,7 +191,8 @@ def _may_be_imported(module: str, name: str) -> bool:
     if module == "triton":
         return name in _OF_TRITON
     inner = module.startswith("triton.language") and name in _INNER_MODULES
-    return module in _MODULES and name != "*" and not inner and not name.startswith("_")
+    hidden = name in ("*", _ASSEMBLER) or name.startswith("_")
+    return module in _MODULES and not inner and not hidden
 
 
 def _may_be_reached(path: str) -> bool:
