@@ -36,6 +36,15 @@ _DEEPEST = 200
 """Nodes in one another; more are generated code, or an attack on a recursive function."""
 _GIVEN = ("assignment_expression", "init_declarator")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
+_STANDARD = {
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned int",
+}
+"""Types that C's library has other names for."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -45,7 +54,7 @@ class Variable:
 
     Attributes:
         name, node: its identifier where it is declared.
-        type: without qualifiers.
+        type: without qualifiers, and not by another name that the file has for it.
         scope: where it is known, from its declaration on.
         parameter: whether it is one.
         pointer, reference, shared, const: of its declaration; the latter of what it points to.
@@ -158,6 +167,18 @@ class CudaText:
         return known
 
     @cached_property
+    def _types(self) -> dict[str, str]:
+        """What other names of types stand for."""
+        found = dict(_STANDARD)
+        for node in self.root.named_children:
+            if node.type in ("type_definition", "alias_declaration"):
+                name = field(node, "declarator") or field(node, "name")
+                kind = text_of(field(node, "type"))
+                if name is not None and name.type == "type_identifier":
+                    found[text_of(name)] = found.get(kind, kind)
+        return found
+
+    @cached_property
     def parameters(self) -> tuple[Variable, ...]:
         """Of the entry."""
         found = field(_declarator(self.function), "parameters")
@@ -177,6 +198,7 @@ class CudaText:
     def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
         qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
         declarators = node.children_by_field_name("declarator")
+        kind = text_of(field(node, "type"))
         for declarator in declarators:
             value = field(declarator, "value") if declarator.type == "init_declarator" else None
             outline = list(_outline(declarator))
@@ -187,7 +209,7 @@ class CudaText:
             yield Variable(
                 name=text_of(identifier),
                 node=identifier,
-                type=text_of(field(node, "type")),
+                type=self._types.get(kind, kind),
                 scope=scope,
                 parameter=scope == self.function,
                 pointer=any(n.type == "pointer_declarator" for n in outline),
@@ -343,6 +365,19 @@ class CudaText:
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Calls of functions with these names."""
         return [n for n in nodes(node, "call_expression") if called(n) in names]
+
+
+def launch_bounds(source: str, entry: str) -> str:
+    """The text of how many threads a block may have; empty if ``__launch_bounds__`` does not say.
+
+    Raises:
+        UnavailableError: tree-sitter is not installed.
+    """
+    for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
+        for bounds in function.children if _name(function) == entry.split("::")[-1] else ():
+            if bounds.type == "launch_bounds" and bounds.named_children:
+                return text_of(bounds.named_children[0])
+    return ""
 
 
 def expression(text: str) -> Node:
