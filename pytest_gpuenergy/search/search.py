@@ -319,7 +319,11 @@ class Search:
             self.folder.write_state(self.state)
             if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
                 self._draw()
-        lines = [*self._notes, *(() if self.llm is None else self.llm.lines()), *self._times.lines()]
+        lines = [
+            *self._notes,
+            *(() if self.llm is None else self.llm.lines()),
+            *self._times.lines(),
+        ]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
     def _draw(self) -> None:
