@@ -7,6 +7,7 @@ This is no sandbox: Triton's own modules are larger than any list of their names
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.cuda_checks import IN_ASSEMBLER
@@ -36,6 +37,10 @@ _LITERALS = (
 
 
 _ASSEMBLER = "inline_asm_elementwise"
+_DECORATORS = {"triton": "triton", "jit": "triton.jit"}
+"""What names in decorators must stand for."""
+_ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
+"""A comment in the first two lines by which Python reads a file otherwise than its text says."""
 
 
 class ModuleError(ValueError):
@@ -53,6 +58,8 @@ def findings(source: str) -> frozenset[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModuleError(f"it is no Python module ({type(error).__name__})") from None
     found = {finding for statement in module.body for finding in _at_the_top(statement)}
+    if _ENCODING.search(source.replace("\r", "\n")):
+        found.add("another encoding than UTF-8")
     modules = _Modules(module)
     found.update(_in_assembler(module))
     for node in ast.walk(module):
@@ -110,6 +117,8 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
             yield name
     if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
         yield f"the attribute {node.attr}"
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        yield f"an assignment to {_shown(node)}"
     if isinstance(node, _FORBIDDEN_STATEMENTS):
         yield f"{type(node).__name__}: {_shown(node)}"
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -155,12 +164,16 @@ class _Modules:
 
     def misuse(self, node: ast.AST) -> Iterator[str]:
         """What a node reaches that it should not."""
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.FunctionDef) and node.name in _DECORATORS:
+            yield f"another meaning of {node.name}"
+        elif isinstance(node, ast.Import):
             for alias in node.names:
+                yield from _renamed(alias, "")
                 if alias.name not in _MODULES:
                     yield f"import {alias.name}"
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
+                yield from _renamed(alias, f"{node.module}.")
                 if node.level or not _may_be_imported(node.module or "", alias.name):
                     yield f"from {node.module} import {alias.name}"
         elif isinstance(node, ast.Name) and id(node) not in self._within:
@@ -183,6 +196,13 @@ class _Modules:
             before = self._path(node.value)
             return f"{before}.{node.attr}" if before else ""
         return ""
+
+
+def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
+    """Whether an import gives the name of a decorator to something else."""
+    name = alias.asname or alias.name
+    if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
+        yield f"another meaning of {name}"
 
 
 def _may_be_imported(module: str, name: str) -> bool:

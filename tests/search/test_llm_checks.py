@@ -237,11 +237,23 @@ def test_an_ordinary_triton_module_is_let_through() -> None:
         ("@triton.jit\ndef f(x):\n    tl.inline_asm_elementwise('mov %gridid;')", "assembler with"),
         ("@triton.jit\ndef f(x):\n    g = tl.inline_asm_elementwise", "another meaning of"),
         ("from triton.language import inline_asm_elementwise", "from triton.language import"),
+        ("from triton.language import constexpr_function as jit", "another meaning of jit"),
+        ("import math as triton", "another meaning of triton"),
+        ("@triton.jit\ndef jit(x):\n    pass", "another meaning of jit"),
+        ("@triton.jit\ndef f(x):\n    tl.load = tl.store", "an assignment to tl.load"),
     ],
 )
 def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> None:
     found = triton_checks.findings(f"{TRITON}\n\n{added}\n")
     assert any(one.startswith(finding) or finding in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    "begin", ["# coding: utf-7\n", "'''A text.\r# vim: fileencoding=utf_7\n'''\n"]
+)
+def test_a_module_that_python_reads_otherwise_is_found(begin: str) -> None:
+    assert "another encoding than UTF-8" in triton_checks.findings(f"{begin}# +AAo-import os\n")
+    assert triton_checks.findings("# coding: utf-8\nX = 1\n") == frozenset()
 
 
 def test_triton_assembler_is_counted() -> None:

@@ -200,7 +200,6 @@ def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
         ("    rm =", "    pid_m = pid_m + 1\n    rm ="),
         ("    rm =", "    pid_k = pid + 1\n    rm ="),
         ("pid % across", "pid % BN"),
-        ("    pid = tl.program_id(0)", "    pid = tl.program_id(axis=0)"),
     ],
 )
 def test_programs_whose_place_is_used_otherwise_keep_their_order(old: str, new: str) -> None:
