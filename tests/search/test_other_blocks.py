@@ -165,3 +165,58 @@ def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_t
     assert found == [f"shared loops over j at line 7 by {width}" for width in (2, 4)]
     other = replace(spec, source=BY_WARPS.replace("/ 32, lane", "/ 32 + threadIdx.x / 64, lane"))
     assert [one.what for one in results(VectorizeGlobalLoads(), other)] == []
+
+
+MOVED_ON = """
+__global__ void kernel(const float* x, const float* w, float* y, uint64_t n) {
+  const auto row = static_cast<uint64_t>(blockIdx.x);
+  x += row * n;
+  y += row * n;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = w[i] * x[i];
+}
+"""
+
+
+def moved_on(source: str = MOVED_ON) -> KernelSpec:
+    spec = means(source)
+    x, y = spec.tensors
+    w = replace(x, name="w", shape=("N",))
+    n = replace(spec.scalars[0], dtype="uint64")
+    return replace(spec, tensors=(x, w, y), scalars=(n,), arguments=("x", "w", "y", "n"))
+
+
+@pytest.mark.slow
+def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
+    spec = moved_on()
+    (_, state) = [one.state for one in results(VectorizeGlobalLoads(), spec)]
+    assert "reinterpret_cast<const float4*>(&x[i_first])" in state.source
+    check(state, spec, lambda v: {"y": v["w"] * v["x"]})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x += row * n;", "x += row * n + 1;"),
+        ("x += row * n;", "if (n > 1) x += row * n;"),
+        ("x += row * n;", "x -= row * n;"),
+        ("x += row * n;", "x += row * n; x += 4;"),
+    ],
+)
+def test_one_that_is_moved_otherwise_is_not(old: str, new: str) -> None:
+    spec = moved_on(MOVED_ON.replace(old, new))
+    texts = [one.state.source for one in results(VectorizeGlobalLoads(), spec)]
+    assert not any("&x[" in text for text in texts)
+
+
+def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
+    source = """
+    __global__ void kernel(const float* x, float* y, uint64_t n) {
+      const auto i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+      if (i >= n) { return; }
+      y[i] = 2 * x[i];
+    }
+    """
+    spec = replace(of_grid(source), launch=replace(of_grid().launch, grid=("ceil_div(N, 64)",)))
+    assert [one.what for one in results(VectorizeGlobalLoads(), spec)] == [
+        f"{width} elements per thread" for width in (2, 4)
+    ]

@@ -78,11 +78,18 @@ class Access:
 
 
 class Accesses:
-    """All of a kernel's."""
+    """All of a kernel's.
 
-    def __init__(self, kernel: CudaKernel) -> None:
+    Args:
+        kernel: whose.
+        moved: whether parameters count as understood that the kernel first moves on, as in
+            ``x += blockIdx.x * n;``. Their names then mean another place than their tensor's.
+    """
+
+    def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
         self._kernel = kernel
         self._text = kernel.text
+        self._starts = dict(moved_parameters(kernel)) if moved else {}
 
     @cached_property
     def all(self) -> tuple[Access, ...]:
@@ -115,6 +122,7 @@ class Accesses:
     def unclear(self) -> frozenset[int]:
         """Keys of parameters and arrays that are also used in ways that are not understood."""
         seen = {node.id for access in self.all for node in access.address.identifiers}
+        seen |= {node.id for node, _ in self._starts.values()}
         return frozenset(
             variable.key
             for variable in self._text.variables
@@ -198,7 +206,8 @@ class Accesses:
         if variable is None:
             return None
         if (variable.parameter and variable.pointer) or (variable.dims and not variable.pointer):
-            return Address(variable, Polynomial(), (), "", (node,))
+            _, offset = self._starts.get(variable.key, (node, Polynomial()))
+            return Address(variable, offset, (), "", (node,))
         if self._is_alias(variable) and variable.value is not None:
             inner = self.address(variable.value)
             return None if inner is None else replace(inner, identifiers=(node,))
@@ -289,6 +298,24 @@ class Accesses:
             return None
         address = self.address(arguments[0])
         return None if address is None else Access(node, use, address, arguments[0], name)
+
+
+def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
+    """Keys of pointers that a kernel changes once, before it uses them, where, and by how much."""
+    text = kernel.text
+    for parameter in text.parameters:
+        written = text.writes(parameter)
+        change = written[0].parent if parameter.pointer and len(written) == 1 else None
+        statement = change.parent if change is not None else None
+        if change is None or statement is None or statement.parent != text.body:
+            continue
+        by = field(change, "right")
+        if change.type != "assignment_expression" or operator_of(change) != "+=" or by is None:
+            continue
+        distance = kernel.polynomial(by) if text.is_fixed(by, text.body) else None
+        later = (one for one in text.uses[parameter.key] if one != written[0])
+        if distance is not None and all(one.start_byte > change.end_byte for one in later):
+            yield parameter.key, (written[0], distance)
 
 
 _KINDS = ("subscript_expression", "pointer_expression", "call_expression")
