@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED
+from pytest_gpuenergy.search.cuda_constants import is_constant
 
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
@@ -281,39 +282,8 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
             yield f"the declaration {shown}, which has no body"
         elif not names & {"__device__", "__global__"}:
             yield f"the host function {shown}"
-    elif "__device__" in names or not _is_constant(words):
+    elif "__device__" in names or not is_constant(_after_template(words)):
         yield f"the file-scope variable {shown}"
-
-
-def _is_constant(words: Sequence[str]) -> bool:
-    """Whether variables are in shared or constant memory, or cannot be changed."""
-    first, *others = _declarators(_after_template(words))
-    specifiers = set(first[: first.index("(")] if "(" in first else first)
-    if specifiers & {"__shared__", "__constant__", "constexpr"}:
-        return True
-    return "const" in specifiers and not any(map(_is_variable_pointer, (first, *others)))
-
-
-def _is_variable_pointer(declarator: Sequence[str]) -> bool:
-    """Whether a pointer or a reference, whatever it points to, is not constant itself."""
-    last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
-    return last is not None and "const" not in declarator[last:]
-
-
-def _declarators(words: Sequence[str]) -> list[list[str]]:
-    """What stands before each ``=``, without arguments of templates."""
-    found: list[list[str]] = [[]]
-    depth, value = 0, False
-    for word in words:
-        depth += (word in ("<", "(", "[")) - (word in (">", ")", "]"))
-        if depth == 0 and word == ",":
-            found.append([])
-            value = False
-        elif depth == 0 and word == "=":
-            value = True
-        elif not value and word not in (">", "<") and not (depth and word == "const"):
-            found[-1].append(word)
-    return found
 
 
 def _in_body(declaration: _Declaration) -> Iterator[str]:

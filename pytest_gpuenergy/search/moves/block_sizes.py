@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.any_block import fits_any_block, fits_any_grid
-from pytest_gpuenergy.search.moves.by_block_size import most_threads
+from pytest_gpuenergy.search.moves.by_block_size import launch_bounds, most_threads
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import launch_bounds
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.sizes import names_in
 from pytest_gpuenergy.search.spec import KernelSpec

@@ -1,7 +1,9 @@
-"""CUDA kernels whose threads share loops and then put together what they have, by the block's size.
+"""How many threads the blocks of a CUDA kernel may have.
 
-That they compute the same with other numbers of threads is likely, not proved: the text nowhere
-states a number of threads, and shared arrays have room for them. Verification decides.
+Beside bounds that the text states, this is about kernels whose threads share loops and then put
+together what they have. That these compute the same with other numbers of threads is likely, not
+certain: the text nowhere states a number of threads, and shared arrays have room for them.
+Verification decides.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     inside,
     nodes,
     operator_of,
+    parse,
     text_of,
 )
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
@@ -116,3 +119,17 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
             if end.value * (_MOST_THREADS // kernel.threads if named else 1) <= size:
                 return True
     return False
+
+
+def launch_bounds(source: str, entry: str) -> str:
+    """The text of how many threads a block may have; empty if ``__launch_bounds__`` does not say.
+
+    Raises:
+        UnavailableError: tree-sitter is not installed.
+    """
+    for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
+        declared = field(next(nodes(function, "function_declarator"), None), "declarator")
+        for bounds in function.children if text_of(declared) == entry.split("::")[-1] else ():
+            if bounds.type == "launch_bounds" and bounds.named_children:
+                return text_of(bounds.named_children[0])
+    return ""

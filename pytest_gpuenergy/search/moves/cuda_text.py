@@ -367,19 +367,6 @@ class CudaText:
         return [n for n in nodes(node, "call_expression") if called(n) in names]
 
 
-def launch_bounds(source: str, entry: str) -> str:
-    """The text of how many threads a block may have; empty if ``__launch_bounds__`` does not say.
-
-    Raises:
-        UnavailableError: tree-sitter is not installed.
-    """
-    for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
-        for bounds in function.children if _name(function) == entry.split("::")[-1] else ():
-            if bounds.type == "launch_bounds" and bounds.named_children:
-                return text_of(bounds.named_children[0])
-    return ""
-
-
 def expression(text: str) -> Node:
     """The tree of an expression on its own; of nothing if it is not one."""
     found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
