@@ -239,8 +239,14 @@ class Search:
         with self._timed("evaluate"):
             result = self._scales.measure(known)
         if result.cost is None:
+            why = str(result.message)
+            if result.outcome == "correctness" and " wrong " in why:
+                why = (
+                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
+                    "the spec if it is exact enough."
+                )
             raise InputError(
-                f"The baseline of {spec.name} cannot be used ({result.outcome}): {result.message}"
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
             )
         if known is None:
             self._keep(BASELINE, spec.baseline, result, None)
