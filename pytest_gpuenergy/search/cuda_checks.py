@@ -153,15 +153,16 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
 
 def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
     """What an assembler statement contains, whose text may be in several strings."""
-    text = ""
+    strings: list[str] = []
     for token in tokens:
         if token.kind == "string":
-            text += token.text[1:-1]
+            strings.append(token.text[1:-1])
         elif token.text in (":", ")", ";"):
             break
         elif token.kind != "newline" and token.text not in ("volatile", "__volatile__", "("):
             yield "assembler whose text a macro completes"
-    if IN_ASSEMBLER.search(text):
+    text = "".join(strings)
+    if IN_ASSEMBLER.search(text) and not any(map(IN_ASSEMBLER.search, strings)):
         yield f"assembler with {text[:60]}"
     if _ESCAPE.search(text):
         yield "assembler with an escape sequence"
