@@ -128,6 +128,20 @@ def test_one_that_states_its_size_or_has_no_room_for_more_keeps_to_that(
     assert whats(means(source)) == of_block(*threads)
 
 
+def test_a_block_that_the_grid_follows_keeps_to_its_shared_arrays() -> None:
+    source = """
+    __global__ void kernel(const float* x, float* y, int n) {
+      __shared__ float part[128];
+      part[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
+      __syncthreads();
+      y[blockIdx.x * blockDim.x + threadIdx.x] = part[threadIdx.x ^ 1];
+    }
+    """
+    spec = of_grid(source)
+    spec = replace(spec, launch=replace(spec.launch, grid=("N // block_x",)))
+    assert whats(spec) == of_block(32, 128)
+
+
 @pytest.mark.slow
 def test_another_size_of_a_block_that_sums_up_is_right() -> None:
     spec = means()

@@ -10,7 +10,11 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.any_block import fits_any_block, fits_any_grid
-from pytest_gpuenergy.search.moves.by_block_size import launch_bounds, most_threads
+from pytest_gpuenergy.search.moves.by_block_size import (
+    launch_bounds,
+    most_threads,
+    room_for_threads,
+)
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.sizes import names_in
@@ -46,8 +50,11 @@ class ChangeBlockSizes:
         """All other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
         bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
+        room = _room(state, spec)
         for what, launch in [*launches(state, spec), *free]:
-            if prod(launch.block) <= _bound(bounds, launch):
+            # An array may depend on a constant that changes.
+            fits = launch.constants != state.launch.constants or prod(launch.block) <= room
+            if fits and prod(launch.block) <= _bound(bounds, launch):
                 yield Application(self.name, what, replace(state, launch=launch))
 
 
@@ -66,6 +73,14 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
         )
         if near and prod(launch.block) <= _MOST_THREADS:
             yield what, launch
+
+
+def _room(state: State, spec: KernelSpec) -> int:
+    """The threads that shared arrays have room for, as far as it is known."""
+    if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
+        return _MOST_THREADS
+    kernel = CudaKernel.of(state, spec)
+    return _MOST_THREADS if kernel is None else room_for_threads(kernel) or _MOST_THREADS
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:

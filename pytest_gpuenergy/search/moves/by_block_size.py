@@ -46,14 +46,23 @@ def most_threads(kernel: CudaKernel) -> int:
         return 0
     if not kernel.text.calls(kernel.text.body, "__syncthreads"):
         return 0
+    if any(one.dims == (None,) for one in shared):
+        return 0
     if not any(_goes_on_by_block(kernel, loop) for loop in kernel.text.loops):
         return 0
     stated = {threads, threads - 1, threads // 2, threads * 2, threads // _WARP} - _OF_WARPS
     if stated & set(_numbers(kernel)):
         return 0
+    return room_for_threads(kernel)
+
+
+def room_for_threads(kernel: CudaKernel) -> int:
+    """The largest block of which each thread has its place in shared arrays; 0 if not known."""
     most = _MOST_THREADS
     accesses = Accesses(kernel)
-    for array in shared:
+    for array in kernel.text.variables:
+        if not array.shared or array.dims == (None,):  # as long as the launch says
+            continue
         dims = dims_of(kernel, array)
         if dims is None:
             return 0
