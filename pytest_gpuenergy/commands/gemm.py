@@ -13,6 +13,7 @@ from pytest_gpuenergy.commands import Subparsers, add_command, gemm_profile, tel
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
+    MOST_TRIALS,
     Wanted,
     add_device_options,
     add_search_options,
@@ -133,6 +134,11 @@ def _tune(arguments: Namespace) -> int:
 
 def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
     for request in requests:
+        if request.trials is not None and request.trials > MOST_TRIALS:
+            raise InputError(
+                f"t of {request.workload.name} asks for {request.trials} trials: give at most "
+                f"{MOST_TRIALS}."
+            )
         options = (
             ("t", request.trials, "trials", arguments.trials),
             ("O", request.tuner, "tuner", arguments.tuner),

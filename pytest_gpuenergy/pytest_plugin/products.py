@@ -72,8 +72,7 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     """From where the records of the selected products come."""
-    from pytest_gpuenergy.contenders import TUNED_BY
-    from pytest_gpuenergy.tuners import records_of
+    from pytest_gpuenergy.contenders import TUNED_BY, contender_records
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
@@ -84,7 +83,8 @@ def pytest_report_collectionfinish(
     sources: dict[Path, str] = {}
     for one in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            found = records_of(folder, one["gemm_workload"], gpu, TUNED_BY[one["contender"]])
+            tuner = TUNED_BY[one["contender"]]
+            found = contender_records(folder, one["gemm_workload"], gpu, tuner)
             assert found.folder is not None  # it was read
             sources[found.folder] = found.gpu
     return sources_said(sources, gpu)
