@@ -85,6 +85,12 @@ def test_nobody_runs_them_who_does_not_name_them(
     assert ids(folder, "bench", *arguments) == []
 
 
+def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
+    result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
+    result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [

@@ -233,10 +233,11 @@ def test_a_reference_that_an_integer_cannot_hold_is_refused() -> None:
 def test_a_reference_that_half_precision_cannot_hold_is_refused() -> None:
     workload = Gemm("g", 1, 2, 70_000, mode="float16", distribution="ones")
 
-    def product(A: Any, B: Any, C: Any) -> None:
-        C[...] = A.astype(np.float32) @ B.astype(np.float32)  # right: it overflows
+    def product(**tensors: Any) -> None:
+        a, b = (tensors[name].astype(np.float32) for name in "AB")
+        tensors["C"][...] = a @ b  # right: it overflows
 
-    with pytest.raises(InputError, match="reference of C goes up to 70000 .*which no float16 is"):
+    with pytest.raises(InputError, match=r"reference of C goes up to 70000 .*which no float16 is"):
         verify(PythonDevice(product), KERNEL, workload)
 
 
