@@ -98,13 +98,13 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
     Args:
         kernel: one that was correct at first.
         check: of its arenas.
-        once: leave out the first of these, because it was not launched many times.
+        once: it was not launched many times, so that both are single launches.
 
     Raises:
         KernelFault: it is wrong now. The message gives the number of launches and the place.
     """
     check.poison()
-    if once or _check_launches(kernel, check, once=False):
+    if _check_launches(kernel, check, once=once):
         check.falsify()
         _check_launches(kernel, check, once=True)
 
