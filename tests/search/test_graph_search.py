@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
@@ -337,7 +337,9 @@ def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
     node = nodes[data.draw(st.sampled_from(sorted(nodes)))]
     places = [node, *(node["edges"] or [])]
     place = data.draw(st.sampled_from(places))
-    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(st.sampled_from(VALUES))
+    name, value = data.draw(st.sampled_from(sorted(place))), data.draw(st.sampled_from(VALUES))
+    assume(name != "child" or not isinstance(value, str))  # only the space knows which there are
+    place[name] = value
     try:
         record = msgspec.convert(document, SearchRecord)
     except msgspec.ValidationError:
