@@ -19,6 +19,9 @@ GAVE_UP = "gpuenergy_gave_up"
 STARTED, UNFIT = "started", "unfit"
 """The first word from a worker: with what there is at its place, or why it cannot be used."""
 
+PULSE = "pulse"
+"""Key of what a worker is asked when it begins: the channel of beats, see `pulse`."""
+
 INTERRUPT: tuple[str, dict[str, Any]] = ("gpuenergy-interrupt", {})
 """Interrupts a worker; in the form of pytest-xdist's commands, none of which does."""
 

@@ -21,12 +21,14 @@ from typing import Any
 from pytest_gpuenergy.fleet.messages import (
     GAVE_UP,
     INTERRUPT,
+    PULSE,
     SEAT,
     STARTED,
     STATION,
     UNFIT,
     last_line,
 )
+from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
 
 RELAY = """
 import sys
@@ -54,6 +56,7 @@ class Post:
         uuid: of the GPU that was promised; None where it is chosen there.
         root: path of the project here.
         wait_s: how long the worker may take to start.
+        silence_s: how long the worker goes on without a sign of this process.
         asked: what `far.begin` receives.
     """
 
@@ -62,6 +65,7 @@ class Post:
     uuid: str | None
     root: str
     wait_s: float
+    silence_s: float
     asked: dict[str, Any]
 
     def arguments(self, given: list[str], directory: str) -> list[str]:
@@ -90,6 +94,7 @@ class _Relay:
         self._inner: Any = None
         self._finished = False
         self._interrupted = False
+        self._silent = ""
         self._station: dict[str, str] = {}
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._errors = _Errors()
@@ -121,11 +126,26 @@ class _Relay:
                 f"execmodel=main_thread_only//{self._post.spec}"
             )
             inner = gateway.remote_exec(_FAR)
-            inner.send(self._post.asked)
+            pulse = gateway.newchannel()
+            self._watch(gateway, pulse)
+            inner.send({**self._post.asked, "silence_s": self._post.silence_s, PULSE: pulse})
         except (OSError, EOFError, AssertionError, execnet.RemoteError) as error:
             self._events.put(("failed", error))
         else:
             self._events.put(("opened", inner))
+
+    def _watch(self, gateway: Any, pulse: Any) -> None:
+        """Let the worker know that this process lives, and end the command if it is silent."""
+        silence_s = PATIENCE * self._post.silence_s
+
+        def give_up() -> None:
+            self._silent = f"it has not answered for {silence_s:g} s."
+            gateway._io.kill()  # the command, which nobody else has; what waits for it then fails
+
+        watch = Watch(give_up, silence_s)
+        pulse.setcallback(lambda _: watch.heard())
+        watch.start()
+        Beat(lambda: pulse.send(None), self._post.silence_s).start()
 
     def _serve(self) -> None:
         while True:
@@ -225,6 +245,8 @@ class _Relay:
 
     def _last_words(self) -> tuple[str, str]:
         """Why the worker is gone, in a sentence, and all that is known about it."""
+        if self._silent:
+            return self._silent, ""
         # execnet does not tell a callback. Of a lost connection, the command knows more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)

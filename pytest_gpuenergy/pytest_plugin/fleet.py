@@ -121,6 +121,7 @@ class FleetPlugin:
             "uuid": seat.uuid,
             "root": self._root,
             "wait_s": self._fleet.wait_s,
+            "silence_s": self._fleet.settings.silence_s,
             "asked": {**self._asked, "directory": seat.directory},
         }
 
