@@ -58,6 +58,8 @@ class Nodes:
 
     def recruit(self, most: int) -> None:
         """Start more workers, at most so many, where there are some that can measure."""
+        if self._session.shuttingdown:
+            return
         for node in list(self._judge.usable()):
             if most > 0 and self._cloned(node) is not None:
                 most -= 1

@@ -175,9 +175,8 @@ class Workers:
             self._lost.append(worker)
         if error is not None and not worker.completed:
             self._futile[worker.place] += 1
-        scheduler = self._scheduler
-        if scheduler is not None and scheduler.collection_is_completed:
-            scheduler.schedule()  # which may have waited for this one alone
+        if self._scheduler is not None:
+            self._scheduler.call_others()  # what waited for this one alone, or is left to nobody
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
