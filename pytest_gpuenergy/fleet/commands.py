@@ -62,7 +62,9 @@ def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:
 def srun_worker(fleet: SlurmFleet, project: str) -> list[str]:
     """The command that starts an interpreter in a task of its own, which has one GPU."""
     python = fleet.settings.python or sys.executable
-    return [*_srun(fleet, 1, project), *_environment(0), python]
+    # Otherwise it keeps what is not a line, as none of what execnet says is.
+    command = [*_srun(fleet, 1, project), "--unbuffered"]
+    return [*command, *_environment(0), python]
 
 
 def ray_worker(

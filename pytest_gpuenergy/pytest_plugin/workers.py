@@ -46,6 +46,7 @@ class _Worker:
         unusable: why it cannot measure; empty if it can, as far as is known.
         deferred: items that it has put off.
         completed: whether it has ended an item.
+        ended_by: the signal by which somebody else has ended it; empty if nobody has.
         down: whether it has ended or is lost.
     """
 
@@ -59,6 +60,7 @@ class _Worker:
     unusable: str = ""
     deferred: set[str] = field(default_factory=set)
     completed: bool = False
+    ended_by: str = ""
     down: bool = False
 
     @property
@@ -256,6 +258,11 @@ class Workers:
             return False
         return not worker.unusable
 
+    def ended_by(self, node: Any) -> str:
+        """The signal by which somebody else has ended a worker; empty if nobody has."""
+        self._plugin.read()
+        return self._worker(node).ended_by
+
     def lost_for_good(self) -> None:
         """A lost worker is not replaced."""
         if self._scheduler is not None:
@@ -349,6 +356,8 @@ class Workers:
             worker.unusable, worker.host = data
             self._left_out[worker.name] = f"{worker.title}: {worker.unusable}"
             self._say(f"left out: {self._left_out[worker.name]}")
+        elif kind == link.ENDED_BY:
+            worker.ended_by = data[0]
         elif kind == link.RESTORED:
             self._restored.append(data[0])
         elif kind == link.ENDED:
