@@ -20,6 +20,7 @@ from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu
 from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
 from pytest_gpuenergy.support.errors import told
 from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support.hosts import name_emulated_host
 
 _GONE = object()
 
@@ -34,6 +35,7 @@ def begin(channel: Any) -> None:
     here, or `UNFIT` with the reason.
     """
     asked = channel.receive()
+    name_emulated_host()
     pulse = _Pulse(asked[PULSE], asked["silence_s"])
     try:
         _begin(channel, asked)

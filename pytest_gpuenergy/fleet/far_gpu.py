@@ -48,7 +48,7 @@ from pytest_gpuenergy.fleet.probe import other_version, own_gpu
 from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, KernelFault, told
-from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support.hosts import host_name, name_emulated_host
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.scratch import disk_folder
 from pytest_gpuenergy.support.worker import Worker
@@ -69,6 +69,7 @@ def serve() -> None:
     `Started` or `Unfit`, then an answer to each request.
     """
     line = _Line()
+    name_emulated_host()
     with suppress(KeyboardInterrupt), ExitStack() as stack:  # interrupted once the input has ended
         folder = stack.enter_context(disk_folder())
         line.send(Ready())

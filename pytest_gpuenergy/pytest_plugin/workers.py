@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control.lease_record import run_uuids
+from pytest_gpuenergy.fleet.messages import GAVE_UP
 from pytest_gpuenergy.pytest_plugin import link
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
@@ -99,6 +100,7 @@ class Workers:
         self._collected: dict[Any, tuple[list[str], list[int]]] = {}
         self._crashed: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
+        self._given_up: dict[str, str] = {}
         self._lost: list[_Worker] = []
         self._futile: Counter[Hashable] = Counter()
         self._resumed: bytes | None = None
@@ -172,6 +174,8 @@ class Workers:
         if worker.down:
             return
         worker.down, self._replacing = True, error is not None
+        if reason := getattr(node, "workeroutput", {}).get(GAVE_UP):
+            self._given_up[worker.name] = reason
         self._gathering.settle(node)
         if error is not None and worker.setpoint:
             self._lost.append(worker)
@@ -300,13 +304,16 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        if self._left_out and not any(worker.completed for worker in self._workers.values()):
-            reasons = "; ".join(dict.fromkeys(self._left_out.values()))
+        reasons = "; ".join(dict.fromkeys([*self._left_out.values(), *self._given_up.values()]))
+        if reasons and not any(worker.completed for worker in self._workers.values()):
             found.append(f"Nothing was run, because no worker can measure: {reasons}")
         elif left:
             items = "1 item was" if left == 1 else f"{left} items were"
-            reasons = "; ".join(self._left_out.values()) or "all that had collected them are lost"
-            found.append(f"{items} not run, because no worker is left that could: {reasons}")
+            reasons = reasons or "all that had collected them are lost"
+            found.append(
+                f"{items} not run, because no worker is left that could: {reasons} "
+                "(--gpuenergy-resume runs them, over these hosts or others)"
+            )
         return found
 
     def summary_lines(self) -> Iterator[str]:
