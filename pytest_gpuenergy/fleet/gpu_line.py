@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment
+from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.gpu_messages import BEAT, MARK, Beaten, Message, framed
-from pytest_gpuenergy.fleet.messages import last_line
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.json_input import FormError, decode
@@ -137,7 +137,7 @@ class Line:
         start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
         said = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
         code = self._process.poll()
-        return last_line(said) or f"its command ended with exit code {code}."
+        return reason_in(said) or f"its command ended with exit code {code}."
 
     def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):

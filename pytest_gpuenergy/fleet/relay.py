@@ -18,6 +18,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.messages import (
     GAVE_UP,
     INTERRUPT,
@@ -26,7 +27,6 @@ from pytest_gpuenergy.fleet.messages import (
     STARTED,
     STATION,
     UNFIT,
-    last_line,
 )
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
 
@@ -165,7 +165,8 @@ class _Relay:
             elif source == "failed":
                 printed = isinstance(value, AssertionError)  # execnet's, of the first byte
                 self._give_up(
-                    "it printed something before Python started, which no login shell must"
+                    "it printed something before Python started, which a login shell must do in "
+                    "terminals only ([ -t 1 ] tells)"
                     if printed
                     else "its interpreter did not start"
                 )
@@ -250,7 +251,7 @@ class _Relay:
         # execnet does not tell a callback. Of a lost connection, the command knows more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
-        return last_line(remote) or last_line(self._errors.tail()), remote
+        return reason_in(remote) or reason_in(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker is done; with ``reason``, that it never came to be."""
