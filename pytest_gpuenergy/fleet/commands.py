@@ -50,7 +50,7 @@ def ssh_worker(fleet: SshFleet, host: SshHost, gpu: int, project: str) -> list[s
     arguments are in that line already, and what execnet appends to it is made a comment.
     """
     python = fleet.settings.python or sys.executable
-    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{BOOTSTRAP}" #')
+    return _ssh(fleet, host, project, [*_environment(gpu), python], f'-u -c "{BOOTSTRAP}"')
 
 
 def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:
@@ -62,7 +62,9 @@ def srun_probe(fleet: SlurmFleet, device: str, project: str) -> list[str]:
 def srun_worker(fleet: SlurmFleet, project: str) -> list[str]:
     """The command that starts an interpreter in a task of its own, which has one GPU."""
     python = fleet.settings.python or sys.executable
-    return [*_srun(fleet, 1, project), *_environment(0), python]
+    # Otherwise it keeps what is not a line, as none of what execnet says is.
+    command = [*_srun(fleet, 1, project), "--unbuffered"]
+    return [*command, *_environment(0), python]
 
 
 def ray_worker(
@@ -132,8 +134,18 @@ def _ssh(
     fleet: SshFleet, host: SshHost, project: str, command: Sequence[str], rest: str = ""
 ) -> list[str]:
     folder = project_on(fleet, host, project)
-    line = f"cd {shlex.quote(folder)} && exec {shlex.join(command)} {rest}".rstrip()
-    return ["ssh", *_SSH_OPTIONS, host.name, line]
+    python = fleet.settings.python or sys.executable
+    checks = (
+        (
+            f"cd {shlex.quote(folder)}",
+            f"{folder} cannot be entered: copy the project there, or give dir=PATH",
+        ),
+        (f"command -v {shlex.quote(python)} > /dev/null", f"there is no interpreter {python}"),
+    )
+    steps = [f"{do} || {{ echo {shlex.quote(said)} >&2; exit 1; }}" for do, said in checks]
+    # In a shell that is known: a user's login shell may be any.
+    script = "; ".join([*steps, f"exec {shlex.join(command)} {rest}".rstrip()])
+    return ["ssh", *_SSH_OPTIONS, host.name, f"exec sh -c {shlex.quote(script)}{' #' * bool(rest)}"]
 
 
 def _srun(fleet: SlurmFleet, tasks: int, project: str) -> list[str]:

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.fleet.messages import INTERRUPT, STARTED, UNFIT
+from pytest_gpuenergy.fleet.messages import INTERRUPT, PULSE, STARTED, UNFIT
 from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu
+from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
 from pytest_gpuenergy.support.errors import told
 from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support.hosts import name_emulated_host
+
+_GONE = object()
 
 
 def begin(channel: Any) -> None:
@@ -26,10 +30,20 @@ def begin(channel: Any) -> None:
 
     Receives a dictionary: ``directory`` of the project (None: where this process was started),
     ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, the
-    controller's ``version``, and the ``options`` in its environment. Sends `STARTED` with what
-    there is here, or `UNFIT` with the reason.
+    controller's ``version``, and the ``options`` in its environment; the channel of the `PULSE`,
+    and ``silence_s``, after which this worker ends without one. Sends `STARTED` with what there is
+    here, or `UNFIT` with the reason.
     """
     asked = channel.receive()
+    name_emulated_host()
+    pulse = _Pulse(asked[PULSE], asked["silence_s"])
+    try:
+        _begin(channel, asked)
+    finally:
+        pulse.stop()
+
+
+def _begin(channel: Any, asked: dict[str, Any]) -> None:
     problem, gpu = _look(asked)
     if problem is not None:
         channel.send((UNFIT, problem))
@@ -71,6 +85,37 @@ def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
     except OSError as error:
         return f"{told(error)} Copy the project there, or give dir=PATH.", None
     return own_gpu(asked["device"], capping=asked["capping"])
+
+
+class _Pulse:
+    """Answers beats, and interrupts this process when there have been none for a time."""
+
+    def __init__(self, channel: Any, silence_s: float) -> None:
+        self._output = channel.gateway._io.outfile.fileno()
+        self._silent = False
+        self._watch = Watch(self._end, silence_s)
+        channel.setcallback(lambda beat: self._answer(channel, beat), endmarker=_GONE)
+        self._watch.start()
+
+    def stop(self) -> None:
+        """This process is done; if nobody can tell it to end, it ends."""
+        self._watch.stop()
+        if self._silent:
+            os._exit(1)  # execnet would wait for its connection
+
+    def _answer(self, channel: Any, beat: object) -> None:
+        """Called in execnet's receiving thread, which must not wait."""
+        if beat is _GONE:
+            self._watch.stop()  # whoever has lost the controller interrupts this process
+            return
+        self._watch.heard()
+        if takes_more(self._output):
+            channel.send(beat)
+
+    def _end(self) -> None:
+        self._silent = True
+        hang_up(self._output)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Interruptible:

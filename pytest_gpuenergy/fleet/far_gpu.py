@@ -8,6 +8,7 @@ and ends, whatever it is doing.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import threading
@@ -25,9 +26,11 @@ from pytest_gpuenergy.engine.claim import Settings, claim
 from pytest_gpuenergy.engine.objective import Evaluation
 from pytest_gpuenergy.engine.station import LOCK_WAIT_S, Station
 from pytest_gpuenergy.fleet.gpu_messages import (
+    BEAT,
     INPUTS,
     MARK,
     PREPARE,
+    Beaten,
     Confirmed,
     Done,
     Evaluated,
@@ -42,9 +45,10 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     read_request,
 )
 from pytest_gpuenergy.fleet.probe import other_version, own_gpu
+from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, KernelFault, told
-from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support.hosts import host_name, name_emulated_host
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.scratch import disk_folder
 from pytest_gpuenergy.support.worker import Worker
@@ -60,10 +64,12 @@ def serve() -> None:
     """Work for the search at the other end of this process's input and output until it ends.
 
     The first request has a dictionary: the ``version`` of the search, the ``device`` as
-    ``--gpu-device`` takes it, and ``powercap``, ``smclock`` and ``allow_clocks``, see `Settings`.
-    Sends `Ready`, then `Started` or `Unfit`, then an answer to each request.
+    ``--gpu-device`` takes it, ``powercap``, ``smclock`` and ``allow_clocks``, see `Settings`, and
+    ``silence_s``, after which this process ends when it hears nothing. Sends `Ready`, then
+    `Started` or `Unfit`, then an answer to each request.
     """
     line = _Line()
+    name_emulated_host()
     with suppress(KeyboardInterrupt), ExitStack() as stack:  # interrupted once the input has ended
         folder = stack.enter_context(disk_folder())
         line.send(Ready())
@@ -71,6 +77,7 @@ def serve() -> None:
         if request is None:
             return
         (asked,) = request[1]
+        line.watch(asked["silence_s"])
         listener = _Listener(line, folder)
         listener.start()
         try:
@@ -115,7 +122,8 @@ class _Line:
     """
 
     def __init__(self) -> None:
-        self.input = os.fdopen(os.dup(0), "rb")
+        self._pieces = HeardInput(os.dup(0))
+        self.input = io.BufferedReader(self._pieces)
         self._output = os.dup(1)
         self._sending = threading.Lock()
         os.dup2(2, 1)
@@ -128,6 +136,19 @@ class _Line:
         with self._sending, suppress(OSError):
             while rest:
                 rest = rest[os.write(self._output, rest) :]
+
+    def watch(self, silence_s: float) -> None:
+        """From now on, interrupt this process when it has heard nothing for this time."""
+        self._pieces.watch(Watch(self._end, silence_s))
+
+    def answer_beat(self) -> None:
+        """Without waiting for a reader."""
+        if takes_more(self._output):
+            self.send(Beaten())
+
+    def _end(self) -> None:
+        hang_up(self._output)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Listener(threading.Thread):
@@ -142,15 +163,17 @@ class _Listener(threading.Thread):
         super().__init__(daemon=True)
         self.requests: SimpleQueue[tuple[str, tuple[Any, ...]]] = SimpleQueue()
         self.post: _Post | None = None
-        self._input = line.input
+        self._line = line
         self._folder = folder
 
     def run(self) -> None:
         try:
-            while (request := read_request(self._input)) is not None:
+            while (request := read_request(self._line.input)) is not None:
                 name, arguments = request
                 if name == INPUTS:
                     self._take_inputs(*arguments)
+                elif name == BEAT:
+                    self._line.answer_beat()
                 elif name == PREPARE:
                     if self.post is not None:
                         self.post.device.prepare(*arguments)
@@ -167,7 +190,7 @@ class _Listener(threading.Thread):
             for old in self._folder.iterdir():
                 old.unlink()
         try:
-            read_file(self._input, path, size)
+            read_file(self._line.input, path, size)
         except OSError as error:
             problem = told(error)
         if self.post is not None:

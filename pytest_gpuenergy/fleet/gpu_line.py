@@ -13,8 +13,9 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment
-from pytest_gpuenergy.fleet.gpu_messages import MARK, Message
-from pytest_gpuenergy.fleet.messages import last_line
+from pytest_gpuenergy.fleet.complaints import reason_in
+from pytest_gpuenergy.fleet.gpu_messages import BEAT, MARK, Beaten, Message, framed
+from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.json_input import FormError, decode
 
@@ -38,6 +39,8 @@ class Line:
         self.messages: SimpleQueue[Message | None] = SimpleQueue()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- as long as this object
         self._words = self._problem = ""
+        self._beat: Beat | None = None
+        self._watch: Watch | None = None
         self._writing, self._ending = threading.Lock(), threading.Lock()
         try:
             self._process = subprocess.Popen(
@@ -79,6 +82,19 @@ class Line:
                     rest = rest[stream.write(rest) :]
                 data = b"" if file is None else file.read(_PIECE_BYTES)
 
+    def watch(self, silence_s: float) -> None:
+        """Let the process know that this one lives, and end the command if it is silent."""
+        allowed_s = PATIENCE * silence_s
+
+        def give_up() -> None:
+            self._problem = f"it has not answered for {allowed_s:g} s."
+            self._kill(signal.SIGKILL)
+
+        self._watch = Watch(give_up, allowed_s)
+        self._watch.start()
+        self._beat = Beat(lambda: self.write(framed((BEAT, ()))), silence_s)
+        self._beat.start()
+
     def end(self, *, patience_s: float = ENDS_WITHIN_S) -> None:
         """Let the process end by itself, which takes it a moment; end the command if it does not.
 
@@ -95,6 +111,9 @@ class Line:
         return self._problem or self._words
 
     def _end(self, patience_s: float) -> None:
+        if self._beat is not None and self._watch is not None:
+            self._beat.stop()
+            self._watch.stop()
         # Whoever is writing to a host that does not answer would wait for long.
         if self._writing.acquire(timeout=1.0):
             try:
@@ -105,17 +124,20 @@ class Line:
             if self._has_ended(patience_s):
                 return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
+            self._kill(number)
             if self._has_ended(ENDS_WITHIN_S):
                 return
+
+    def _kill(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def _read_words(self) -> str:
         descriptor = self._log.fileno()
         start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
         said = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
         code = self._process.poll()
-        return last_line(said) or f"its command ended with exit code {code}."
+        return reason_in(said) or f"its command ended with exit code {code}."
 
     def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -128,7 +150,11 @@ class Line:
         with stream, contextlib.suppress(OSError):
             try:
                 for content in _marked(stream):
-                    self.messages.put(decode(content, Message, "the answer"))  # type: ignore[arg-type]
+                    message: Message = decode(content, Message, "the answer")  # type: ignore[arg-type]
+                    if self._watch is not None:
+                        self._watch.heard()
+                    if not isinstance(message, Beaten):
+                        self.messages.put(message)
             except FormError as error:
                 self._problem = f"its answer cannot be read: {error}."
         self.messages.put(None)

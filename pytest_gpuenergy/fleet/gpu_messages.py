@@ -29,8 +29,8 @@ from pytest_gpuenergy.tuning.records import Measured
 
 MARK = b"gpuenergy-gpu: "
 
-INPUTS, PREPARE = "inputs", "prepare"
-"""Requests without an answer: a file that follows, and kernels to compile ahead."""
+INPUTS, PREPARE, BEAT = "inputs", "prepare", "beat"
+"""Requests that nobody waits for: a file that follows, kernels to compile ahead, see `pulse`."""
 
 _LENGTH = struct.Struct(">Q")
 _PIECE_BYTES = 1 << 20
@@ -112,6 +112,10 @@ class Read(Struct, frozen=True, tag="read"):
     value: float | None
 
 
+class Beaten(Struct, frozen=True, tag="beaten"):
+    """The answer to a beat, at any time."""
+
+
 class Done(Struct, frozen=True, tag="done"):
     """The answer to ``is_ready`` and ``rest``."""
 
@@ -143,7 +147,7 @@ class Failed(Struct, frozen=True, tag="failed"):
         return error
 
 
-Message = Ready | Started | Unfit | Told | Evaluated | Confirmed | Read | Done | Failed
+Message = Ready | Started | Unfit | Told | Evaluated | Confirmed | Read | Beaten | Done | Failed
 """All that comes from there."""
 
 

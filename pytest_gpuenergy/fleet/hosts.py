@@ -19,7 +19,7 @@ from pytest_gpuenergy.fleet.commands import (
     ssh_probe,
     ssh_worker,
 )
-from pytest_gpuenergy.fleet.messages import last_line
+from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.probe import (
     MARK,
     FoundGpu,
@@ -225,9 +225,9 @@ def _answers(output: str) -> Iterator[FoundHost]:
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line that a command printed, as a reason why it failed."""
+    """Why a command failed, from what it has printed."""
     without = f"the command ended with exit code {done.returncode} and no message."
-    return last_line(done.stderr) or without
+    return reason_in(done.stderr) or reason_in(done.stdout) or without
 
 
 def none_left(

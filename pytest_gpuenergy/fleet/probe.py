@@ -23,7 +23,7 @@ from pytest_gpuenergy.devices.nvml import text
 from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, told
-from pytest_gpuenergy.support.hosts import FLEET_GPU, host_name
+from pytest_gpuenergy.support.hosts import FLEET_GPU, host_name, name_emulated_host
 from pytest_gpuenergy.support.json_output import encode
 
 MARK = "gpuenergy-probe: "
@@ -237,6 +237,7 @@ def other_version(there: str, here: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print what this host offers as one line of JSON."""
+    name_emulated_host()
     found = probe_host(*arguments[:1])
     print(MARK + encode(found).decode(), flush=True)  # noqa: T201 -- read by `hosts`
     return 0

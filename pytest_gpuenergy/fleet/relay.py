@@ -15,18 +15,20 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import dataclass
 from typing import Any
 
+from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.messages import (
     GAVE_UP,
     INTERRUPT,
+    PULSE,
     SEAT,
     STARTED,
     STATION,
     UNFIT,
-    last_line,
 )
+from pytest_gpuenergy.fleet.post import Post
+from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
 
 RELAY = """
 import sys
@@ -42,34 +44,6 @@ _TAIL_BYTES = 2000
 _LEAVING_S = 5.0
 _POLL_S = 0.02
 _READY, _FINISHED = "workerready", "workerfinished"
-
-
-@dataclass(frozen=True)
-class Post:
-    """What a relay has to know.
-
-    Attributes:
-        spec: execnet's, of the gateway to open.
-        host: what to call the place.
-        uuid: of the GPU that was promised; None where it is chosen there.
-        root: path of the project here.
-        wait_s: how long the worker may take to start.
-        asked: what `far.begin` receives.
-    """
-
-    spec: str
-    host: str
-    uuid: str | None
-    root: str
-    wait_s: float
-    asked: dict[str, Any]
-
-    def arguments(self, given: list[str], directory: str) -> list[str]:
-        """The arguments of pytest as they are to be given where the project is at ``directory``."""
-        mapped = [_mapped(argument, self.root, directory) for argument in given]
-        if any(argument.startswith("--rootdir") for argument in given):
-            return mapped
-        return [f"--rootdir={directory}", *mapped]
 
 
 def relay(channel: Any) -> None:
@@ -90,6 +64,7 @@ class _Relay:
         self._inner: Any = None
         self._finished = False
         self._interrupted = False
+        self._silent = ""
         self._station: dict[str, str] = {}
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._errors = _Errors()
@@ -121,11 +96,26 @@ class _Relay:
                 f"execmodel=main_thread_only//{self._post.spec}"
             )
             inner = gateway.remote_exec(_FAR)
-            inner.send(self._post.asked)
+            pulse = gateway.newchannel()
+            self._watch(gateway, pulse)
+            inner.send({**self._post.asked, "silence_s": self._post.silence_s, PULSE: pulse})
         except (OSError, EOFError, AssertionError, execnet.RemoteError) as error:
             self._events.put(("failed", error))
         else:
             self._events.put(("opened", inner))
+
+    def _watch(self, gateway: Any, pulse: Any) -> None:
+        """Let the worker know that this process lives, and end the command if it is silent."""
+        silence_s = PATIENCE * self._post.silence_s
+
+        def give_up() -> None:
+            self._silent = f"it has not answered for {silence_s:g} s."
+            gateway._io.kill()  # the command, which nobody else has; what waits for it then fails
+
+        watch = Watch(give_up, silence_s)
+        pulse.setcallback(lambda _: watch.heard())
+        watch.start()
+        Beat(lambda: pulse.send(None), self._post.silence_s).start()
 
     def _serve(self) -> None:
         while True:
@@ -145,7 +135,8 @@ class _Relay:
             elif source == "failed":
                 printed = isinstance(value, AssertionError)  # execnet's, of the first byte
                 self._give_up(
-                    "it printed something before Python started, which no login shell must"
+                    "it printed something before Python started, which a login shell must do in "
+                    "terminals only ([ -t 1 ] tells)"
                     if printed
                     else "its interpreter did not start"
                 )
@@ -225,10 +216,12 @@ class _Relay:
 
     def _last_words(self) -> tuple[str, str]:
         """Why the worker is gone, in a sentence, and all that is known about it."""
+        if self._silent:
+            return self._silent, ""
         # execnet does not tell a callback. Of a lost connection, the command knows more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
-        return last_line(remote) or last_line(self._errors.tail()), remote
+        return reason_in(remote) or reason_in(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker is done; with ``reason``, that it never came to be."""
@@ -293,13 +286,3 @@ def _children_ended(patience_s: float) -> bool:
         if not ended:
             time.sleep(_POLL_S)
     return False
-
-
-def _mapped(argument: str, root: str, directory: str) -> str:
-    """An argument with a path in the project, or an option with one, as it is there."""
-    option, equals, value = (
-        argument.partition("=") if argument.startswith("-") else ("", "", argument)
-    )
-    if value == root or value.startswith(f"{root}/"):
-        value = directory + value[len(root) :]
-    return f"{option}{equals}{value}"

@@ -29,6 +29,7 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     framed,
 )
 from pytest_gpuenergy.fleet.hosts import SLURM_PLACE, Seat
+from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.worker import WorkerTimeoutError
@@ -52,6 +53,7 @@ class RemoteGpu:
         asked: what `far_gpu.serve` receives.
         wait_s: how long it may take to start.
         tell: called with sentences, from any thread.
+        silence_s: how long the process there goes on without a sign of this one.
 
     Attributes:
         station: the GPU, as it was when it was last claimed.
@@ -65,13 +67,15 @@ class RemoteGpu:
         asked: Mapping[str, Any],
         wait_s: float,
         tell: Callable[[str], None],
+        silence_s: float = SILENCE_S,
     ) -> None:
         self.station: Started | None = None
         self.losses: list[str] = []
         self.moved: Callable[[str], None] = lambda _: None
         self._seat = seat
-        self._asked = dict(asked)
+        self._asked = {**asked, "silence_s": silence_s}
         self._wait_s = wait_s
+        self._silence_s = silence_s
         self._tell = tell
         self._calling = threading.Lock()
         self._line: Line | None = None
@@ -193,6 +197,7 @@ class RemoteGpu:
                 )
             if step == 0 and isinstance(message, Ready):
                 line.write(framed(("begin", (self._asked,))))
+                line.watch(self._silence_s)
             elif isinstance(message, Unfit):
                 raise DeviceError(f"{self.title}: {message.reason}")
             elif not isinstance(message, Started):

@@ -104,7 +104,8 @@ def claim_fleet(
         "smclock": settings.smclock,
         "allow_clocks": settings.allow_clocks,
     }
-    all_gpus = [RemoteGpu(seat, asked, fleet.wait_s, tell) for seat in found.seats]
+    silence_s = fleet.settings.silence_s
+    all_gpus = [RemoteGpu(seat, asked, fleet.wait_s, tell, silence_s) for seat in found.seats]
     stack.callback(_retire, all_gpus)
     started = []
     for gpu, reason in zip(all_gpus, _together(all_gpus, _why_not), strict=True):

@@ -19,15 +19,18 @@ MOST_WORKERS = 4096
 RAY_WAIT_S, SSH_WAIT_S, SLURM_WAIT_S = 120.0, 60.0, 600.0
 """How long a worker may take to start: Ray and Slurm may first have to find a place for it."""
 
-_MOST_WAIT_S = 604_800.0
+SILENCE_S = 60.0
+"""How long a worker goes on without a sign of its controller."""
+
+_MOST_S = 604_800.0
 _RAY = re.compile(r"ray(?:://(?P<address>[A-Za-z0-9_.-]+:[0-9]{1,5}))?")
 _HOST = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _COUNT = re.compile(r"x([0-9]{1,9})")
-_WAIT = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
-_SETTINGS = ("python", "dir", "wait")
+_SECONDS = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,6})?")
+_SETTINGS = ("python", "dir", "wait", "silence")
 _FORMS = (
     'give ray, ray://HEAD:10001, ssh:HOST,HOST2 or slurm:"OPTIONS OF SRUN" xN, followed by '
-    "python=PATH, dir=PATH or wait=SECONDS if needed"
+    "python=PATH, dir=PATH, wait=SECONDS or silence=SECONDS if needed"
 )
 
 
@@ -39,15 +42,21 @@ class Settings:
         python: path of the interpreter there; None: as here, and with Ray that of the node.
         directory: path of the project there; None: as here, and with Ray it is sent there.
         wait_s: how long a worker may take to start; None: what is usual for this kind of fleet.
+        silence_s: how long a worker goes on without a sign of its controller.
     """
 
     python: str | None = None
     directory: str | None = None
     wait_s: float | None = None
+    silence_s: float = SILENCE_S
 
     def __str__(self) -> str:
-        wait = None if self.wait_s is None else f"{self.wait_s:.6f}".rstrip("0").rstrip(".")
-        given = zip(_SETTINGS, (self.python, self.directory, wait), strict=True)
+        silence_s = None if self.silence_s == SILENCE_S else self.silence_s
+        times = (
+            None if one is None else f"{one:.6f}".rstrip("0").rstrip(".")
+            for one in (self.wait_s, silence_s)
+        )
+        given = zip(_SETTINGS, (self.python, self.directory, *times), strict=True)
         return "".join(f" {name}={shlex.quote(value)}" for name, value in given if value)
 
 
@@ -228,7 +237,8 @@ def _settings(text: str, words: Sequence[str]) -> Settings:
     return Settings(
         None if python is None else _python(text, python),
         None if directory is None else _path(text, directory),
-        _wait_s(text, given["wait"]) if "wait" in given else None,
+        _seconds(text, "wait", given["wait"]) if "wait" in given else None,
+        _seconds(text, "silence", given["silence"]) if "silence" in given else SILENCE_S,
     )
 
 
@@ -250,13 +260,13 @@ def _path(text: str, value: str) -> str:
     return value
 
 
-def _wait_s(text: str, value: str) -> float:
-    wait_s = float(value) if _WAIT.fullmatch(value) else 0.0
-    if not 0 < wait_s <= _MOST_WAIT_S:
+def _seconds(text: str, name: str, value: str) -> float:
+    seconds = float(value) if _SECONDS.fullmatch(value) else 0.0
+    if not 0 < seconds <= _MOST_S:
         raise _refused(
-            text, f"wait={_short(value)} is not a number of seconds above 0, up to {_MOST_WAIT_S:g}"
+            text, f"{name}={_short(value)} is not a number of seconds above 0, up to {_MOST_S:g}"
         )
-    return wait_s
+    return seconds
 
 
 def _short(word: str) -> str:

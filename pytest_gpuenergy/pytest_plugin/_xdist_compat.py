@@ -19,6 +19,9 @@ class Judge(Protocol):
     def may_restart(self, node: Any) -> bool:
         """Whether a lost worker shall be replaced by one at the same place."""
 
+    def ended_by(self, node: Any) -> str:
+        """The signal by which somebody else has ended a worker; empty if nobody has."""
+
     def lost_for_good(self) -> None:
         """A lost worker is not replaced."""
 
@@ -48,6 +51,8 @@ class Nodes:
         self._setup: Callable[..., Any] = manager.setup_node
         manager.setup_node = self._started
         self._session._clone_node = self._replaced
+        self._finish: Callable[[Any], None] = self._session.worker_workerfinished
+        self._session.worker_workerfinished = self._finished
 
     @property
     def active(self) -> set[Any]:
@@ -58,9 +63,18 @@ class Nodes:
 
     def recruit(self, most: int) -> None:
         """Start more workers, at most so many, where there are some that can measure."""
+        if self._session.shuttingdown:
+            return
         for node in list(self._judge.usable()):
             if most > 0 and self._cloned(node) is not None:
                 most -= 1
+
+    def _finished(self, node: Any) -> None:
+        """In the place of ``DSession.worker_workerfinished``, which takes any signal for Ctrl-C."""
+        if signal := self._judge.ended_by(node):
+            self._session.worker_errordown(node, f"ended by {signal}")
+        else:
+            self._finish(node)
 
     def _replaced(self, node: Any) -> Any:
         """In the place of ``DSession._clone_node``, which cannot fail."""

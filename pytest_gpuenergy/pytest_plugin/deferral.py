@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.groups import groups_of
-from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, GROUPS, UNUSABLE, Link
+from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, ENDED_BY, GROUPS, UNUSABLE, Link
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, told
@@ -62,6 +62,12 @@ class DeferringPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """After a failure, look whether the GPU still works."""
         self._suspect = self._suspect or report.failed
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Tell who ended this worker, if neither its controller nor Ctrl-C did."""
+        said = excinfo.value.args[:1]  # a name, see `support.signals`
+        if isinstance(excinfo.value, KeyboardInterrupt) and said and not self._link.interrupted:
+            self._link.tell(ENDED_BY, str(said[0]))
 
     def _measures(self) -> bool:
         try:

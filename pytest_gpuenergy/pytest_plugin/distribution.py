@@ -107,11 +107,10 @@ class WorkloadScheduling:
 
     Attributes:
         left: the number of items that are not complete.
-        numnodes: as pytest-xdist's schedulers have it; nothing here depends on it.
     """
 
     def __init__(self, crew: Crew, durations_s: Mapping[str, float], *, eager: bool = True) -> None:
-        self.left = self.numnodes = 0
+        self.left = 0
         self._crew = crew
         self._eager = eager
         self._durations_s = durations_s

@@ -121,6 +121,7 @@ class FleetPlugin:
             "uuid": seat.uuid,
             "root": self._root,
             "wait_s": self._fleet.wait_s,
+            "silence_s": self._fleet.settings.silence_s,
             "asked": {**self._asked, "directory": seat.directory},
         }
 
@@ -154,7 +155,7 @@ class FleetPlugin:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say again which seats were lost."""
-        for sentence in self.lost:
+        for sentence in dict.fromkeys(self.lost):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
 
     def _seat(self, node: Any) -> Seat:

@@ -29,6 +29,8 @@ BEGAN = "began"
 """The node id of the item that begins."""
 SET = "set"
 """The label of the setpoint that is about to be set; empty when the prior settings are restored."""
+ENDED_BY = "ended by"
+"""The name of the signal that ends this worker, from somebody else than its controller."""
 RESTORED = "restored"
 """A sentence about settings that a dead run had left on this worker's host."""
 ENDED = "ended"
@@ -53,11 +55,11 @@ class Link:
     Attributes:
         armed: whether an interrupt from the controller, or its death, interrupts this process; set
             while its signal handlers are in place.
+        interrupted: whether it has been interrupted in this way.
     """
 
     def __init__(self, channel: Any) -> None:
-        self.armed = False
-        self._interrupted = False
+        self.armed = self.interrupted = False
         self._channel = channel
         self._answers: queue.SimpleQueue[tuple[str, str, bytes | None] | None] = queue.SimpleQueue()
 
@@ -92,6 +94,6 @@ class Link:
             self._answers.put(tuple(message[1:]))
             return
         self._answers.put(None)
-        if self.armed and not self._interrupted:
-            self._interrupted = True
+        if self.armed and not self.interrupted:
+            self.interrupted = True
             os.kill(os.getpid(), signal.SIGTERM)

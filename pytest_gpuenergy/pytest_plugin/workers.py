@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control.lease_record import run_uuids
+from pytest_gpuenergy.fleet.messages import GAVE_UP
 from pytest_gpuenergy.pytest_plugin import link
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
@@ -46,6 +47,7 @@ class _Worker:
         unusable: why it cannot measure; empty if it can, as far as is known.
         deferred: items that it has put off.
         completed: whether it has ended an item.
+        ended_by: the signal by which somebody else has ended it; empty if nobody has.
         down: whether it has ended or is lost.
     """
 
@@ -59,6 +61,7 @@ class _Worker:
     unusable: str = ""
     deferred: set[str] = field(default_factory=set)
     completed: bool = False
+    ended_by: str = ""
     down: bool = False
 
     @property
@@ -97,6 +100,7 @@ class Workers:
         self._collected: dict[Any, tuple[list[str], list[int]]] = {}
         self._crashed: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
+        self._given_up: dict[str, str] = {}
         self._lost: list[_Worker] = []
         self._futile: Counter[Hashable] = Counter()
         self._resumed: bytes | None = None
@@ -170,14 +174,15 @@ class Workers:
         if worker.down:
             return
         worker.down, self._replacing = True, error is not None
+        if reason := getattr(node, "workeroutput", {}).get(GAVE_UP):
+            self._given_up[worker.name] = reason
         self._gathering.settle(node)
         if error is not None and worker.setpoint:
             self._lost.append(worker)
         if error is not None and not worker.completed:
             self._futile[worker.place] += 1
-        scheduler = self._scheduler
-        if scheduler is not None and scheduler.collection_is_completed:
-            scheduler.schedule()  # which may have waited for this one alone
+        if self._scheduler is not None:
+            self._scheduler.call_others()  # what waited for this one alone, or is left to nobody
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
@@ -257,6 +262,11 @@ class Workers:
             return False
         return not worker.unusable
 
+    def ended_by(self, node: Any) -> str:
+        """The signal by which somebody else has ended a worker; empty if nobody has."""
+        self._plugin.read()
+        return self._worker(node).ended_by
+
     def lost_for_good(self) -> None:
         """A lost worker is not replaced."""
         if self._scheduler is not None:
@@ -294,13 +304,16 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        if self._left_out and not any(worker.completed for worker in self._workers.values()):
-            reasons = "; ".join(dict.fromkeys(self._left_out.values()))
+        reasons = "; ".join(dict.fromkeys([*self._left_out.values(), *self._given_up.values()]))
+        if reasons and not any(worker.completed for worker in self._workers.values()):
             found.append(f"Nothing was run, because no worker can measure: {reasons}")
         elif left:
             items = "1 item was" if left == 1 else f"{left} items were"
-            reasons = "; ".join(self._left_out.values()) or "all that had collected them are lost"
-            found.append(f"{items} not run, because no worker is left that could: {reasons}")
+            reasons = reasons or "all that had collected them are lost"
+            found.append(
+                f"{items} not run, because no worker is left that could: {reasons} "
+                "(--gpuenergy-resume runs them, over these hosts or others)"
+            )
         return found
 
     def summary_lines(self) -> Iterator[str]:
@@ -350,6 +363,8 @@ class Workers:
             worker.unusable, worker.host = data
             self._left_out[worker.name] = f"{worker.title}: {worker.unusable}"
             self._say(f"left out: {self._left_out[worker.name]}")
+        elif kind == link.ENDED_BY:
+            worker.ended_by = data[0]
         elif kind == link.RESTORED:
             self._restored.append(data[0])
         elif kind == link.ENDED:

@@ -16,6 +16,11 @@ def emulated_host() -> str:
     return os.environ.get(EMULATED_HOST, "")
 
 
+def name_emulated_host() -> None:
+    """Let the emulated GPUs of this host be others than those of other hosts, as real ones are."""
+    os.environ.setdefault(EMULATED_HOST, socket.gethostname())
+
+
 def host_name(*, emulated: bool) -> str:
     """The name of this host, or of the emulated one that an emulated GPU is on."""
     return (emulated and emulated_host()) or socket.gethostname()

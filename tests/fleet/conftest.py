@@ -33,12 +33,14 @@ echo $$ >> "$home/pids"
 run sh -c "$*"
 """
 _SRUN = """#!/bin/sh
-# As srun: it chooses the host, here one after the other, and passes words on as they are.
-tasks=1 folder=. host=
+# As srun: it chooses the host, here one after the other, passes words on as they are, and keeps
+# what is not a whole line unless told otherwise.
+tasks=1 folder=. host= lines=1
 for word; do
   case $word in
     --ntasks=*) tasks=${{word#*=}} ;;
     --chdir=*) folder=${{word#*=}} ;;
+    --unbuffered) lines= ;;
     -*) ;;
     *) break ;;
   esac
@@ -47,7 +49,8 @@ done
 start() {{
   host=$1; shift
   {surroundings}
-  cd "$folder" && run "$@"
+  cd "$folder" || exit
+  if [ "$lines" ]; then run "$@" | sed -u ""; else run "$@"; fi
 }}
 names=$(cd {hosts} && ls)
 if [ "$tasks" = 1 ]; then

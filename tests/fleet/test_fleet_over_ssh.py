@@ -96,10 +96,27 @@ def test_a_worker_that_is_killed_is_replaced(hosts: Hosts, run_items: Run) -> No
     assert {number for _, number, _ in done(hosts)} >= {"1", "2", "3"}
 
 
+def test_a_worker_that_somebody_else_ends_is_replaced(hosts: Hosts, run_items: Run) -> None:
+    as_scancel = "os.kill(os.getpid(), signal.SIGTERM); signal.pause()"
+    result = run_items(as_scancel, "h1", fixtures=", gpu")
+    result.stdout.fnmatch_lines(["*node down: ended by SIGTERM", "replacing crashed worker *"])
+    assert {number for _, number, _ in done(hosts)} == {"0", "1", "2", "3"}
+
+
 def test_a_run_goes_on_without_a_host_that_is_lost(hosts: Hosts, run_items: Run) -> None:
     result = run_items(VANISH, "h1", "h2", meeting=2)
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
     assert {host for host, *_ in done(hosts)} == {"h2"}
+
+
+def test_a_host_that_had_ended_takes_over_from_one_that_is_lost_last(
+    hosts: Hosts, run_items: Run
+) -> None:
+    other = 'int((HOME.parent / "h2" / "pids").read_text().split()[-1])'
+    ended = f"import select; select.select([os.pidfd_open({other})], [], [])"
+    result = run_items(f"{ended}; {VANISH}", "h1", "h2", meeting=2)
+    result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
+    assert {number for _, number, _ in done(hosts)} >= {"1", "2", "3"}
 
 
 @pytest.mark.thorough

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuenergy.fleet.post import Post
 from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
 from pytest_gpuenergy.fleet.ray_actor import Interpreter, own_copy
 from pytest_gpuenergy.fleet.ray_probe import without_taken
-from pytest_gpuenergy.fleet.relay import Post
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,12 @@ from pytest_gpuenergy.fleet.relay import Post
     ],
 )
 def test_paths_in_the_project_are_those_of_the_other_host(given: str, there: str) -> None:
-    post = Post("popen", "h1", None, "/here", 1, {})
+    post = Post("popen", "h1", None, "/here", 1, 1, {})
     assert post.arguments([given], "/there") == ["--rootdir=/there", there]
 
 
 def test_a_root_that_was_given_is_kept() -> None:
-    post = Post("popen", "h1", None, "/here", 1, {})
+    post = Post("popen", "h1", None, "/here", 1, 1, {})
     assert post.arguments(["--rootdir=/here/a"], "/there") == ["--rootdir=/there/a"]
 
 

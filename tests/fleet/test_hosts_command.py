@@ -100,6 +100,26 @@ def test_hosts_behind_ssh_are_listed_in_their_order(
     assert answer.stdout == "h2\n"
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (
+            "dir=/no/such",
+            "h1: /no/such cannot be entered: copy the project there, or give dir=PATH.",
+        ),
+        ("python=/no/such", "h1: there is no interpreter /no/such: give python=PATH of the"),
+    ],
+)
+def test_what_a_host_lacks_is_said_with_what_to_do(
+    word: str, said: str, hosts: Hosts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts.add("h1", copy=False)
+    where = word if word.startswith("dir") else f"dir={hosts.folder} {word}"
+    code, (line,) = listed(capsys, "--ssh", f"h1 {where}", "--gpu-device", "emulated")
+    assert code == 1
+    assert line.startswith(said)
+
+
 @pytest.mark.slow
 def test_the_places_of_slurms_tasks_are_listed(
     hosts: Hosts, capsys: pytest.CaptureFixture[str]

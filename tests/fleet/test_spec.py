@@ -32,6 +32,7 @@ SETTINGS = st.builds(
     python=st.none() | PATHS,
     directory=st.none() | SPACED,
     wait_s=st.none() | st.integers(1, 604_800).map(float) | st.sampled_from([0.5, 1.25]),
+    silence_s=st.sampled_from([60.0, 0.5, 600.0]),
 )
 HOSTS = st.lists(
     st.builds(SshHost, NAMES | st.builds("{}@{}".format, NAMES, NAMES), st.none() | SPACED),
@@ -103,6 +104,7 @@ def test_the_forms_of_the_documentation_are_understood(text: str, fleet: Fleet) 
         ("ssh:a python=", "not an interpreter"),
         ("ssh:a pyton=/x", "'pyton=/x' is not understood"),
         ("ssh:a wait=0", "seconds"),
+        ("ssh:a silence=never", "silence='never' is not a number of seconds"),
         ("ssh:a dir=/x dir=/y", "given twice"),
         ("slurm:gpu", "not an option of srun"),
         ("slurm:-p x0", "x0"),

@@ -1,0 +1,161 @@
+"""Connections that are cut without a word: neither side waits, and no power limit is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import has_ended, said_through
+
+from pytest_gpuenergy import __version__
+from pytest_gpuenergy.engine.team import HostLostError
+from pytest_gpuenergy.fleet.gpu_messages import BEAT, framed
+from pytest_gpuenergy.fleet.hosts import Seat
+from pytest_gpuenergy.fleet.pulse import Watch
+from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
+
+if TYPE_CHECKING:
+    from conftest import Hosts
+
+ITEMS = """
+import os, signal
+import pytest
+from pathlib import Path
+
+HOME = Path(os.environ["HOME"])
+
+@pytest.mark.parametrize("number", range(2))
+def test_item(number, powercap):
+    if not (HOME / "once").exists():
+        (HOME / "once").touch()
+        (HOME.parent / "fifo").write_text(f"{os.getpid()} {os.getppid()}")
+        ACTION
+"""
+
+
+def limit_w(state: Path) -> float:
+    (file,) = (state / "emulated").glob("GPU-*.json")
+    return float(json.loads(file.read_text())["limit_mw"]) / 1e3
+
+
+@pytest.fixture
+def run_items(
+    hosts: Hosts, pytester: pytest.Pytester, run_fleet: Callable[..., pytest.RunResult]
+) -> Callable[..., pytest.RunResult]:
+    """Run two items, of which the first one does something when it has told two process ids."""
+
+    def run_them(action: str, at_first: Callable[[int, int], object]) -> pytest.RunResult:
+        (hosts.project / "test_scale.py").unlink()
+        pytester.makepyfile(test_item=ITEMS.replace("ACTION", action))
+        hosts.add("h1")
+        os.mkfifo(fifo := hosts.folder / "fifo")
+
+        def listen() -> None:
+            at_first(*map(int, said_through(fifo).split()))
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        result = run_fleet(f"{hosts.text('h1')} silence=2", "--powercap", "1")
+        listener.join()
+        return result
+
+    return run_them
+
+
+@pytest.mark.slow
+def test_a_worker_that_hears_nothing_restores_the_limit_and_ends(
+    hosts: Hosts, run_items: Callable[..., pytest.RunResult]
+) -> None:
+    state = hosts.folder / "h1" / "state"
+    seen: list[object] = []
+
+    def wait_for_the_end(worker: int, relay: int) -> None:
+        """What the worker hears comes through the relay, which is stopped; it keeps its pipes."""
+        try:
+            seen.append(limit_w(state))
+            seen.append(has_ended(worker))
+            seen.append(limit_w(state))
+            seen.extend(state.glob("leases/*"))
+        finally:
+            os.kill(relay, signal.SIGCONT)
+
+    stop = "os.kill(os.getppid(), signal.SIGSTOP); signal.pause()"
+    result = run_items(stop, wait_for_the_end)
+    assert seen == [200, True, 700]
+    result.stdout.fnmatch_lines(["*node down: h1 was lost*", "replacing crashed worker *"])
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_worker_that_says_nothing_is_given_up_and_replaced(
+    run_items: Callable[..., pytest.RunResult],
+) -> None:
+    result = run_items("os.kill(os.getpid(), signal.SIGSTOP)", lambda *_: None)
+    result.stdout.fnmatch_lines(["*node down: h1 was lost: it has not answered for 10 s."])
+    result.assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("host_cache")
+def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path))
+    asked = {
+        "version": __version__,
+        "device": "emulated",
+        "powercap": "300W",
+        "smclock": "current",
+        "allow_clocks": False,
+        "silence_s": 2.0,
+    }
+    code = "from pytest_gpuenergy.fleet.far_gpu import serve; serve()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(framed(("begin", (asked,))) + framed((BEAT, ())))
+        process.stdin.flush()
+        said = [json.loads(process.stdout.readline().split(b": ", 1)[1]) for _ in range(3)]
+        assert {one["type"] for one in said} == {"ready", "beaten", "started"}
+        assert limit_w(tmp_path) == 300
+        assert has_ended(process.pid)
+        assert limit_w(tmp_path) == 700
+    assert not list(tmp_path.glob("leases/*"))
+
+
+MARK = "gpuenergy-gpu: "
+FOUND = (
+    '{"type":"started","host":"h","uuid":"GPU-1","name":"N","architecture":"sm_90",'
+    '"emulated":true,"versions":{}}'
+)
+
+
+def test_a_gpu_of_a_search_that_says_nothing_is_lost() -> None:
+    says = f"print('{MARK}' + line, flush=True)"
+    code = (
+        f"import signal\nfor line in ('{{\"type\":\"ready\"}}', '{FOUND}'): {says}\nsignal.pause()"
+    )
+    gpu = RemoteGpu(Seat((sys.executable, "-c", code), "h1", "GPU-1"), {}, 60.0, print, 0.2)
+    with pytest.raises(HostLostError, match=r"was lost: it has not answered for 1 s\."):
+        gpu.call("rest")
+
+
+def test_a_silence_begins_anew_with_every_sign() -> None:
+    silent = threading.Event()
+    watch = Watch(silent.set, silence_s=0.3)
+    watch.start()
+    for _ in range(60):
+        watch.heard()
+        assert not silent.wait(0.01)
+    assert silent.wait(60)
