@@ -1,10 +1,14 @@
 """A project of a few lines that measures a kernel which is right: what several tests begin with."""
 
-INI = """
+LEAN = '"--disable-plugin-autoload", "-p", "gpuenergy"'
+"""Of ``addopts``: to load all plugins that are installed takes half a second or more, in each worker of
+pytest-xdist, too. Tests name those that they need: ``-p xdist``, ``-p benchmark``."""
+
+INI = f"""
 [tool.pytest.ini_options]
 filterwarnings = ["error"]
 gpu_device = "emulated"
-addopts = ["-p", "no:hypothesispytest", "-p", "no:anyio"]
+addopts = [{LEAN}]
 """
 
 PARTS = '''

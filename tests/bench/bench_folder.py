@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from small_project import LEAN
+
 ROOT = Path(__file__).parents[2]
-INI = """
+INI = f"""
 [tool.pytest.ini_options]
-addopts = ["--strict-markers", "-p", "no:hypothesispytest", "-p", "no:anyio"]
+addopts = ["--strict-markers", {LEAN}]
 filterwarnings = ["error"]
 gpu_device = "emulated"
 """

@@ -19,6 +19,8 @@ def _python(code: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
+"""Leaves out the plugins that take the longest to load, and loads all others as a user's run does."""
 PLAIN = "def test_plain():\n    pass\n"
 ENTRY = {
     "pytest_gpuenergy",
@@ -32,9 +34,10 @@ ENTRY = {
 
 
 @pytest.fixture
-def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
+def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with one test that does not use the installed plugin."""
     pytester.makepyfile(PLAIN)
+    monkeypatch.setenv("PYTEST_ADDOPTS", QUICK)
     return pytester
 
 
