@@ -1,8 +1,8 @@
 """A project of a few lines that measures a kernel which is right: what several tests begin with."""
 
 LEAN = '"--disable-plugin-autoload", "-p", "gpuenergy"'
-"""Of ``addopts``: to load all plugins that are installed takes half a second or more, in each worker of
-pytest-xdist, too. Tests name those that they need: ``-p xdist``, ``-p benchmark``."""
+"""Of ``addopts``: to load all plugins that are installed takes half a second or more, also in each
+worker of pytest-xdist. Tests name those that they need: ``-p xdist``, ``-p benchmark``."""
 
 INI = f"""
 [tool.pytest.ini_options]

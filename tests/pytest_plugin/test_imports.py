@@ -20,7 +20,7 @@ def _python(code: str) -> str:
 
 
 QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
-"""Leaves out the plugins that take the longest to load, and loads all others as a user's run does."""
+"""Leaves out what takes longest to load, and loads all other plugins as a user's run does."""
 PLAIN = "def test_plain():\n    pass\n"
 ENTRY = {
     "pytest_gpuenergy",
