@@ -4,6 +4,10 @@ LEAN = '"--disable-plugin-autoload", "-p", "gpuenergy"'
 """Of ``addopts``: to load all plugins that are installed takes half a second or more, also in each
 worker of pytest-xdist. Tests name those that they need: ``-p xdist``, ``-p benchmark``."""
 
+QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
+"""For ``PYTEST_ADDOPTS``: leaves out what takes longest to load, and loads all other plugins as a
+user's run does."""
+
 INI = f"""
 [tool.pytest.ini_options]
 filterwarnings = ["error"]

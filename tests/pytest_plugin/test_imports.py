@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import QUICK
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -19,8 +20,6 @@ def _python(code: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
-"""Leaves out what takes longest to load, and loads all other plugins as a user's run does."""
 PLAIN = "def test_plain():\n    pass\n"
 ENTRY = {
     "pytest_gpuenergy",
