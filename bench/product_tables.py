@@ -2,6 +2,7 @@
 
     pytest bench/test_gemm.py --gemm "MNK=1024; MNK=4096 mode=bfloat16" --gpuenergy-json gemm.json
     python bench/product_tables.py gemm.json
+    python bench/product_tables.py gemm.json --all-figures
     python bench/product_tables.py gemm.json --plot gemm.svg
 
 Contenders that may be the fastest, within noise, are bold, and `*` marks one that the power limit
@@ -35,6 +36,7 @@ from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 PEER = "cublas"
 """What the others' times are compared with."""
 _SIZES = ("M", "N", "K")
+_LEADING = ("lda", "ldb")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Product:
     layout: str
     sizes: tuple[int, int, int]
     distribution: str
+    leading: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Product:
@@ -56,12 +59,15 @@ class Product:
             str(parameters["layout"]),
             (m, n, k),
             str(parameters.get("distribution", "normal")),
+            tuple(f"{name} {parameters[name]}" for name in _LEADING if name in parameters),
         )
 
     @property
     def size(self) -> str:
-        """``1024`` for a cube, otherwise ``512 x 256 x 640``."""
-        return str(self.sizes[0]) if len(set(self.sizes)) == 1 else " x ".join(map(str, self.sizes))
+        """``1024`` for a cube, otherwise ``512 x 256 x 640``; then leading dimensions, if any."""
+        cube = len(set(self.sizes)) == 1
+        sizes = str(self.sizes[0]) if cube else " x ".join(map(str, self.sizes))
+        return ", ".join([sizes, *self.leading])
 
 
 Row = dict[str, Measurement]
@@ -96,10 +102,14 @@ def rows_of(report: Report) -> dict[Product, Row]:
     return found
 
 
-def tables(rows: Mapping[Product, Row]) -> Iterator[str]:
+def tables(rows: Mapping[Product, Row], *, all_figures: bool = False) -> Iterator[str]:
     """Lines of Markdown: a table for each precision and layout, and one for the distributions.
 
     Where a precision has several layouts, the geometric means are also over all of them.
+
+    Args:
+        rows: what they show.
+        all_figures: also the EDP, and the speed for each watt.
     """
     usual = {product: row for product, row in rows.items() if product.distribution == "normal"}
     for precision, layout in dict.fromkeys((one.precision, one.layout) for one in usual):
@@ -108,7 +118,8 @@ def tables(rows: Mapping[Product, Row]) -> Iterator[str]:
             for product, row in usual.items()
             if (product.precision, product.layout) == (precision, layout)
         }
-        yield from (f"{precision}, {layout}:", "", _by_size(own), "", *_against_peer(own), "")
+        table = _by_size(own, all_figures=all_figures)
+        yield from (f"{precision}, {layout}:", "", table, "", *_against_peer(own), "")
     for precision in dict.fromkeys(one.precision for one in usual):
         own = {product: row for product, row in usual.items() if product.precision == precision}
         if len({product.layout for product in own}) > 1 and (lines := list(_against_peer(own))):
@@ -127,25 +138,34 @@ def of_several_distributions(rows: Mapping[Product, Row]) -> dict[Product, Row]:
     }
 
 
-def _by_size(rows: Mapping[Product, Row]) -> str:
+def _by_size(rows: Mapping[Product, Row], *, all_figures: bool) -> str:
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    units = "TFLOP/s, mJ, mJ·ms, GFLOP/s/W" if all_figures else "TFLOP/s, mJ"
     return markdown_table(
-        ("M x N x K", *(f"{name}: TFLOP/s, mJ" for name in names)),
+        ("M x N x K", *(f"{name}: {units}" for name in names)),
         [
-            (product.size, *(_cell(row.get(name), best=name in _best(row)) for name in names))
+            (
+                product.size,
+                *(
+                    _cell(row.get(name), best=name in _best(row), all_figures=all_figures)
+                    for name in names
+                ),
+            )
             for product, row in sorted(rows.items(), key=lambda pair: math.prod(pair[0].sizes))
         ],
     )
 
 
-def _cell(one: Measurement | None, *, best: bool) -> str:
+def _cell(one: Measurement | None, *, best: bool, all_figures: bool) -> str:
     if one is None:
         return ""
     if one.gflops is None or one.energy_mj is None:
         return str(one.outcome)
     held_back = "*" if one.cap_binding else ""
     speed = f"{figures(one.gflops / 1e3)}{held_back}"
-    return f"{f'**{speed}**' if best else speed}, {figures(one.energy_mj)}"
+    more = (one.edp_mj_ms, one.gflops_per_w) if all_figures else ()
+    shown = (figures(figure or 0.0) for figure in (one.energy_mj, *more))
+    return ", ".join([f"**{speed}**" if best else speed, *shown])
 
 
 def _best(row: Row) -> set[str]:
@@ -286,6 +306,11 @@ def main(words: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("reports", type=Path, nargs="+", help="Files of --gpuenergy-json")
+    parser.add_argument(
+        "--all-figures",
+        action="store_true",
+        help="Also the EDP (mJ·ms), and the speed for each watt",
+    )
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
     try:
@@ -294,7 +319,7 @@ def main(words: Sequence[str] | None = None) -> int:
         run = report.run
         gpu = f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"
         print(f"{gpu}, driver {run.software.get('driver', 'unknown')}\n")
-        for line in tables(rows):
+        for line in tables(rows, all_figures=arguments.all_figures):
             print(line)
         if arguments.plot is not None:
             draw(plot(rows, gpu), arguments.plot)

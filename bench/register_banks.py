@@ -137,7 +137,8 @@ def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
         parameters = TEMPLATE_FORM.parameters(recipe)
         assert isinstance(parameters, SimtParameters)
         tflops = gemm.flops / TEMPLATE_FORM.time_ms(recipe) / 1e9
-        for one in dict.fromkeys([parameters, replace(parameters, transpose_a=layout == "nn")]):
+        turned = replace(parameters, transpose_a=8 if layout == "nn" else 0)
+        for one in dict.fromkeys([parameters, turned]):
             code = sass(compiler, one.kernel(gemm), architecture)
             speed = f"{tflops:.1f}" if one == parameters else ""
             yield row(gemm, one, main_loop(code), speed)

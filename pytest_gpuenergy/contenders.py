@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,16 @@ from pytest_gpuenergy.tvm.generators import require_space
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.tuning.records import RecordFile
     from pytest_gpuenergy.tvm.store import KernelStore
-    from pytest_gpuenergy.workloads.gemm import Gemm
+    from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
 _TILES_TRIED = 8
 """Of a template without records."""
+_ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
+"""Modes that templates compute with the same parameters and equally fast instructions."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,28 @@ class Bench:
     cutlass_profiler: Path | None = None
 
 
+def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:
+    """The records that a contender has for a product.
+
+    Those of a template also serve the mode that computes alike, if it has none.
+
+    Args:
+        folder: see `records_of`, as for the exceptions.
+        gemm: the product.
+        gpu: model of the GPU that will compute it.
+        tuner: which wrote the records.
+    """
+    try:
+        return records_of(folder, gemm, gpu, tuner)
+    except UnavailableError:
+        alike = _ALIKE.get(gemm.mode) if tuner == TEMPLATE else None
+        if alike is not None:
+            with suppress(UnavailableError):
+                file = records_of(folder, replace(gemm, mode=alike), gpu, tuner)
+                return replace(file, workload=gemm)
+        raise
+
+
 def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     """Our templates: the best of their records, or else of the tiles that the estimate puts first.
 
@@ -65,7 +91,7 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     """
     card = card_of(bench.gpu)
     try:
-        file = records_of(bench.records, gemm, bench.gpu.name, TEMPLATE)
+        file = contender_records(bench.records, gemm, bench.gpu.name, TEMPLATE)
     except UnavailableError:
         pass
     else:  # those of another GPU may need more than this one has

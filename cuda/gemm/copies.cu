@@ -73,14 +73,23 @@ __device__ void copy_rows(Element* to, const Element* from, int rows, int column
 // Copy rows as copy_rows does, element by element, and transpose them: in shared memory, columns of
 // HEIGHT elements are TO_COLUMN apart.
 //
-// A warp copies 32 bytes of each of four rows at once. Where TO_COLUMN is four more than a multiple of
-// 32, these elements go to different banks.
-template <int HEIGHT, int LENGTH, int DISTANCE, int TO_COLUMN, bool ALL_ROWS, bool ALL_COLUMNS>
+// A warp copies ALONG elements of each of several rows at once. Where TO_COLUMN is four more than a
+// multiple of 32, eight columns of four rows go to different banks. Where ALONG is more than eight, a
+// warp has fewer rows, and each further eight columns have the rows of a group of four exchanged, so that
+// they go to the banks of the rows that it lacks: row `r` is kept in place of `r ^ exchange(column)`.
+template <int ALONG>
+__device__ constexpr int exchange(int column) {
+  return column % ALONG / 8 * (32 / ALONG);
+}
+
+template <int HEIGHT, int LENGTH, int DISTANCE, int TO_COLUMN, int MOST_ALONG, bool ALL_ROWS,
+          bool ALL_COLUMNS>
 __device__ void copy_transposed(Element* to, const Element* from, int rows, int columns) {
-  constexpr int ALONG = common_divisor(8, LENGTH), DOWN = THREADS / ALONG;
+  constexpr int ALONG = common_divisor(MOST_ALONG, LENGTH), DOWN = THREADS / ALONG;
+  static_assert(ALONG <= 8 || DOWN % 4 == 0, "rows that are exchanged must be copied at once");
   int first_row = threadIdx.x / ALONG, first_column = threadIdx.x % ALONG;
   const Element* first = from + first_row * DISTANCE + first_column;
-  to += first_column * TO_COLUMN + first_row;
+  to += first_column * TO_COLUMN + (first_row ^ exchange<ALONG>(first_column));
 #pragma unroll
   for (int row = 0; row < HEIGHT; row += DOWN) {
     if (HEIGHT % DOWN != 0 && first_row + row >= HEIGHT) continue;

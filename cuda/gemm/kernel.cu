@@ -61,7 +61,8 @@ struct Steps {
       if (A_TRANSPOSED) {
         copy_rows<TILE_K, TILE_M, A_WIDTH, LDA, A_ROW, ALL_K, ALL_M>(a_stage, a, depth, rows);
       } else if (A_BY_COLUMNS) {
-        copy_transposed<TILE_M, TILE_K, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
+        copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, ALL_M, ALL_K>(a_stage, a, rows,
+                                                                                depth);
       } else {
         copy_rows<TILE_M, TILE_K, A_WIDTH, LDA, A_ROW, ALL_M, ALL_K>(a_stage, a, rows, depth);
       }

@@ -17,6 +17,7 @@ static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
 // Eight rows of 16 bytes, or four rows of eight elements, are read at once: with this many elements
 // more, they are in different banks.
 constexpr bool A_BY_COLUMNS = A_TRANSPOSED;
+constexpr int TURNED_ALONG = 8;  // what is stored by rows stays so
 constexpr int A_ROW = A_BY_COLUMNS ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int B_ROW = TILE_N + 8;
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;

@@ -3,7 +3,8 @@
 // Besides those of tiles.cu, the constants of this text are:
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
 //   SLICES             groups of warps that divide the columns of A and rows of B of each step
-//   TRANSPOSE_A        whether A, if it is stored by rows, is transposed on its way to shared memory
+//   TRANSPOSE_A        if A is stored by rows: 0, or it is transposed on its way to shared memory, and
+//                      neighbouring threads copy this many elements of a row
 //
 // What limits such a kernel beside the multiplications is shared memory: a thread reads THREAD_M +
 // THREAD_N elements for THREAD_M * THREAD_N products. They are read 16 bytes at once.
@@ -25,6 +26,8 @@ constexpr int DEPTH = TILE_K / SLICES;  // columns of A and rows of B of a slice
 static_assert(DEPTH % PIECE == 0, "rows of A must consist of pieces");
 constexpr bool TRANSPOSED_HERE = TRANSPOSE_A && !A_TRANSPOSED;
 constexpr bool A_BY_COLUMNS = A_TRANSPOSED || TRANSPOSE_A;
+constexpr int TURNED_ALONG = TRANSPOSED_HERE ? TRANSPOSE_A : 8;
+static_assert(TURNED_ALONG <= 8 || DEPTH % TURNED_ALONG == 0, "slices must begin with whole copies");
 // Each row of A begins at another of the 32 banks of shared memory than the one before where rows are
 // kept, and so does each column that is written element by element.
 constexpr int A_ROW = TRANSPOSED_HERE ? TILE_M + PIECE
@@ -81,13 +84,14 @@ template <class Stage>
 __device__ void read(Factors& factors, const Stage& stage, const Thread& thread, int k) {
   int of_slice = thread.slice * DEPTH + k;
   if (A_BY_COLUMNS) {
+    int exchanged = exchange<TURNED_ALONG>(k);
 #pragma unroll
     for (int i = 0; i < THREAD_M; i += PIECE) {
       float4 piece = piece_at(&stage.a[of_slice * A_ROW + thread.row(i)]);
-      factors.a[i][k % PIECE] = piece.x;
-      factors.a[i + 1][k % PIECE] = piece.y;
-      factors.a[i + 2][k % PIECE] = piece.z;
-      factors.a[i + 3][k % PIECE] = piece.w;
+      factors.a[i + (0 ^ exchanged)][k % PIECE] = piece.x;
+      factors.a[i + (1 ^ exchanged)][k % PIECE] = piece.y;
+      factors.a[i + (2 ^ exchanged)][k % PIECE] = piece.z;
+      factors.a[i + (3 ^ exchanged)][k % PIECE] = piece.w;
     }
   } else if (k % PIECE == 0) {
 #pragma unroll

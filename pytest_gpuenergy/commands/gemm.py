@@ -13,6 +13,7 @@ from pytest_gpuenergy.commands import Subparsers, add_command, gemm_profile, tel
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
+    MOST_TRIALS,
     Wanted,
     add_device_options,
     add_search_options,
@@ -21,6 +22,7 @@ from pytest_gpuenergy.commands.tune_options import (
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.workloads import Gemm
     from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest
 
 _GRAMMAR = (
@@ -92,6 +94,7 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
     )
     parser.add_argument(
         "--records",
+        type=Path,
         metavar="DIR",
         help="Folder of record files (default: bench/records here or in a parent folder)",
     )
@@ -132,7 +135,13 @@ def _tune(arguments: Namespace) -> int:
 
 
 def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
+    asked: dict[Gemm, tuple[int | None, str | None]] = {}
     for request in requests:
+        if request.trials is not None and request.trials > MOST_TRIALS:
+            raise InputError(
+                f"t of {request.workload.name} asks for {request.trials} trials: give at most "
+                f"{MOST_TRIALS}."
+            )
         options = (
             ("t", request.trials, "trials", arguments.trials),
             ("O", request.tuner, "tuner", arguments.tuner),
@@ -144,6 +153,11 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
                     f"{there}: give one of them."
                 )
         for workload in request.layouts:
+            how = (request.trials, request.tuner)
+            if asked.setdefault(workload, how) != how:
+                raise InputError(
+                    f"{workload.name} is named twice, with another t or O: leave one out."
+                )
             yield Wanted(workload, request.tuner, request.trials)
 
 
@@ -156,10 +170,13 @@ def _perf(arguments: Namespace) -> int:
     from pytest_gpuenergy.report.store import latest_run
     from pytest_gpuenergy.support.children import run_child
     from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.tuning.record_folders import given_folder
     from pytest_gpuenergy.workloads.gemm_sizes import measured_products
 
     sizes = " ".join(arguments.sizes)
     measured_products(sizes)
+    if arguments.records is not None:
+        given_folder(arguments.records)
     contenders = [*CONTENDERS]
     if arguments.contender is not None:
         contenders = [word.strip() for word in arguments.contender.split(",")]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.kernel_records import RECORDS
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.project import nearest
 
 if TYPE_CHECKING:
@@ -69,17 +68,14 @@ def product_kernels(
     from pytest_gpuenergy.contenders import CONTENDERS, Bench
     from pytest_gpuenergy.kernels.kernel import Kernel
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
+    from pytest_gpuenergy.tuning.record_folders import given_folder
     from pytest_gpuenergy.tvm.store import KernelStore
     from pytest_gpuenergy.workloads.gemm_sizes import measured_products
 
     products = measured_products(sizes)
     name = contender or USUAL_CONTENDER
     check_contender(name)
-    if records is not None and not is_folder(records):
-        raise InputError(
-            f"--records {records}: there is no such folder; name one that has record files in it."
-        )
-    folder = records or nearest(Path.cwd(), RECORDS) or RECORDS
+    folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
     found = []
     with KernelStore() as store:
         for product in products:

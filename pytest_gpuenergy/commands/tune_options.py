@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 OUT = Path("tuned")
 """Where record files are written unless told otherwise."""
 
+MOST_TRIALS = 30_000
+"""Of one search: their database then has less than 1 GiB, the most that is read."""
 _MOST_KEPT = 25
-_MOST_TRIALS = 30_000  # their database has less than 1 GiB, the most that is read
 _TRIALS = 1000
 _QUICK_TRIALS = 100
 _QUICK_KEPT = 2
@@ -68,7 +69,7 @@ def add_search_options(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
-        type=_between(0, _MOST_TRIALS),
+        type=_between(0, MOST_TRIALS),
         metavar="N",
         help=f"Candidates to time for each workload (default: {_TRIALS})",
     )

@@ -90,7 +90,7 @@ def _compared(
                 "nothing can be compared with it: give inputs for which it is finite, for example "
                 "with init={'x': (0.1, 1.0)} of a Contract."
             )
-        if (limit := _out_of_range(outputs[name].dtype, expected)) is not None:
+        if (limit := _out_of_range(outputs[name].dtype, expected, scale)) is not None:
             raise InputError(
                 f"The reference of {name} goes up to {limit:.6g} with seed {seed}, which no "
                 f"{outputs[name].dtype} is: give inputs for which it fits, for example with "
@@ -153,8 +153,17 @@ class _Judge:
         return right < values.size - self.condition.exempt * values.size
 
 
-def _out_of_range(dtype: np.dtype[Any], expected: Values) -> float | None:
-    """The first of the reference's largest values that an integer type cannot represent."""
+def _out_of_range(dtype: np.dtype[Any], expected: Values, scale: float) -> float | None:
+    """The first of the reference's largest values that a type cannot represent.
+
+    Args:
+        dtype: of the output.
+        expected: the reference.
+        scale: its largest absolute value.
+    """
+    if dtype.kind == "f":  # what is little too large is rounded to the largest number
+        with np.errstate(over="ignore"):
+            return None if np.isfinite(dtype.type(scale)) else scale
     if dtype.kind not in "iu":
         return None
     limits = np.iinfo(dtype)

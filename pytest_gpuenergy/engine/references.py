@@ -21,6 +21,7 @@ import numpy as np
 from pytest_gpuenergy.devices.arrays import DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
@@ -33,6 +34,7 @@ _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
 """Drawings of a case, which all of its kernels run on."""
+_DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
 """A second of a few cores in double precision."""
@@ -159,7 +161,24 @@ def make_reference(workload: Workload, seed: int) -> Reference:
 def _made(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
 ) -> tuple[Case, int]:
-    """The case, and the number of its `REACHES`."""
+    """The case, and the number of its `REACHES`.
+
+    Raises:
+        InputError: memory does not suffice.
+    """
+    if arrays is not None:
+        return _computed(workload, drawing, arrays)
+    copies = sum(
+        tensor.size * _DOUBLE if is_floating(tensor.dtype) else tensor.nbytes
+        for tensor in workload.tensors
+    )
+    with enough_memory(f"The reference of {workload.name}", copies):
+        return _computed(workload, drawing, None)
+
+
+def _computed(
+    workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
+) -> tuple[Case, int]:
     for reach in _reaches(workload) if drawing.sign else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing():

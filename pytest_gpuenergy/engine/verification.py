@@ -34,6 +34,7 @@ from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.support.scratch import scratch_folder
 from pytest_gpuenergy.workloads.bounds import ErrorBound
@@ -200,15 +201,18 @@ def arenas_of(io: IoContract, values: Mapping[str, Array]) -> Iterator[dict[str,
 
     Raises:
         DeviceError: there is no room for them.
+        InputError: memory does not suffice.
     """
     size = sum(tensor.nbytes + 3 * GUARD_BYTES for tensor in io.tensors)
+    largest = max(tensor.nbytes for tensor in io.tensors)
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder(size))
-            arenas = {
-                tensor.name: Arena.create(folder / str(index), tensor, values.get(tensor.name))
-                for index, tensor in enumerate(io.tensors)
-            }
+            with enough_memory(f"A buffer of {io.name}", largest):
+                arenas = {
+                    tensor.name: Arena.create(folder / str(index), tensor, values.get(tensor.name))
+                    for index, tensor in enumerate(io.tensors)
+                }
         except OSError as error:
             raise DeviceError(
                 f"The buffers of {io.name}, {size} bytes, cannot be written "

@@ -23,6 +23,8 @@ _WIDEST = 4
 """Elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of as many."""
 _TILES = (32, 64, 96, 128, 192, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
+_ALONG = (8, 16, 32)
+"""Elements of a row of A that neighbouring threads copy if they transpose it."""
 _MOST_ROWS = 8
 """Of a thread that reads A by rows: it holds four elements of each."""
 _SLICES = (1, 2, 4, 8)
@@ -52,7 +54,10 @@ _PRODUCT_CYCLES = 1.15
 _TRANSPOSED_SHARE = 0.87
 """Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
 cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
-``bench/register_banks.py``), not measured."""
+``bench/register_banks.py``)."""
+_LINE_CYCLES = 0.4
+"""For each row of which a warp copies elements to transpose them, by pairs of kernels on an
+H100 (see ``docs/notes/products.md``)."""
 _BARRIER_CYCLES = 250
 """From the end of a step to the first products of the next, in which only other blocks can work."""
 _TILE_CYCLES = 1000
@@ -77,7 +82,8 @@ class SimtParameters(Tiling):
     Attributes:
         thread_m: rows of a tile that a thread computes; ``thread_n`` columns.
         slices: groups of warps that divide each step among them, and add their sums at the end.
-        transpose_a: whether A is transposed on its way to shared memory if it is stored by rows.
+        transpose_a: 0, or A is transposed on its way to shared memory if it is stored by rows, and
+            neighbouring threads copy so many elements of a row: 8, 16 or 32.
         asynchronous: whether copies to shared memory bypass registers, which takes sm_80.
 
     Raises:
@@ -92,7 +98,7 @@ class SimtParameters(Tiling):
     thread_m: int = 8
     thread_n: int = 4
     slices: int = 1
-    transpose_a: bool = False
+    transpose_a: int = 0
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
@@ -116,6 +122,13 @@ class SimtParameters(Tiling):
             raise InputError(
                 f"A step of {self.tile_k} columns, and {self.thread_m} rows of a thread, cannot be "
                 f"divided into {self.slices} slices, of which each has columns in pieces of 4."
+            )
+
+        if self.transpose_a not in (0, *_ALONG) or not self._copies_whole(self.transpose_a):
+            raise InputError(
+                f"transpose_a is {self.transpose_a}: choose 0, 8, or one of 16 and 32 that divides "
+                f"the {self.tile_k // self.slices} columns of a slice and a quarter of the "
+                f"{self.threads} threads."
             )
 
     @classmethod
@@ -145,7 +158,8 @@ class SimtParameters(Tiling):
             if gemm.layout == "nt" or thread[0] <= _MOST_ROWS:
                 yield from base.divided(gemm, card)
             if gemm.layout == "nn":
-                yield from replace(base, transpose_a=True).divided(gemm, card)
+                for along in base.worth_copying:
+                    yield from replace(base, transpose_a=along).divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -157,9 +171,20 @@ class SimtParameters(Tiling):
         """Multiplications of a thread in one step."""
         return self.thread_m * self.thread_n * self.tile_k // self.slices
 
+    @property
+    def worth_copying(self) -> tuple[int, ...]:
+        """Values of ``transpose_a`` to try: the least, and the most that can be.
+
+        On an H100, more than the least was up to 14 % faster in products up to 1152, as fast in
+        larger ones, and 4 to 10 % slower where a thread has 12 columns.
+        """
+        least, *more = _ALONG
+        found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
+        return (least, *found[-1:])
+
     def transposes(self, gemm: Gemm) -> bool:
         """Whether A is transposed on its way to shared memory."""
-        return self.transpose_a and gemm.layout == "nn"
+        return bool(self.transpose_a) and gemm.layout == "nn"
 
     def registers(self, gemm: Gemm) -> int:
         """Registers that a thread needs, about: as many as ptxas of CUDA 13.0 takes.
@@ -187,8 +212,9 @@ class SimtParameters(Tiling):
         """Clock cycles that the product is expected to take.
 
         A warp issues its multiplications, its loads of four elements from shared memory and what
-        copies the next step there: four elements at once, or one of an A that it transposes. Slices
-        write their sums to shared memory and read them again.
+        copies the next step there: four elements at once, or one of an A that it transposes, of as
+        many rows at once as make a line of the cache. Slices write their sums to shared memory and
+        read them again.
         Large products run at the power limit, where what counts is the energy of a step.
         """
         warps = self.threads // _WARP_LANES
@@ -197,6 +223,7 @@ class SimtParameters(Tiling):
         read = (self.thread_m + self.thread_n) * depth
         copied = self.tile_k * (self.tile_m + self.tile_n)
         pieces = copied / _WIDEST
+        lines = 0.0
         if self.transposes(gemm):
             if (
                 card.cores == _SCHEDULERS * _WARP_LANES
@@ -204,6 +231,7 @@ class SimtParameters(Tiling):
             ):
                 per_product *= _TRANSPOSED_SHARE
             pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
+            lines = self.tile_k * self.tile_m / self.transpose_a
         copies = pieces / self.threads * _COPY_INSTRUCTIONS
         issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
         serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
@@ -216,11 +244,19 @@ class SimtParameters(Tiling):
             busy_cycles=max(issued * warps / _SCHEDULERS, serving),
             warps=_ENOUGH_WARPS,
             loaded_bytes=4 * copied,
-            alone_cycles=issued * max(math.ceil(warps / _SCHEDULERS), _ALONE) + _BARRIER_CYCLES,
+            alone_cycles=issued * max(math.ceil(warps / _SCHEDULERS), _ALONE)
+            + lines * _LINE_CYCLES
+            + _BARRIER_CYCLES,
             last_cycles=_TILE_CYCLES + sums / _SHARED_BYTES_PER_CYCLE,
             energy_cycles=energy_pj / _PJ_PER_CYCLE,
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
+
+    def _copies_whole(self, along: int) -> bool:
+        """Whether four rows or more are copied at once, and slices begin with whole copies."""
+        if along <= _ALONG[0]:
+            return True
+        return not self.tile_k // self.slices % along and not self.threads // _WIDEST % along
 
     def kernel(self, gemm: Gemm) -> Kernel:
         """The kernel for a product.

@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuenergy.pytest_plugin.names import RUN
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.tuning.record_folders import given_folder
 from pytest_gpuenergy.workloads.gemm import Gemm
 from pytest_gpuenergy.workloads.gemm_sizes import measured_products, products_in
 from pytest_gpuenergy.workloads.table import network
@@ -61,6 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         chosen = products(metafunc.config)
+        records_folder(metafunc.config)  # it must be one
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
@@ -72,8 +74,7 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     """From where the records of the selected products come."""
-    from pytest_gpuenergy.contenders import TUNED_BY
-    from pytest_gpuenergy.tuners import records_of
+    from pytest_gpuenergy.contenders import TUNED_BY, contender_records
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
@@ -84,7 +85,8 @@ def pytest_report_collectionfinish(
     sources: dict[Path, str] = {}
     for one in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            found = records_of(folder, one["gemm_workload"], gpu, TUNED_BY[one["contender"]])
+            tuner = TUNED_BY[one["contender"]]
+            found = contender_records(folder, one["gemm_workload"], gpu, tuner)
             assert found.folder is not None  # it was read
             sources[found.folder] = found.gpu
     return sources_said(sources, gpu)
@@ -130,9 +132,13 @@ def products(config: pytest.Config) -> list[Gemm]:
 
 
 def records_folder(config: pytest.Config) -> Path:
-    """The folder of ``--records``, or that of the project's records."""
+    """The folder of ``--records``, or that of the project's records.
+
+    Raises:
+        InputError: there is no folder of that name.
+    """
     if given := _path(config, "--records"):
-        return given
+        return given_folder(given)
     return nearest(config.rootpath, RECORDS) or config.rootpath / RECORDS
 
 

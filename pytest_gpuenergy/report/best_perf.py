@@ -10,6 +10,7 @@ from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.ties import tie
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.terminal import printable
@@ -43,7 +44,8 @@ def best_perf(report: Report) -> dict[str, str]:
     """The text for each size of the matrix products in a report.
 
     Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
-    are all that may be the fastest, within noise. Those that failed follow without a rank.
+    are all that may be the fastest, within noise. Those that failed follow without a rank. Caps are
+    in their order, from the lowest.
     """
     by_size: dict[str, list[Measurement]] = {}
     for one in report.measurements:
@@ -60,10 +62,9 @@ def best_perf(report: Report) -> dict[str, str]:
 
 def _rows(found: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:
     groups: dict[tuple[str, ...], list[Measurement]] = {}
-    for one in found:
-        parameters = one.workload.parameters
-        mode = str(parameters.get("mode", ""))
-        product = one.workload.name.removesuffix(f"_{mode}")
+    for one in ordered(found):
+        mode = str(one.workload.parameters.get("mode", ""))
+        product = one.workload.name.replace(f"_{mode}", "", 1)
         key = (product, AS_EXACT.get(mode, mode), one.cap, one.cache)
         groups.setdefault(key, []).append(one)
     for (product, *_), contenders in groups.items():

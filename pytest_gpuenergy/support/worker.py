@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.launcher import launched
 from pytest_gpuenergy.support.signals import signal_name
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -39,7 +40,7 @@ class Worker:
     """Owns an object in a child process and calls its methods.
 
     The child is started by `start` or the first call, and restarted by the first call after it
-    died. It ends when the thread that started it ends, so call it from long-lived threads.
+    died. It outlives the thread that does, and ends with this process.
 
     Args:
         factory: ``package.module:Class``; called in the child with ``args`` to make the object.
@@ -128,14 +129,16 @@ class Worker:
     def _launch(self) -> Connection:
         ours, theirs = Pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in _forget
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest_gpuenergy.support.worker", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, **self._environment, "PYTHONPATH": _python_path()},
-            start_new_session=True,
+        self._process = launched(
+            lambda: subprocess.Popen(
+                [sys.executable, "-m", "pytest_gpuenergy.support.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, **self._environment, "PYTHONPATH": _python_path()},
+                start_new_session=True,
+            )
         )
         theirs.close()
         ours.send((self._factory, self._args, os.getpid()))

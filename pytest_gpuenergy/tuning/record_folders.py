@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.files import is_file, is_folder
 from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
@@ -29,6 +29,19 @@ _LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
 def gpu_folder(gpu: str) -> str:
     """The name of the folder with the records of a GPU model: ``nvidia-h200`` for NVIDIA H200."""
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def given_folder(folder: Path) -> Path:
+    """The folder that an option names.
+
+    Raises:
+        InputError: there is none.
+    """
+    if not is_folder(folder):
+        raise InputError(
+            f"--records {folder}: there is no such folder; name one that has record files in it."
+        )
+    return folder
 
 
 def record_paths(folder: Path) -> list[Path]:

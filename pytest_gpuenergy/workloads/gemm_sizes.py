@@ -125,16 +125,16 @@ def _request(text: str) -> GemmRequest:
             if name in sizes:
                 raise InputError(f"{text!r} gives {name} twice: leave one out.")
             sizes[name] = size
-    if missing := [name for name in _SIZES if name not in sizes]:
-        raise InputError(
-            f"{text!r} does not say what {' and '.join(missing)} is: give {GRAMMAR!r} or "
-            "'MNK=4096'."
-        )
     leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
     if unknown := [name for name in given if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
             f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
+        )
+    if missing := [name for name in _SIZES if name not in sizes]:
+        raise InputError(
+            f"{text!r} does not say what {' and '.join(missing)} is: give {GRAMMAR!r} or "
+            "'MNK=4096'."
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")

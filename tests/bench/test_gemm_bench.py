@@ -85,6 +85,23 @@ def test_nobody_runs_them_who_does_not_name_them(
     assert ids(folder, "bench", *arguments) == []
 
 
+@pytest.mark.slow
+def test_of_all_benches_only_that_of_convolutions_need_not_be_named(
+    folder: pytest.Pytester,
+) -> None:
+    for path in (ROOT / "bench").glob("test_*.py"):
+        if path.name != "test_conv2d.py":
+            shutil.copyfile(path, folder.path / "bench" / path.name)
+    assert ids(folder, "bench") == []
+    assert len(ids(folder, "bench/test_values.py")) == 10
+
+
+def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
+    result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
+    result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
 @pytest.mark.parametrize(
     ("sizes", "told"),
     [

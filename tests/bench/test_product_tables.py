@@ -62,6 +62,21 @@ def test_a_row_is_a_product_and_a_column_a_contender(printed: Table, contender: 
     assert "| 128 x 64 x 64 | **1.00**, " in text
 
 
+def test_products_of_other_leading_dimensions_are_others(
+    printed: Table, contender: Measured
+) -> None:
+    text = printed(contender("a", 0.5), contender("a", 0.25, lda=80))
+    assert "| 64 | **2.00**, " in text
+    assert "| 64, lda 80 | **4.00**, " in text
+
+
+def test_all_figures_are_those_of_the_report(printed: Table, contender: Measured) -> None:
+    one = replace(contender("a", 0.5), energy_mj=100.0, edp_mj_ms=50.0, gflops_per_w=12.5)
+    text = printed(one, options=("--all-figures",))
+    assert "| a: TFLOP/s, mJ, mJ·ms, GFLOP/s/W |" in text
+    assert "| 64 | **2.00**, 100, 50.0, 12.5 |" in text
+
+
 def test_what_is_as_exact_shares_a_table(printed: Table, contender: Measured) -> None:
     text = printed(
         contender("cublas", 0.5), contender("template", 0.2, "3xtf32"), contender("a", 1, "tf32")

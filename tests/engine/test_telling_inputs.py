@@ -12,7 +12,7 @@ from python_kernels import KERNEL, Body, PythonDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads import Contract, Tensor
+from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
 Function = Callable[..., Any]
 ROWS, COLUMNS = 16, 64
@@ -228,6 +228,17 @@ def test_a_reference_that_an_integer_cannot_hold_is_refused() -> None:
     workload = Contract("mine", tensors, total)
     with pytest.raises(InputError, match=r"reference of y goes up to .*which no int32 is: give in"):
         verified(workload, lambda x: x.sum(axis=1, dtype=np.int32))
+
+
+def test_a_reference_that_half_precision_cannot_hold_is_refused() -> None:
+    workload = Gemm("g", 1, 2, 70_000, mode="float16", distribution="ones")
+
+    def product(**tensors: Any) -> None:
+        a, b = (tensors[name].astype(np.float32) for name in "AB")
+        tensors["C"][...] = a @ b  # right: it overflows
+
+    with pytest.raises(InputError, match=r"reference of C goes up to 70000 .*which no float16 is"):
+        verify(PythonDevice(product), KERNEL, workload)
 
 
 def test_inputs_that_a_reference_does_not_take_are_left_out() -> None:

@@ -75,7 +75,7 @@ def test_slices_are_worth_while_only_where_warps_are_missing() -> None:
 
 def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers() -> None:
     rows = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
-    columns = replace(rows, transpose_a=True)
+    columns = replace(rows, transpose_a=8)
     assert columns.cycles(LARGE, H200) < rows.cycles(LARGE, H200)
     assert columns.cycles(LARGE, V100) > rows.cycles(LARGE, V100)  # issues one every other cycle
 
@@ -85,7 +85,7 @@ def test_an_a_that_is_stored_by_columns_is_not_transposed() -> None:
     assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
     stored = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
     product = Gemm("g", 300, 200, 100, "nt")
-    assert replace(stored, transpose_a=True).cycles(product, H200) == stored.cycles(product, H200)
+    assert replace(stored, transpose_a=8).cycles(product, H200) == stored.cycles(product, H200)
 
 
 def test_a_wave_of_one_block_more_takes_another_turn() -> None:

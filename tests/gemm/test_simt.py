@@ -33,7 +33,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
         stages=draw(st.integers(2, 4)),
         blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
         group=draw(st.sampled_from([1, 2, 8])),
-        transpose_a=draw(st.booleans()),
+        transpose_a=draw(st.sampled_from([0, 8])),
         asynchronous=draw(st.booleans()),
     )
 
@@ -71,10 +71,37 @@ def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool) -> None:
     gemm = Gemm("g", 21, 70, 27, "nn", lda=30)
-    changes = {"tile_n": 96, "tile_k": 8, "transpose_a": True, "asynchronous": asynchronous}
+    changes = {"tile_n": 96, "tile_k": 8, "transpose_a": 8, "asynchronous": asynchronous}
     chosen = SimtParameters(**{**vars(TINY), **changes})
     assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
     assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("along", "slices"), [(16, 2), (32, 2)])
+def test_longer_parts_of_rows_of_a_may_be_transposed(
+    device: EmulatedDevice, along: int, slices: int
+) -> None:
+    gemm = Gemm("g", 38, 40, 69, "nn", lda=73)
+    chosen = SimtParameters(
+        tile_m=32,
+        tile_n=64,
+        tile_k=along * slices,
+        thread_m=4,
+        thread_n=4,
+        slices=slices,
+        stages=2,
+        transpose_a=along,
+    )
+    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+
+
+@pytest.mark.parametrize(
+    "changes", [{"transpose_a": 12}, {"transpose_a": 32}, {"tile_k": 32, "transpose_a": 32}]
+)
+def test_parts_of_rows_that_cannot_be_transposed_are_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="transpose_a is"):
+        SimtParameters(**{**vars(TINY), **changes})
 
 
 @pytest.mark.slow

@@ -76,7 +76,8 @@ int main() {
   std::printf("[");
   for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) {
     std::fill(to.begin(), to.end(), 0);
-    copy_transposed<TILE_M, TILE_K, LDA, A_ROW, true, true>(to.data(), from, TILE_M, TILE_K);
+    copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, true, true>(  //
+        to.data(), from, TILE_M, TILE_K);
     std::printf(threadIdx.x ? ", [" : "[");
     bool first = true;
     for (int place = 0; place < A_STAGE; ++place) {
@@ -121,16 +122,15 @@ SIZES: Any = pytest.mark.parametrize(
         {"tile_m": 64, "tile_n": 96, "tile_k": 8, "thread_m": 8, "thread_n": 12},
         {"tile_m": 64, "tile_n": 64, "tile_k": 32, "thread_m": 8, "thread_n": 8, "slices": 2},
         {"tile_m": 32, "tile_n": 32, "tile_k": 64, "thread_m": 8, "thread_n": 4, "slices": 8},
+        {"tile_m": 32, "tile_n": 32, "tile_k": 128, "thread_m": 8, "thread_n": 4, "slices": 4},
     ],
 )
 
 
-@pytest.mark.parametrize(
-    ("layout", "transpose_a"), [("nn", False), ("nt", False), ("nn", True)], ids=str
-)
+@pytest.mark.parametrize(("layout", "transpose_a"), [("nn", 0), ("nt", 0), ("nn", 8)], ids=str)
 @SIZES
 def test_half_a_warp_is_served_at_once(
-    sizes: Any, layout: Any, transpose_a: bool, tmp_path: Path
+    sizes: Any, layout: Any, transpose_a: int, tmp_path: Path
 ) -> None:
     parameters = SimtParameters(**sizes, transpose_a=transpose_a, asynchronous=False)
     loads: list[list[int]] = printed_by(_AFTER, parameters, layout, tmp_path)
@@ -140,12 +140,21 @@ def test_half_a_warp_is_served_at_once(
 
 
 @SIZES
-def test_elements_that_are_transposed_go_to_different_banks(sizes: Any, tmp_path: Path) -> None:
-    parameters = SimtParameters(**sizes, transpose_a=True, asynchronous=False)
+@pytest.mark.parametrize("which", [0, -1], ids=["least", "most"])
+def test_elements_that_are_transposed_go_to_different_banks(
+    sizes: Any, which: int, tmp_path: Path
+) -> None:
+    offered = SimtParameters(**sizes).worth_copying
+    if which and len(offered) == 1:
+        pytest.skip("the most is the least")
+    along = offered[which]
+    parameters = SimtParameters(**sizes, transpose_a=along, asynchronous=False)
     of_threads = [sorted(one) for one in printed_by(_COPIES, parameters, "nn", tmp_path)]
     column = parameters.tile_m + 4
     for thread in of_threads:
-        assert all(place == at % 256 * column + at // 256 for at, place in thread)
+        for at, place in thread:
+            row, k = divmod(at, 256)
+            assert place == k * column + (row ^ k % along // 8 * (32 // along))
     assert sum(map(len, of_threads)) == parameters.tile_m * parameters.tile_k
     warps = [of_threads[first : first + 32] for first in range(0, len(of_threads), 32)]
     for warp in warps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from pytest_gpuenergy import contenders
 from pytest_gpuenergy.contenders import Bench, template_kernel
-from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.workloads import Gemm
 
+RECORDS = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
 
 
@@ -57,3 +59,18 @@ def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(
     unclaimed = template_kernel(PRODUCT, bench(tmp_path, claimed=False))
     assert not tried
     assert unclaimed.origin.details["template"] == "wgmma"
+
+
+def test_float16_takes_the_parameters_of_records_for_bfloat16(
+    tried: list[AnyKernel], tmp_path: Path
+) -> None:
+    for path in RECORDS.glob("*_mode_bfloat16.template.json"):
+        if "2048x2048x2048_nn" in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    recorded = template_kernel(PRODUCT, bench(tmp_path))
+    kernel = template_kernel(replace(PRODUCT, mode="float16"), bench(tmp_path))
+    assert not tried
+    assert isinstance(kernel, Kernel)
+    assert isinstance(recorded, Kernel)
+    assert kernel.origin.details == recorded.origin.details
+    assert kernel.source != recorded.source

@@ -74,6 +74,24 @@ def test_modes_are_ranked_apart_unless_they_are_as_exact(report: Make, contender
     assert ranks(text) == [("1", "a", "3xtf32"), ("2", "a", "float32"), ("1", "a", "tf32")]
 
 
+def test_leading_dimensions_keep_no_mode_apart_that_is_as_exact(
+    report: Make, contender: Measured
+) -> None:
+    plain, split = contender("a"), contender("b", "3xtf32", time_ms=0.4)
+    rows = [
+        replace(one, workload=replace(one.workload, name=f"{one.workload.name}_lda20"))
+        for one in (plain, split)
+    ]
+    (text,) = best_perf(report(*rows)).values()
+    assert ranks(text) == [("1", "b", "3xtf32"), ("2", "a", "float32")]
+
+
+def test_caps_are_in_their_order(report: Make, contender: Measured) -> None:
+    rows = [contender("a", cap=f"{watts}W", power_limit_w=watts) for watts in (450, 700, 200)]
+    (text,) = best_perf(report(*rows)).values()
+    assert [line.split()[1] for line in text.splitlines()[2:]] == ["200W", "450W", "700W"]
+
+
 def test_what_failed_has_no_rank(report: Make, contender: Measured) -> None:
     none = dict.fromkeys(FIGURES)
     failed = replace(contender("a"), outcome="correctness", error="C is wrong.", **none)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -289,6 +290,28 @@ def test_a_retired_worker_starts_no_child(start: Callable[..., Worker]) -> None:
     with pytest.raises(WorkerDiedError, match="has been ended"):
         worker.call("count")
     assert worker.pid is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_child_outlives_the_thread_that_started_it(start: Callable[..., Worker]) -> None:
+    worker = start()
+    thread = Thread(target=worker.call, args=("count",))
+    thread.start()
+    number = thread.native_id
+    thread.join()
+    pid = worker.pid
+    while Path(f"/proc/self/task/{number}").exists():
+        pass  # the thread has returned, and ends
+    assert worker.call("pid") == pid
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_starts_children_too(start: Callable[..., Worker]) -> None:
+    start().call("pid")
+    forked = os.fork()
+    if not forked:
+        os._exit(start(40).call("add", 2))
+    assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 42
 
 
 PARENT = """

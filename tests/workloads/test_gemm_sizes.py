@@ -80,6 +80,7 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         ("MNK=4 M=5", "gives M twice"),
         ("MNK=4 MNK=5", "gives MNK twice"),
         ("MNK=4 MM=4", "gives M twice"),
+        ("mnk=4", "has mnk, which is not understood"),
         ("MNK=4 x=5", "has x, which is not understood"),
         ("MNK=4 O=2", "has O=2: give O=0 for the template or O=1 for TVM's tuner"),
         ("MNK=4 t=0", "asks for no trials"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -75,9 +76,17 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
         """Take the result from the cache, or have a child compile it."""
 
     def _call(self, method: str, *arguments: object) -> object:
+        with suppress(WorkerDiedError):  # a child may die of what is not the kernel's fault
+            return self._answer(method, *arguments)
+        try:
+            return self._answer(method, *arguments)
+        except WorkerDiedError as error:
+            raise KernelFault("compile", str(error)) from None
+
+    def _answer(self, method: str, *arguments: object) -> object:
         try:
             return self._workers.call(method, *arguments, timeout_s=self._timeout_s)
-        except (WorkerDiedError, WorkerTimeoutError) as error:
+        except WorkerTimeoutError as error:
             raise KernelFault("compile", str(error)) from None
 
 

@@ -241,14 +241,23 @@ def test_an_entry_without_its_code_is_made_again(tmp_path: Path, answers: Answer
     assert len(answers.calls) == 2
 
 
-@pytest.mark.parametrize("kind", [WorkerDiedError, WorkerTimeoutError])
+@pytest.mark.parametrize(
+    "deaths",
+    [[WorkerDiedError("it died"), WorkerDiedError("it died")], [WorkerTimeoutError("it died")]],
+    ids=["twice", "of waiting"],
+)
 def test_a_compiler_that_dies_is_the_kernels_fault(
-    pool: CompilerPool, answers: Answers, kind: type[Exception]
+    pool: CompilerPool, answers: Answers, deaths: list[Exception]
 ) -> None:
-    answers.compiled.append(kind("it died"))
+    answers.compiled += deaths
     with pytest.raises(KernelFault, match="it died") as raised:
         compiled(pool, kernel())
     assert raised.value.outcome == "compile"
+
+
+def test_a_compiler_that_dies_once_is_replaced(pool: CompilerPool, answers: Answers) -> None:
+    answers.compiled.append(WorkerDiedError("it died"))
+    assert compiled(pool, kernel()).path.read_bytes() == b"code"
 
 
 def test_no_draft_is_left_in_the_cache(
