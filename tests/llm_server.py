@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -64,6 +64,19 @@ def fails(status: int, **error: str) -> Answer:
 def sends(body: bytes, **headers: Any) -> Answer:
     """Answers with any bytes."""
     return lambda exchange: exchange.send(200, body, **headers)
+
+
+def redirects(url: str) -> Answer:
+    """Asks to send the same request to another address."""
+    return lambda exchange: exchange.send(307, b"", Location=url)
+
+
+def drips(exchange: Exchange) -> None:
+    """Sends a blank now and then, without an end."""
+    exchange.send(200, b"", length=1 << 20)
+    with suppress(OSError):
+        while not exchange.server.closed.wait(0.01):
+            exchange.handler.wfile.write(b" ")
 
 
 def hangs(exchange: Exchange) -> None:

@@ -63,7 +63,7 @@ def add_llm_arguments(parser: ArgumentParser) -> None:
         metavar="S",
         type=number(float, 0.01, 86_400.0),
         default=TIMEOUT_S,
-        help=f"Seconds to wait for an answer (default: {TIMEOUT_S:g})",
+        help=f"Seconds to wait for a complete answer (default: {TIMEOUT_S:g})",
     )
     parser.add_argument(
         "--llm-prior",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,10 @@ class FileMemory:
 
     def image(self, *, writable: bool = False) -> Bytes:
         """The whole file, mapped."""
-        return np.asarray(np.memmap(self.path, np.uint8, "r+" if writable else "r"))
+        # np.memmap takes five times as long, and a search does this thousands of times.
+        with self.path.open("r+b" if writable else "rb") as file:
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=access), np.uint8)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,7 @@ def guard(name: str, start: int, count: int) -> Bytes:
     to the 0xFF of unwritten memory and of -1. They are drawn from the name, so that what a kernel
     copies past the end of one buffer from past the end of another is seen.
     """
-    places = np.arange(start, start + count) % GUARD_BYTES
-    taken: Bytes = _pattern(name)[places]
-    return taken
+    return np.resize(np.roll(_pattern(name), -start), count)
 
 
 def written(name: str, before: Bytes, after: Bytes, nbytes: int) -> npt.NDArray[np.intp]:

@@ -88,7 +88,7 @@ class ArenaCheck:
                 arena.fill(stored(falsified(right, self._draw), dtype))
 
 
-def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
+def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:
     """Verify a kernel once more, after all its launches so far.
 
     It is first launched again as before, on poisoned outputs, which reveals elements that it no
@@ -98,12 +98,13 @@ def check_again(kernel: Relaunching, check: ArenaCheck) -> None:
     Args:
         kernel: one that was correct at first.
         check: of its arenas.
+        once: it was not launched many times, so that both are single launches.
 
     Raises:
         KernelFault: it is wrong now. The message gives the number of launches and the place.
     """
     check.poison()
-    if _check_launches(kernel, check, once=False):
+    if _check_launches(kernel, check, once=once):
         check.falsify()
         _check_launches(kernel, check, once=True)
 

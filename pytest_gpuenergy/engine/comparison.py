@@ -88,7 +88,7 @@ def _compared(
             raise InputError(
                 f"The reference is NaN or infinite, first at {name}{first} with seed {seed}, so "
                 "nothing can be compared with it: give inputs for which it is finite, for example "
-                "with init={'x': (0.1, 1.0)} of a Contract."
+                "with init={'x': (0.1, 1.0)} of a Contract, or the init uniform in a kernel spec."
             )
         if (limit := _out_of_range(outputs[name].dtype, expected, scale)) is not None:
             raise InputError(

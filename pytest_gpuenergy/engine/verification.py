@@ -54,6 +54,7 @@ def verify(
     drawn: int | None = None,
     timeout_s: float = 60.0,
     cases: CaseOf = case_of,
+    measured: bool = True,
 ) -> Correctness:
     """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
 
@@ -74,21 +75,23 @@ def verify(
         drawn: that one more, to repeat it; by default `drawn_seed`.
         timeout_s: for each run.
         cases: makes the inputs and references.
+        measured: whether the kernel will be measured on this workload. If so, an emulated device
+            launches it again as often as stands for the launches of a measurement, else twice.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
         InputError: the reference is not finite.
     """
     check_precision(device, kernel, workload)
-    remembered = device.emulated and workload.digest is not None
+    remembered = measured and device.emulated and workload.digest is not None
     stated = [*(SEEDS if seeds is None else seeds), *([] if drawn is None else [drawn])]
     memory = _memory_path(device, kernel, workload, stated) if remembered else None
     if memory is not None and (known := _recall(memory)) is not None:
         return known
     used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
-    errors = _errors(device, kernel, workload, used, timeout_s, cases)
+    errors = _errors(device, kernel, workload, used, timeout_s, cases, measured)
     for twin in workload.twins:
-        _errors(device, kernel, twin, used[:1], timeout_s, cases)
+        _errors(device, kernel, twin, used[:1], timeout_s, cases, measured)
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -109,6 +112,7 @@ def _errors(
     seeds: Sequence[int],
     timeout_s: float,
     make_case: CaseOf,
+    measured: bool,
 ) -> list[ErrorBound]:
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
@@ -123,7 +127,7 @@ def _errors(
             check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
             loaded.run(order_seed=turn)
             errors.append(check())
-        check_again(loaded, check)
+        check_again(loaded, check, once=not measured)
     return errors
 
 

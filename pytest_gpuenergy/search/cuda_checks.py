@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED
+from pytest_gpuenergy.search.cuda_constants import is_constant
 
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
@@ -36,12 +37,17 @@ _FORBIDDEN = re.compile(
     r"(?:\w*clock(?:64|_\w+)?|\w*globaltimer\w*|chrono|__nanosleep"
     r"|(?:f|s|sn|v\w*)?printf|puts|putchar|malloc|calloc|realloc|free|new|delete"
     r"|cuda[A-Z]\w*|__cuda\w+|__managed__|__host__|__attribute__|__declspec|_Pragma|__pragma"
-    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__)",
+    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__|mutable|thread_local"
+    # Of C's library, what the emulated GPU's host compiler knows and what keeps something.
+    r"|s?rand|[dlm]rand48|srand48|strtok|signgam|(?:get|set|put)env|setlocale|system|at\w*_?exit)",
     re.ASCII,
 )
-_IN_ASSEMBLER = re.compile(
-    r"clock|timer|nanosleep|%pm\d|(?<![\w.])\.(?:global|extern|visible|weak|common)\b"
+IN_ASSEMBLER = re.compile(
+    r"clock|timer|nanosleep|%pm\d|gridid|graph_exec|envreg"
+    r"|(?<![\w.])\.(?:global|extern|visible|weak|common)\b"
 )
+"""PTX by which a kernel tells one launch from another, or keeps something for the next one."""
+_ESCAPE = re.compile(r"\\[^nt\"'\\]")
 _ASSEMBLER = ("asm", "__asm", "__asm__")
 _TYPES = {"struct", "class", "union", "enum"}
 _SPECIFIERS = {
@@ -71,6 +77,8 @@ class _Declaration(NamedTuple):
 def findings(source: str) -> frozenset[str]:
     """What a text contains that no variant may add, each in a few words."""
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
+    if re.search(r"\r(?!\n)", source):
+        return frozenset({"a carriage return within a line"})  # some compilers end the line there
     plain, directives = _without_directives(tokens)
     found = {finding for directive in directives for finding in _in_directive(directive)}
     found.update(_anywhere(tokens))
@@ -128,10 +136,12 @@ def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
 
 
 def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        if token.text in _ASSEMBLER:
+            yield from _in_assembler(tokens[position + 1 :])
         if token.kind == "word" and _FORBIDDEN.fullmatch(token.text):
             yield token.text
-        elif token.kind == "string" and _IN_ASSEMBLER.search(token.text):
+        elif token.kind == "string" and IN_ASSEMBLER.search(token.text):
             yield f"assembler with {token.text}"
         elif token.kind == "raw":
             yield "a raw string or an endless comment"
@@ -139,6 +149,23 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
             yield "a launch of its own"
         elif token.text in ('"', "'", "\\", "`", "@"):
             yield f"a stray {token.text}"
+
+
+def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
+    """What an assembler statement contains, whose text may be in several strings."""
+    strings: list[str] = []
+    for token in tokens:
+        if token.kind == "string":
+            strings.append(token.text[1:-1])
+        elif token.text in (":", ")", ";"):
+            break
+        elif token.kind != "newline" and token.text not in ("volatile", "__volatile__", "("):
+            yield "assembler whose text a macro completes"
+    text = "".join(strings)
+    if IN_ASSEMBLER.search(text) and not any(map(IN_ASSEMBLER.search, strings)):
+        yield f"assembler with {text[:60]}"
+    if _ESCAPE.search(text):
+        yield "assembler with an escape sequence"
 
 
 def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
@@ -256,9 +283,7 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
             yield f"the declaration {shown}, which has no body"
         elif not names & {"__device__", "__global__"}:
             yield f"the host function {shown}"
-    elif not names & {"__shared__", "__constant__"} and (
-        names & {"__device__"} or not names & {"const", "constexpr"}
-    ):
+    elif "__device__" in names or not is_constant(_after_template(words)):
         yield f"the file-scope variable {shown}"
 
 

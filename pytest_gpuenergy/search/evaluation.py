@@ -231,7 +231,7 @@ class _Evaluation:
         unlisted = [] if others is None else [self._unlisted(others)]
         self._prepare([*cases, *unlisted], purposes)
         for case in cases:
-            self._verify(case)
+            self._verify(case, measured=case is cases[0])
         for case in unlisted:
             with untold():
                 self._verify(case)
@@ -315,7 +315,7 @@ class _Evaluation:
                 f"fails now: {fault}"
             ) from None
 
-    def _verify(self, case: _Case) -> None:
+    def _verify(self, case: _Case, *, measured: bool = False) -> None:
         with self._timed(f"verify {case.step}"):
             found = verify(
                 self.device,
@@ -323,6 +323,7 @@ class _Evaluation:
                 case.workload,
                 seeds=case.seeds,
                 cases=self.bench.hidden.cases,
+                measured=measured,
             )
         self.correctness[case.workload.name] = found
 

@@ -24,6 +24,7 @@ from pytest_gpuenergy.search.graph_view.page import graph_page
 from pytest_gpuenergy.search.limit import Limit, limit_of
 from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
+from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.scales import Scales
 from pytest_gpuenergy.search.search_state import (
@@ -140,6 +141,8 @@ class Search:
         self._listings = Listings(self.bench)
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="thoughts")
         self._thoughts: list[Future[None]] = []
+        note = not_understood(self.bench.spec)
+        self._notes = [note] if note else []
         self._times = Times()
         self._timed = self._times.timed
         self._proposed = 0
@@ -231,11 +234,19 @@ class Search:
         known = self.folder.known(BASELINE)
         if known is None:
             self.tell(f"{spec.name}: evaluating the baseline")
+            if self._notes:
+                self.tell(f"{spec.name}: {self._notes[0]}")
         with self._timed("evaluate"):
             result = self._scales.measure(known)
         if result.cost is None:
+            why = str(result.message)
+            if result.outcome == "correctness" and " wrong " in why:
+                why = (
+                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
+                    "the spec if it is exact enough."
+                )
             raise InputError(
-                f"The baseline of {spec.name} cannot be used ({result.outcome}): {result.message}"
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
             )
         if known is None:
             self._keep(BASELINE, spec.baseline, result, None)
@@ -314,7 +325,11 @@ class Search:
             self.folder.write_state(self.state)
             if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
                 self._draw()
-        lines = [*(() if self.llm is None else self.llm.lines()), *self._times.lines()]
+        lines = [
+            *self._notes,
+            *(() if self.llm is None else self.llm.lines()),
+            *self._times.lines(),
+        ]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
     def _draw(self) -> None:

@@ -34,7 +34,7 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
     if not spec.file:
         if spec.extract or spec.checkout is not None:
             raise FormError("extract and checkout are for a spec with file")
-        return spec
+        return replace(spec, source=_with_newlines(spec.source))
     if spec.extract and spec.language != "cuda":
         raise FormError("extract is for CUDA only: give the module of a Triton function as it is")
     where = "the folder of the spec" if spec.checkout is None else "its checkout"
@@ -51,7 +51,13 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
             "spec was written: check that commit out, or leave sha256 out of the spec if the "
             "kernel still computes the same"
         )
+    source = _with_newlines(source)
     return replace(spec, source=source, entry=entry, file="", checkout=None, extract=False)
+
+
+def _with_newlines(text: str) -> str:
+    """A text with ends of lines as moves and diffs have them, not as on Windows."""
+    return text.replace("\r\n", "\n")
 
 
 def sha256_of(texts: Iterable[str]) -> str:

@@ -7,7 +7,10 @@ This is no sandbox: Triton's own modules are larger than any list of their names
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+
+from pytest_gpuenergy.search.cuda_checks import IN_ASSEMBLER
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
@@ -19,6 +22,7 @@ _FORBIDDEN = frozenset(
         *("open", "exec", "eval", "compile", "input", "breakpoint", "print"),
         *("getattr", "setattr", "delattr", "globals", "locals", "vars", "dir", "type", "super"),
         *("device_print", "static_print", "device_assert", "globaltimer", "clock"),
+        "extern_elementwise",
     }
 )
 _FORBIDDEN_STATEMENTS = (
@@ -30,6 +34,13 @@ _LITERALS = (
     *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop),
     *(ast.expr_context,),
 )
+
+
+_ASSEMBLER = "inline_asm_elementwise"
+_DECORATORS = {"triton": "triton", "jit": "triton.jit"}
+"""What names in decorators must stand for."""
+_ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
+"""A comment in the first two lines by which Python reads a file otherwise than its text says."""
 
 
 class ModuleError(ValueError):
@@ -47,7 +58,10 @@ def findings(source: str) -> frozenset[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ModuleError(f"it is no Python module ({type(error).__name__})") from None
     found = {finding for statement in module.body for finding in _at_the_top(statement)}
+    if _ENCODING.search(source.replace("\r", "\n")):
+        found.add("another encoding than UTF-8")
     modules = _Modules(module)
+    found.update(_in_assembler(module))
     for node in ast.walk(module):
         found.update(_anywhere(node))
         found.update(modules.misuse(node))
@@ -103,12 +117,32 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
             yield name
     if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
         yield f"the attribute {node.attr}"
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        yield f"an assignment to {_shown(node)}"
     if isinstance(node, _FORBIDDEN_STATEMENTS):
         yield f"{type(node).__name__}: {_shown(node)}"
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         for word in ("clock", "globaltimer", "nanosleep", "__"):
             if word in node.value:
                 yield f"a text with {word}"
+
+
+def _in_assembler(module: ast.Module) -> Iterator[str]:
+    """What calls for inline assembler contain, whose text must be one that is there."""
+    called = set()
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
+            continue
+        called.add(id(node.func))
+        given = [one.value for one in node.keywords if one.arg == "asm"]
+        text = (*node.args, *given)[0] if node.args or given else None
+        if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
+            yield "assembler whose text is put together"
+        elif IN_ASSEMBLER.search(text.value):
+            yield f"assembler with {_shown(text)}"
+    for node in ast.walk(module):
+        if getattr(node, "attr", "") == _ASSEMBLER and id(node) not in called:
+            yield f"another meaning of {_ASSEMBLER}"
 
 
 class _Modules:
@@ -130,12 +164,16 @@ class _Modules:
 
     def misuse(self, node: ast.AST) -> Iterator[str]:
         """What a node reaches that it should not."""
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.FunctionDef) and node.name in _DECORATORS:
+            yield f"another meaning of {node.name}"
+        elif isinstance(node, ast.Import):
             for alias in node.names:
+                yield from _renamed(alias, "")
                 if alias.name not in _MODULES:
                     yield f"import {alias.name}"
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
+                yield from _renamed(alias, f"{node.module}.")
                 if node.level or not _may_be_imported(node.module or "", alias.name):
                     yield f"from {node.module} import {alias.name}"
         elif isinstance(node, ast.Name) and id(node) not in self._within:
@@ -160,13 +198,21 @@ class _Modules:
         return ""
 
 
+def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
+    """Whether an import gives the name of a decorator to something else."""
+    name = alias.asname or alias.name
+    if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
+        yield f"another meaning of {name}"
+
+
 def _may_be_imported(module: str, name: str) -> bool:
     if module in _LIBDEVICE:
         return name == "libdevice"
     if module == "triton":
         return name in _OF_TRITON
     inner = module.startswith("triton.language") and name in _INNER_MODULES
-    return module in _MODULES and name != "*" and not inner and not name.startswith("_")
+    hidden = name in ("*", _ASSEMBLER) or name.startswith("_")
+    return module in _MODULES and not inner and not hidden
 
 
 def _may_be_reached(path: str) -> bool:

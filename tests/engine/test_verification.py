@@ -424,8 +424,17 @@ def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
     assert device.relaunched == [False, True]
 
 
+def test_where_nothing_is_measured_both_launches_are_single() -> None:
+    device = FakeDevice(right, relaunches=True)
+    verify(device, kernel(), SMALL, measured=False)
+    assert device.relaunched == [True, True]
+
+
 @pytest.mark.parametrize("good", range(RUNS, RUNS + 2))
-def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(good: int) -> None:
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(
+    good: int, measured: bool
+) -> None:
     def run(arenas: Mapping[str, Arena]) -> None:
         if len(device.runs) + len(device.relaunched) <= good:
             right(arenas)
@@ -433,7 +442,7 @@ def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(good: 
     device = FakeDevice(run, relaunches=True)
     words = f"Correct at first, wrong after {good + 1} launches: .* elements of output"
     with pytest.raises(KernelFault, match=words) as raised:
-        verify(device, kernel(), SMALL)
+        verify(device, kernel(), SMALL, measured=measured)
     assert raised.value.outcome == "correctness"
 
 

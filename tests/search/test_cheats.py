@@ -92,7 +92,13 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
-def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec = SPEC) -> Result:
+@pytest.fixture(scope="module")
+def bench(device: EmulatedDevice) -> Bench:
+    """One for all candidates, as in a search."""
+    return Bench(SPEC, device, Metric.TIME)
+
+
+def evaluated(device: EmulatedDevice, state: State, spec: KernelSpec) -> Result:
     return Bench(spec, device, Metric.TIME).evaluate(state)
 
 
@@ -104,8 +110,8 @@ def test_each_cheat_has_its_refusal_and_its_place_in_the_docs() -> None:
 
 
 @pytest.mark.slow
-def test_an_honest_kernel_is_correct(device: EmulatedDevice) -> None:
-    assert evaluated(device, candidate("honest")).outcome == "correct"
+def test_an_honest_kernel_is_correct(bench: Bench) -> None:
+    assert bench.evaluate(candidate("honest")).outcome == "correct"
 
 
 @pytest.fixture
@@ -123,10 +129,8 @@ def test_the_text_shows_what_a_kernel_keeps_from_launch_to_launch(name: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KEEPS_SOMETHING))
-def test_a_cheat_that_keeps_something_is_refused_by_its_text(
-    device: EmulatedDevice, name: str
-) -> None:
-    found = evaluated(device, candidate(name))
+def test_a_cheat_that_keeps_something_is_refused_by_its_text(bench: Bench, name: str) -> None:
+    found = bench.evaluate(candidate(name))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "adds the file-scope variable __device__" in str(found.message)
 
@@ -137,8 +141,8 @@ def test_the_text_shows_that_a_kernel_reads_its_output(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(device: EmulatedDevice) -> None:
-    found = evaluated(device, candidate(RIGHT_BUT_READS))
+def test_a_cheat_that_recognizes_its_output_is_refused_by_its_text(bench: Bench) -> None:
+    found = bench.evaluate(candidate(RIGHT_BUT_READS))
     assert (found.outcome, found.cost) == ("constraints", None)
     assert "may read what c held before, which its baseline does not" in str(found.message)
 
@@ -154,8 +158,8 @@ def test_a_variant_may_read_an_output_that_its_baseline_reads(device: EmulatedDe
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_cheat_is_refused_by_its_results(device: EmulatedDevice, name: str) -> None:
-    found = evaluated(device, candidate(name))
+def test_a_cheat_is_refused_by_its_results(bench: Bench, name: str) -> None:
+    found = bench.evaluate(candidate(name))
     outcome = "compile" if name == "writes_on_another_stream" else "correctness"
     assert (found.outcome, found.cost) == (outcome, None)
     # Which launch is the first wrong one depends on the drawn sizes for those that count launches.
@@ -171,15 +175,15 @@ def test_a_cheat_is_refused_by_its_results(device: EmulatedDevice, name: str) ->
 def test_a_cheat_is_refused_where_the_baseline_is_the_reference(
     device: EmulatedDevice, name: str
 ) -> None:
-    spec = replace(SPEC, reference={})
-    assert evaluated(device, candidate("honest"), spec).outcome == "correct"
-    assert evaluated(device, candidate(name), spec).outcome == "correctness"
+    bench = Bench(replace(SPEC, reference={}), device, Metric.TIME)
+    assert bench.evaluate(candidate("honest")).outcome == "correct"
+    assert bench.evaluate(candidate(name)).outcome == "correctness"
 
 
 @pytest.mark.slow
-def test_a_launch_that_leaves_blocks_out_is_refused(device: EmulatedDevice) -> None:
+def test_a_launch_that_leaves_blocks_out_is_refused(bench: Bench) -> None:
     launch = replace(SPEC.launch, grid=("N // block_x", "M // block_y - 1"))
-    found = evaluated(device, replace(SPEC.baseline, launch=launch))
+    found = bench.evaluate(replace(SPEC.baseline, launch=launch))
     assert found.outcome == "correctness"
 
 
@@ -239,7 +243,7 @@ def test_what_only_the_text_shows_has_right_results(device: EmulatedDevice, name
 
 @pytest.mark.slow
 def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created: list[tuple[str, Any]] = []
     filled: list[tuple[Any, Any]] = []
@@ -257,7 +261,7 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
 
     monkeypatch.setattr(Arena, "create", classmethod(note_created))
     monkeypatch.setattr(Arena, "fill", note_filled)
-    assert evaluated(device, candidate("honest")).outcome == "correct"
+    assert bench.evaluate(candidate("honest")).outcome == "correct"
     shown = [value for name, value in created if name == "c"]
     assert shown
     assert shown == [None] * len(shown)
@@ -270,14 +274,14 @@ def test_a_kernel_finds_poison_or_its_own_results_but_no_expected_output(
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(("more", "outcome"), [(0, "correct"), (4, "constraints")])
 def test_machine_code_with_more_variables_than_the_baselines_is_refused(
-    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, more: int, outcome: str
 ) -> None:
     def variable_bytes(_: EmulatedDevice, kernel: Any) -> int:
         return 16 + more * (kernel.origin.details["state"] != SPEC.baseline.id)
 
     monkeypatch.setattr(EmulatedDevice, "variable_bytes", variable_bytes)
     launch = replace(SPEC.launch, block=(8, 8))
-    found = evaluated(device, replace(SPEC.baseline, launch=launch))
+    found = bench.evaluate(replace(SPEC.baseline, launch=launch))
     assert found.outcome == outcome
     assert more == 0 or "has 20 bytes of variables" in str(found.message)
 

@@ -43,6 +43,7 @@ APPLICATIONS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_is_right_before_any_move(name: str) -> None:
     case = CASES[name]

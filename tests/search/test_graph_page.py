@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_specs import SCALE, optimize, state_of, write
+from kernel_specs import SCALE, state_of
 from msgspec import convert
 from msgspec.structs import replace
 
@@ -22,6 +21,9 @@ from pytest_gpuenergy.search.graph_view.layout import places
 from pytest_gpuenergy.search.graph_view.page import graph_page
 from pytest_gpuenergy.search.search_state import Gain, Identity, Node, SearchState
 from pytest_gpuenergy.search.spec import KernelSpec
+
+if TYPE_CHECKING:
+    from conftest import Searched
 
 SPEC = convert(SCALE, KernelSpec)
 BASELINE = SPEC.baseline.id
@@ -207,7 +209,6 @@ def test_a_long_chain_is_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_a_search_writes_its_page_as_it_goes(tmp_path: Path) -> None:
-    assert optimize(write(tmp_path), tmp_path / "out") == 0
-    page = Page((tmp_path / "out/kernels/_scale/graph.html").read_text())
-    assert set(page.classes()) == {one["id"] for one in state_of(tmp_path / "out")["nodes"]}
+def test_a_search_writes_its_page(searched: Searched) -> None:
+    page = Page((searched.out / "kernels/_scale/graph.html").read_text())
+    assert set(page.classes()) == {one["id"] for one in state_of(searched.out)["nodes"]}

@@ -32,6 +32,8 @@ template <typename T, int N>
 struct Vector { T data[N]; __device__ T& operator[](int i) { return data[i]; } };
 constexpr int kWarp = 32;
 }
+int const kTurns = 2, kRows = kWarp * 2;
+static const float* const kNothing = nullptr;
 using tools::Vector;
 template <class T> using Four = Vector<T, 4>;
 typedef struct { float x; } Pair;
@@ -45,6 +47,8 @@ extern "C" __global__ void __launch_bounds__(256) scale(const float* x, float* y
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   auto f = [&](float a) { return a * table[0]; };
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(0), "l"(x));
+  asm volatile("{ .reg .pred p;"
+               "}" ::: "memory");
   if (i < n) { y[i] = f(twice(x[i])) * 1'000.0f; }
 }
 """
@@ -154,6 +158,20 @@ def test_what_the_rules_write_is_let_through(path: Path) -> None:
         ("/* endless", "a raw string or an endless comment"),
         ('__device__ void f() { "', 'a stray "'),
         ("__device__ int f();", "the declaration __device__ int f ( ), which has no body"),
+        ("int n = sizeof(const int);", "the file-scope variable int n"),
+        ("const char* at = nullptr;", "the file-scope variable const char * at"),
+        ("const int one = 1, *at = nullptr;", "the file-scope variable const int one"),
+        ("auto&& n = (const int&&)0;", "the file-scope variable auto & & n"),
+        ("template <const int N> int n = N;", "the file-scope variable template"),
+        ("#define V(x) int x;\nV(n) const int one = 1;", "the file-scope variable V ( n )"),
+        ("struct S { mutable int n; };", "mutable"),
+        ("__device__ int f() { return rand(); }", "rand"),
+        ("// a comment\r__device__ int launches;", "a carriage return within a line"),
+        ('__device__ void f() { asm("mov.u32 %0, %%clo" "ck;"); }', "assembler with mov.u32"),
+        ('__device__ void f() { asm("mov.u32 %0, %%cl\\x6fck;"); }', "assembler with an escape"),
+        ('__device__ void f() { asm("mov.u32 %0, %%cl" O "ck;"); }', "a macro completes"),
+        ('__device__ void f() { asm("mov.u64 %0, %%gridid;"); }', "assembler with"),
+        ('__device__ void f() { asm("mov.u64 %0, %%current_graph_exec;"); }', "assembler with"),
     ],
 )
 def test_what_no_cuda_proposal_may_add_is_found(added: str, finding: str) -> None:
@@ -162,7 +180,7 @@ def test_what_no_cuda_proposal_may_add_is_found(added: str, finding: str) -> Non
 
 
 def test_cuda_assembler_is_counted() -> None:
-    assert cuda_checks.assembler_statements(CUDA) == 1
+    assert cuda_checks.assembler_statements(CUDA) == 2
 
 
 def test_an_ordinary_triton_module_is_let_through() -> None:
@@ -214,11 +232,28 @@ def test_an_ordinary_triton_module_is_let_through() -> None:
             "@triton.jit\ndef f(x):\n    tl.inline_asm_elementwise('mov %clock;', '=r', [x])",
             "a text with clock",
         ),
+        ("@triton.jit\ndef f(x):\n    tl.inline_asm_elementwise('%clo' + 'ck')", "put together"),
+        ("@triton.jit\ndef f(x):\n    tl.inline_asm_elementwise(asm=f'{x}ck;')", "put together"),
+        ("@triton.jit\ndef f(x):\n    tl.inline_asm_elementwise('mov %gridid;')", "assembler with"),
+        ("@triton.jit\ndef f(x):\n    g = tl.inline_asm_elementwise", "another meaning of"),
+        ("from triton.language import inline_asm_elementwise", "from triton.language import"),
+        ("from triton.language import constexpr_function as jit", "another meaning of jit"),
+        ("import math as triton", "another meaning of triton"),
+        ("@triton.jit\ndef jit(x):\n    pass", "another meaning of jit"),
+        ("@triton.jit\ndef f(x):\n    tl.load = tl.store", "an assignment to tl.load"),
     ],
 )
 def test_what_no_triton_proposal_may_add_is_found(added: str, finding: str) -> None:
     found = triton_checks.findings(f"{TRITON}\n\n{added}\n")
     assert any(one.startswith(finding) or finding in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    "begin", ["# coding: utf-7\n", "'''A text.\r# vim: fileencoding=utf_7\n'''\n"]
+)
+def test_a_module_that_python_reads_otherwise_is_found(begin: str) -> None:
+    assert "another encoding than UTF-8" in triton_checks.findings(f"{begin}# +AAo-import os\n")
+    assert triton_checks.findings("# coding: utf-8\nX = 1\n") == frozenset()
 
 
 def test_triton_assembler_is_counted() -> None:

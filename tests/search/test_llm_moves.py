@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_specs import SOURCE, spec_with, write
-from llm_server import LlmServer, answers, fails, hangs, llm_server, says, sends
+from llm_server import (
+    LlmServer,
+    answers,
+    drips,
+    fails,
+    hangs,
+    llm_server,
+    redirects,
+    says,
+    sends,
+)
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record.metrics import Metric
@@ -117,6 +127,13 @@ class TestProposal:
             }
         ]
         assert asked.server.paths == ["/responses"]
+
+    def test_what_cannot_be_printed_is_left_out_of_its_words(
+        self, ask: Callable[..., Asked], spec: KernelSpec
+    ) -> None:
+        found = suggested(ask(answers(what="\x1b[31m red \n\u202e ok", diff=diff())), spec)
+        assert isinstance(found, Application)
+        assert found.what == "red ok by m"
 
     def test_it_is_a_move_like_others(self, ask: Callable[..., Asked], spec: KernelSpec) -> None:
         moves = ask(GOOD, says("nothing")).moves
@@ -421,6 +438,27 @@ class TestEndpoint:
     ) -> None:
         asked = ask(hangs, timeout_s=0.05, retries=0)
         assert refused(asked, spec) == ("away", "it did not answer in time")
+
+    def test_an_answer_that_never_ends_is_not_waited_for(
+        self, ask: Callable[..., Asked], spec: KernelSpec
+    ) -> None:
+        asked = ask(drips, timeout_s=0.05, retries=0)
+        assert refused(asked, spec) == ("away", "it did not answer in time")
+
+    def test_an_answer_that_is_too_long_is_not_read(
+        self, ask: Callable[..., Asked], spec: KernelSpec
+    ) -> None:
+        asked = ask(sends(b" " * (17 << 20)))
+        assert refused(asked, spec) == ("garbled", "the response is larger than 16 MiB")
+
+    def test_nothing_is_sent_to_where_the_endpoint_redirects(
+        self, ask: Callable[..., Asked], spec: KernelSpec
+    ) -> None:
+        other = ask(GOOD).server
+        asked = ask(redirects(f"{other.url}/responses"))
+        why = "it redirects to another address (HTTP status 307)"
+        assert refused(asked, spec) == ("away", why)
+        assert other.requests == []
 
     def test_a_body_that_breaks_off_is_no_answer(
         self, ask: Callable[..., Asked], spec: KernelSpec

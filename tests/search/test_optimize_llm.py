@@ -16,7 +16,7 @@ from llm_server import LlmServer, answers, fails, llm_server
 
 from pytest_gpuenergy.cli import main
 
-BUDGET = 3
+BUDGET = 2
 FASTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 DIFF = "\n".join(difflib.unified_diff(SOURCE.split("\n"), FASTER.split("\n"), lineterm=""))
 GOOD = answers(move="cache_policy_cg", what="load past the L1", diff=DIFF, source=FASTER)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
@@ -25,6 +24,9 @@ from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
+
+if TYPE_CHECKING:
+    from conftest import Searched
 
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)
@@ -69,31 +71,16 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ids
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a search that nothing has disturbed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert optimize(write(folder), folder / "out", "--objective", "edp") == 0
-    return folder / "out"
-
-
 @pytest.fixture
-def whole(undisturbed: Path) -> Any:
-    """The state of that search."""
-    return state_of(undisturbed)
-
-
-@pytest.fixture
-def finished(undisturbed: Path, tmp_path: Path) -> Path:
-    """A copy of its results."""
-    return shutil.copytree(undisturbed, tmp_path / "finished", symlinks=True)
+def whole(searched: Searched) -> Any:
+    """The state of a search that nothing has disturbed."""
+    return state_of(searched.out)
 
 
 def test_without_the_option_a_search_is_not_continued(
-    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert optimize(spec, tmp_path / "out") == 0
-    assert optimize(spec, tmp_path / "out") == 2
+    assert optimize(spec, finished, "--objective", "edp") == 2
     assert "already contains a search: continue it with --resume" in capsys.readouterr().err
 
 
@@ -123,7 +110,7 @@ def test_a_larger_budget_goes_on_where_the_search_ended(
 
 def test_the_best_of_more_variants_is_compared_again(spec: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for budget in (4, 5):
+    for budget in (1, 2):
         words = ["--objective", "edp", "--budget-builds", str(budget), "--resume"]
         assert optimize(spec, out, *words) == 0
         assert {gain["candidates"] for gain in state_of(out)["gains"]} == {budget}

@@ -148,7 +148,7 @@ def test_a_folder_ends_with_a_table_and_files(
     for name in ("one", "two"):
         write(folder, spec_with(name=name))
     out = tmp_path / "out"
-    assert optimize(folder, out, "--no-llm") == 0
+    assert optimize(folder, out, "--no-llm", "--budget-builds", "1") == 0
     lines = capsys.readouterr().out.splitlines()
     head = next(at for at, line in enumerate(lines) if line.startswith("kernel  "))
     assert [line.split()[0] for line in lines[head + 1 : head + 3]] == ["one", "two"]
@@ -160,6 +160,7 @@ def test_a_folder_ends_with_a_table_and_files(
 
 @pytest.mark.slow
 def test_one_kernel_needs_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert optimize(write(tmp_path), tmp_path / "out", "--no-llm", "--json") == 0
+    words = ("--no-llm", "--json", "--budget-builds", "0")
+    assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
     assert json.loads(capsys.readouterr().out)[0]["kernel"] == "scale"
     assert json.loads((tmp_path / "out/summary.json").read_text())["kernels"][0]["name"] == "scale"

@@ -164,7 +164,8 @@ class TestSearches:
     def test_what_a_search_has_found_helps_the_next_one(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
         for name in ("one", "other"):
-            assert optimize(write(tmp_path, spec_with(name=name)), out, "--objective", "edp") == 0
+            words = ("--objective", "edp", "--budget-builds", "1")
+            assert optimize(write(tmp_path, spec_with(name=name)), out, *words) == 0
         assert [part["kernel"] for part in self.learned(out)] == ["one", "other"]
         moves = {one["move"] for part in self.learned(out) for one in part["tactics"]}
         assert "change_block_sizes" in moves
@@ -174,9 +175,9 @@ class TestSearches:
         gains = [next(iter(nodes.values()))["edges"][0]["gain"] for nodes in graphs]
         assert gains[0] != gains[1]
 
-    def test_a_search_that_is_continued_changes_nothing(self, tmp_path: Path) -> None:
-        out, path = tmp_path / "out", write(tmp_path)
-        assert optimize(path, out) == 0
-        before = (out / GLOBAL_TACTICS).read_bytes(), state_of(out)
-        assert optimize(path, out, "--resume") == 0
-        assert ((out / GLOBAL_TACTICS).read_bytes(), state_of(out)) == before
+    def test_a_search_that_is_continued_changes_nothing(
+        self, finished: Path, tmp_path: Path
+    ) -> None:
+        before = (finished / GLOBAL_TACTICS).read_bytes(), state_of(finished)
+        assert optimize(write(tmp_path), finished, "--objective", "edp", "--resume") == 0
+        assert ((finished / GLOBAL_TACTICS).read_bytes(), state_of(finished)) == before

@@ -73,6 +73,17 @@ def test_masks_of_rows_and_columns_go_together() -> None:
     assert "b_ptr + inner[:, None] * n + rn[None, :]).to(tl.float32)" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "move"), [("whole gemm", "pad_tail_and_mask"), ("gemm", "grouped_gemm_colmajor")]
+)
+def test_the_axis_of_a_program_may_be_named(name: str, move: str) -> None:
+    spec = SPECS[name]
+    source = spec.source.replace("program_id(", "program_id(axis=")
+    (one,) = found(move, replace(spec, source=source))
+    (other,) = found(move, spec)
+    assert one.state.source.replace("axis=", "") == other.state.source.replace("axis=", "")
+
+
 @pytest.mark.parametrize("name", ["add with tails", "softmax", "gemm"])
 def test_masks_stay_where_one_size_needs_them(name: str) -> None:
     assert found("pad_tail_and_mask", SPECS[name]) == []
@@ -189,7 +200,6 @@ def test_programs_in_one_dimension_are_taken_in_groups_of_rows() -> None:
         ("    rm =", "    pid_m = pid_m + 1\n    rm ="),
         ("    rm =", "    pid_k = pid + 1\n    rm ="),
         ("pid % across", "pid % BN"),
-        ("    pid = tl.program_id(0)", "    pid = tl.program_id(axis=0)"),
     ],
 )
 def test_programs_whose_place_is_used_otherwise_keep_their_order(old: str, new: str) -> None:

@@ -36,7 +36,9 @@ _SIGNS = {
     "cuda_pipeline": "__pipeline",
     "mma.h": "wmma",
 }
-_PLAIN = re.compile(r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+")
+_PLAIN = re.compile(
+    r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+|__half|(?:__)?nv_bfloat16"
+)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from pytest_gpuenergy.search.llm.protocol import Protocol, Question, Reply, body_of, read_reply
 from pytest_gpuenergy.search.llm.settings import LlmSettings
 from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.support.json_input import FormError
 
 _NO_SUCH_PROTOCOL = (400, 404, 405, 501)
 """What endpoints answer that do not know the Responses API."""
+_LARGEST_BYTES = 16 << 20
+"""Of an answer; what follows is not read."""
 
 
 class AwayError(Exception):
@@ -51,9 +55,11 @@ class Endpoint:
             raise AwayError(self.away)
         try:
             content, protocol = self._content(question, max_output_tokens)
-        except _openai().OpenAIError as error:
+        except (_openai().OpenAIError, TimeoutError) as error:  # some versions wrap the latter
             self.away = _reason(error)
             raise AwayError(self.away) from None
+        if len(content) > _LARGEST_BYTES:
+            raise FormError(f"the response is larger than {_LARGEST_BYTES >> 20} MiB")
         reply = read_reply(content, protocol)
         self.protocol = protocol
         return reply
@@ -87,7 +93,42 @@ def _client(settings: LlmSettings) -> Any:
         base_url=settings.url or None,
         timeout=settings.timeout_s,
         max_retries=settings.retries,
+        http_client=_http_client(settings.timeout_s),
     )
+
+
+def _http_client(timeout_s: float) -> Any:
+    """The library's client, with limits that it does not have.
+
+    It does not follow redirects, because what is sent is meant for the endpoint alone; and it gives
+    up an answer that is longer than can be, or that comes a few bytes at a time and never ends.
+    """
+
+    class Client(_openai().DefaultHttpxClient):  # type: ignore[misc]
+        def send(self, request: Any, **options: Any) -> Any:
+            end_s = monotonic() + timeout_s
+            options |= {"stream": True, "follow_redirects": False}
+            response = super().send(request, **options)
+            content = bytearray()
+            try:
+                for part in response.iter_bytes():
+                    content += part
+                    if len(content) > _LARGEST_BYTES:
+                        break
+                    if monotonic() > end_s:
+                        raise TimeoutError
+            finally:
+                response.close()
+            plain = {
+                name: value
+                for name, value in response.headers.items()
+                if name.lower() not in ("content-encoding", "content-length", "transfer-encoding")
+            }
+            return type(response)(
+                response.status_code, headers=plain, content=bytes(content), request=request
+            )
+
+    return Client(timeout=timeout_s)
 
 
 def _openai() -> Any:
@@ -104,7 +145,8 @@ def _openai() -> Any:
 def _reason(error: Any) -> str:
     """Why a request failed, without what the endpoint says, which may quote the key."""
     openai = _openai()
-    if isinstance(error, openai.APITimeoutError):
+    late = (openai.APITimeoutError, TimeoutError)
+    if isinstance(error, late) or isinstance(error.__cause__, late):
         return "it did not answer in time"
     if isinstance(error, openai.APIStatusError):
         known = {
@@ -114,7 +156,8 @@ def _reason(error: Any) -> str:
             429: "its rate limit or quota is exhausted",
         }
         status = error.status_code
-        what = known.get(status, "it failed" if status >= 500 else "it refused the request")
+        others = "it failed" if status >= 500 else "it refused the request"
+        what = known.get(status, "it redirects to another address" if status < 400 else others)
         return f"{what} (HTTP status {status})"
     if isinstance(error, openai.APIConnectionError):
         return "it cannot be reached, or broke off"

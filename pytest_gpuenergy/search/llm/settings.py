@@ -38,7 +38,7 @@ class LlmSettings:
         max_tokens: of all requests and answers for one kernel; None without a limit.
         max_usd: likewise in US dollars; needs ``prices``.
         prices: None if money is not counted.
-        timeout_s: without a byte of an answer, after which a request is repeated or given up.
+        timeout_s: until an answer is complete, after which a request is repeated or given up.
         retries: of a request, by the library, which waits for longer each time.
         prior: the gain expected of a proposal, as the natural logarithm of a speedup.
 

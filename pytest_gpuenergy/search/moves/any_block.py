@@ -1,4 +1,4 @@
-"""CUDA kernels that compute the same with any number of threads in a block."""
+"""CUDA kernels that compute the same with any number of threads in a block, or of blocks."""
 
 from __future__ import annotations
 
@@ -16,51 +16,75 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _WARP_NAMES = ("warpSize", "__activemask")
+_NAMES = {
+    "block": ("threadIdx", "blockDim"),
+    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
+}
 
 
 def fits_any_block(kernel: CudaKernel) -> bool:
-    """Whether threads of a block only share loops, and have nothing else to do.
+    """Whether threads of a block, or of the grid, only share loops, and have nothing else to do.
 
-    Each loop goes from ``threadIdx.x`` in steps of ``blockDim.x``, what it writes are elements of
-    its own, and threads neither wait for each other nor exchange values.
+    Each loop goes from the thread's number in steps of the number of threads, what it writes are
+    elements of its own, and threads neither wait for each other nor exchange values.
     """
+    return _only_shares(kernel, "block") or fits_any_grid(kernel)
+
+
+def fits_any_grid(kernel: CudaKernel) -> bool:
+    """The same of the threads of the whole grid, of which there may then be any number."""
+    return _only_shares(kernel, "grid")
+
+
+def _only_shares(kernel: CudaKernel, group: str) -> bool:
     text = kernel.text
     _, y, z = kernel.block
-    loops = [loop for loop in text.loops if _is_shared(kernel, loop)]
+    loops = [loop for loop in text.loops if _is_shared(kernel, loop, group)]
     if y * z != 1 or not loops or meets_others(kernel, text.body):
         return False
-    if any(variable.shared for variable in text.variables) or any(_threads(text.functions)):
+    names = _NAMES[group]
+    if any(variable.shared for variable in text.variables) or any(_threads(names, *text.functions)):
         return False
     if any(text_of(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
         return False
     return (
-        all(Sharing(kernel, "block").may_be_redistributed(loop) for loop in loops)
+        all(Sharing(kernel, group).may_be_redistributed(loop) for loop in loops)
         and all(_is_alone(kernel, loop) for loop in loops)
-        and all(_is_of_loop(kernel, node, loops) for node in _threads([text.body]))
+        and all(_is_of_loop(kernel, node, loops) for node in _threads(names, text.body))
         and _writes_in(kernel, loops)
     )
 
 
-def _is_shared(kernel: CudaKernel, loop: Loop) -> bool:
+def _is_shared(kernel: CudaKernel, loop: Loop, group: str) -> bool:
     step = None if loop.step is None else kernel.polynomial(loop.step)
-    thread, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
-    return kernel.polynomial(loop.start) == thread and step == threads and _is_named(kernel, loop)
+    start, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
+    if group == "grid":
+        start += Polynomial.atom(Atom("blockIdx.x")) * threads
+        threads *= Polynomial.atom(Atom("gridDim.x"))
+    same = kernel.polynomial(loop.start) == start and step == threads
+    return same and all(_is_named(kernel, end) for end in _ends(loop, group))
 
 
-def _is_named(kernel: CudaKernel, loop: Loop) -> bool:
-    """Whether a step depends on the size of the block by its name, not by a number."""
-    step = loop.step
-    if step is not None and step.type == "identifier":
-        variable = kernel.text.variable(step)
-        step = variable.value if variable is not None else None
-    return step is not None and text_of(step) == "blockDim.x"
+def _ends(loop: Loop, group: str) -> list[Node]:
+    """What depends on the number of threads."""
+    step = [] if loop.step is None else [loop.step]
+    return step if group == "block" else [loop.start, *step]
 
 
-def _threads(some: Iterator[Node] | tuple[Node, ...] | list[Node]) -> Iterator[Node]:
-    """Mentions of threads and of the size of the block."""
-    for part in some:
+def _is_named(kernel: CudaKernel, end: Node) -> bool:
+    """Whether an end of a loop depends on the size of the block by its name, not by a number."""
+    variable = kernel.text.variable(end)
+    node = end if variable is None else variable.value
+    if node is None or any(nodes(node, "number_literal")):
+        return False
+    return any(text_of(one) == "blockDim.x" for one in nodes(node, "field_expression"))
+
+
+def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
+    """Mentions of threads, of the size of the block and, for a grid, of blocks."""
+    for part in parts:
         for node in nodes(part, "field_expression"):
-            if text_of(field(node, "argument")) in ("threadIdx", "blockDim"):
+            if text_of(field(node, "argument")) in names:
                 yield node
 
 
@@ -70,7 +94,8 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[Loop]) -> bool:
     if any(inside(node, end) for end in ends):
         return True
     for variable in kernel.text.variables:
-        if variable.value == node and not kernel.text.writes(variable):
+        value = variable.value
+        if value is not None and inside(node, value) and not kernel.text.writes(variable):
             uses = kernel.text.uses[variable.key]
             return all(any(inside(use, end) for end in ends) for use in uses)
     return False

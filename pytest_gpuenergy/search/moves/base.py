@@ -21,6 +21,25 @@ class Change:
     launch: LaunchPlan
 
 
+def not_understood(spec: KernelSpec) -> str:
+    """A sentence if moves that parse a text leave that of the baseline alone; else empty.
+
+    Raises:
+        UnavailableError: tree-sitter is needed and not installed.
+    """
+    kind = CudaKernel if spec.language == "cuda" else TritonKernel
+    if kind.of(spec.baseline, spec) is not None:
+        return ""
+    hint = (
+        "macros with parameters, conditional compilation, lambdas or inline assembler hide what it "
+        'does, or its parameters are not those of the spec. "extract": true in the spec, with a '
+        "file, replaces macros."
+        if spec.language == "cuda"
+        else "its parameters, decorators or statements are others than a plain function's."
+    )
+    return f"The rules do not understand the text, and change the launch at most: {hint}"
+
+
 class SourceMove:
     """A `Move` that understands a kernel's text before it changes it.
 

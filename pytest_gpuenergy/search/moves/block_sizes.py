@@ -9,7 +9,12 @@ from math import prod
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.move import Application, Region
-from pytest_gpuenergy.search.moves.any_block import fits_any_block
+from pytest_gpuenergy.search.moves.any_block import fits_any_block, fits_any_grid
+from pytest_gpuenergy.search.moves.by_block_size import (
+    launch_bounds,
+    most_threads,
+    room_for_threads,
+)
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.sizes import names_in
@@ -30,10 +35,11 @@ class ChangeBlockSizes:
     """Other sizes of a CUDA block or a Triton program, and other values of its constants.
 
     A size of a CUDA block is changed if an expression of the launch has its name, so that the grid
-    follows, or if the text does the same with any number of threads; a Triton program gets other
-    numbers of warps. A constant that the text uses is changed if the grid depends on it, if a loop
-    of a Triton function goes on by it, or if it states a size of the CUDA block, which then changes
-    with it; never one that tensors and scalars depend on.
+    follows, or if the text does the same with any number of threads, or is likely to; a number of
+    blocks if they share loops and do nothing else; a Triton program gets other numbers of warps.
+    A constant that the text uses is changed if the grid depends on it, if a loop of a Triton
+    function goes on by it, or if it states a size of the CUDA block, which then changes with it;
+    never one that tensors and scalars depend on.
     """
 
     name = "change_block_sizes"
@@ -43,8 +49,13 @@ class ChangeBlockSizes:
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
         """All other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
+        bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
+        room = _room(state, spec)
         for what, launch in [*launches(state, spec), *free]:
-            yield Application(self.name, what, replace(state, launch=launch))
+            # An array may depend on a constant that changes.
+            fits = launch.constants != state.launch.constants or prod(launch.block) <= room
+            if fits and prod(launch.block) <= _bound(bounds, launch):
+                yield Application(self.name, what, replace(state, launch=launch))
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
@@ -62,6 +73,22 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
         )
         if near and prod(launch.block) <= _MOST_THREADS:
             yield what, launch
+
+
+def _room(state: State, spec: KernelSpec) -> int:
+    """The threads that shared arrays have room for, as far as it is known."""
+    if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
+        return _MOST_THREADS
+    kernel = CudaKernel.of(state, spec)
+    return _MOST_THREADS if kernel is None else room_for_threads(kernel) or _MOST_THREADS
+
+
+def _bound(text: str, launch: LaunchPlan) -> int:
+    """The threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
+    value = launch.constants.get(text)
+    if value is None and text.isdecimal():
+        value = int(text)
+    return _MOST_THREADS if value is None else int(value)
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
@@ -93,10 +120,16 @@ def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPla
     if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
         return
     kernel = CudaKernel.of(state, spec)
-    if kernel is not None and fits_any_block(kernel):
-        for threads in _THREADS:
-            if threads != launch.block[0]:
-                yield f"{name}={threads}", replace(launch, block=_with(launch, 0, threads))
+    if kernel is None:
+        return
+    most = _MOST_THREADS if fits_any_block(kernel) else most_threads(kernel)
+    for threads in _THREADS:
+        if threads != launch.block[0] and threads <= most:
+            yield f"{name}={threads}", replace(launch, block=_with(launch, 0, threads))
+    blocks, *others = launch.grid
+    if isinstance(blocks, int) and fits_any_grid(kernel):
+        for number in _others(blocks):
+            yield f"{number} blocks", replace(launch, grid=(number, *others))
 
 
 def _plans(
@@ -107,7 +140,7 @@ def _plans(
     words = frozenset(re.findall(r"\w+", _COMMENT.sub(" ", state.source)))
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
-            for threads in _THREADS:
+            for threads in _sizes_along(launch, axis):
                 if threads != launch.block[axis]:
                     yield f"{name}={threads}", replace(launch, block=_with(launch, axis, threads))
     for name, value in launch.constants.items():
@@ -123,6 +156,15 @@ def _plans(
             block = _with(launch, tied[name], other) if name in tied else launch.block
             constants = {**launch.constants, name: other}
             yield f"{name}={other}", replace(launch, block=block, constants=constants)
+
+
+def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
+    """Other sizes of one axis; where a block has several, also small ones."""
+    others = prod(launch.block) // launch.block[axis]
+    if others == 1:
+        return list(_THREADS)
+    near = [size for size in _others(launch.block[axis]) if size * others >= _THREADS[0]]
+    return sorted({*_THREADS, *near})
 
 
 def _triton_plans(

@@ -34,7 +34,7 @@ class CachePolicyCg(SourceMove):
         if edits := _restricted(kernel):
             source = edited(kernel.text.source, edits)
             yield Change("__restrict__ for all tensors", source, kernel.launch)
-        accesses = Accesses(kernel)
+        accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
             if not all(_has_hint(parameter, access) for access in own):

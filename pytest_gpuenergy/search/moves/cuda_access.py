@@ -20,6 +20,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
+from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
 from pytest_gpuenergy.search.moves.polynomials import Polynomial
 
 if TYPE_CHECKING:
@@ -78,11 +79,18 @@ class Access:
 
 
 class Accesses:
-    """All of a kernel's."""
+    """All of a kernel's.
 
-    def __init__(self, kernel: CudaKernel) -> None:
+    Args:
+        kernel: whose.
+        moved: whether parameters count as understood that the kernel first moves on, as in
+            ``x += blockIdx.x * n;``. Their names then mean another place than their tensor's.
+    """
+
+    def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
         self._kernel = kernel
         self._text = kernel.text
+        self._starts = dict(moved_parameters(kernel)) if moved else {}
 
     @cached_property
     def all(self) -> tuple[Access, ...]:
@@ -115,6 +123,7 @@ class Accesses:
     def unclear(self) -> frozenset[int]:
         """Keys of parameters and arrays that are also used in ways that are not understood."""
         seen = {node.id for access in self.all for node in access.address.identifiers}
+        seen |= {node.id for node, _ in self._starts.values()}
         return frozenset(
             variable.key
             for variable in self._text.variables
@@ -198,7 +207,8 @@ class Accesses:
         if variable is None:
             return None
         if (variable.parameter and variable.pointer) or (variable.dims and not variable.pointer):
-            return Address(variable, Polynomial(), (), "", (node,))
+            _, offset = self._starts.get(variable.key, (node, Polynomial()))
+            return Address(variable, offset, (), "", (node,))
         if self._is_alias(variable) and variable.value is not None:
             inner = self.address(variable.value)
             return None if inner is None else replace(inner, identifiers=(node,))

@@ -48,6 +48,8 @@ class CudaKernel:
         self.launch = state.launch
         self.spec = spec
         self.facts = facts
+        self._polynomials: dict[tuple[Node, int], Polynomial | None] = {}
+        self._definitions: dict[int, bool] = {}
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> CudaKernel | None:
@@ -159,7 +161,12 @@ class CudaKernel:
 
     def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
         """An integer expression; None if it depends on memory, or is not understood."""
-        node = bare(node)
+        key = node, depth
+        if key not in self._polynomials:
+            self._polynomials[key] = self._polynomial(bare(node), depth)
+        return self._polynomials[key]
+
+    def _polynomial(self, node: Node, depth: int) -> Polynomial | None:
         if depth == 0:
             return None
         if node.type == "number_literal":
@@ -203,6 +210,11 @@ class CudaKernel:
 
     def is_definition(self, variable: Variable) -> bool:
         """Whether a variable always is what it is declared as."""
+        if variable.key not in self._definitions:
+            self._definitions[variable.key] = self._is_definition(variable)
+        return self._definitions[variable.key]
+
+    def _is_definition(self, variable: Variable) -> bool:
         if variable.parameter or variable.value is None or self.text.writes(variable):
             return False
         return self.text.is_fixed(variable.value, variable.scope)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_tree import (
@@ -34,8 +34,19 @@ _UNCLEAR = frozenset(
 """What a text must not have for its entry to be understood."""
 _DEEPEST = 200
 """Nodes in one another; more are generated code, or an attack on a recursive function."""
+_KEPT = 32
+"""Texts that were understood last: every move and the priors look at the same one."""
 _GIVEN = ("assignment_expression", "init_declarator")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
+_STANDARD = {
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned int",
+}
+"""Types that C's library has other names for."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -45,7 +56,7 @@ class Variable:
 
     Attributes:
         name, node: its identifier where it is declared.
-        type: without qualifiers.
+        type: without qualifiers, and not by another name that the file has for it.
         scope: where it is known, from its declaration on.
         parameter: whether it is one.
         pointer, reference, shared, const: of its declaration; the latter of what it points to.
@@ -105,19 +116,11 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        data = source.encode("utf-8", "replace")
-        root = parse(data)
-        for function in nodes(root, "function_definition"):
-            body = field(function, "body")
-            if body is None or _name(function) != entry.partition("<")[0].split("::")[-1]:
-                continue
-            if not any(child.type == "__global__" for child in function.children):
-                continue
-            text = cls(data, root, function, body)
-            return None if text._is_unclear() else text
-        return None
+        return _understood(source, entry)
 
-    def _is_unclear(self) -> bool:
+    @property
+    def is_unclear(self) -> bool:
+        """Whether something in it hides what it does."""
         if self.function.has_error or depth_of(self.function) > _DEEPEST:
             return True
         if any(n.type in _UNCLEAR for n in walk(self.body)):
@@ -140,13 +143,13 @@ class CudaText:
     def _is_known(self, name: str, depth: int) -> bool:
         return name in self.constants and self._is_number(name, depth - 1)
 
-    @cached_property
+    @functools.cached_property
     def _definitions(self) -> dict[str, str]:
         """Texts of macros without parameters."""
         found = nodes(self.root, "preproc_def")
         return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
 
-    @cached_property
+    @functools.cached_property
     def constants(self) -> dict[str, str]:
         """Texts of macros and constants of the file that may be whole numbers."""
         known = {name: value for name, value in self._definitions.items() if value}
@@ -157,7 +160,19 @@ class CudaText:
                     known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
         return known
 
-    @cached_property
+    @functools.cached_property
+    def _types(self) -> dict[str, str]:
+        """What other names of types stand for."""
+        found = dict(_STANDARD)
+        for node in self.root.named_children:
+            if node.type in ("type_definition", "alias_declaration"):
+                name = field(node, "declarator") or field(node, "name")
+                kind = text_of(field(node, "type"))
+                if name is not None and name.type == "type_identifier":
+                    found[text_of(name)] = found.get(kind, kind)
+        return found
+
+    @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
         """Of the entry."""
         found = field(_declarator(self.function), "parameters")
@@ -165,7 +180,7 @@ class CudaText:
         declared = (n for n in children if n.type == "parameter_declaration")
         return tuple(v for n in declared for v in self._declared(n, self.function))
 
-    @cached_property
+    @functools.cached_property
     def variables(self) -> tuple[Variable, ...]:
         """All of them, parameters first."""
         local = []
@@ -177,6 +192,7 @@ class CudaText:
     def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
         qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
         declarators = node.children_by_field_name("declarator")
+        kind = text_of(field(node, "type"))
         for declarator in declarators:
             value = field(declarator, "value") if declarator.type == "init_declarator" else None
             outline = list(_outline(declarator))
@@ -187,7 +203,7 @@ class CudaText:
             yield Variable(
                 name=text_of(identifier),
                 node=identifier,
-                type=text_of(field(node, "type")),
+                type=self._types.get(kind, kind),
                 scope=scope,
                 parameter=scope == self.function,
                 pointer=any(n.type == "pointer_declarator" for n in outline),
@@ -199,7 +215,7 @@ class CudaText:
                 declaration=node if len(declarators) == 1 else None,
             )
 
-    @cached_property
+    @functools.cached_property
     def uses(self) -> dict[int, tuple[Node, ...]]:
         """The identifiers that mean a variable after its declaration, by its key."""
         found: dict[int, list[Node]] = {variable.key: [] for variable in self.variables}
@@ -209,7 +225,7 @@ class CudaText:
                 found[variable.key].append(node)
         return {key: tuple(some) for key, some in found.items()}
 
-    @cached_property
+    @functools.cached_property
     def _by_name(self) -> dict[str, list[Variable]]:
         found: dict[str, list[Variable]] = {}
         for variable in self.variables:
@@ -231,7 +247,7 @@ class CudaText:
         """The identifiers by which a scalar or pointer is changed, or may be."""
         return self._writes[variable.key]
 
-    @cached_property
+    @functools.cached_property
     def _writes(self) -> dict[int, tuple[Node, ...]]:
         return {key: tuple(filter(self._is_written, some)) for key, some in self.uses.items()}
 
@@ -251,7 +267,7 @@ class CudaText:
             outer.type == "pointer_expression" and operator_of(outer) == "&"
         )
 
-    @cached_property
+    @functools.cached_property
     def _takes_references(self) -> frozenset[str]:
         """Functions of the text that may change their arguments."""
         return frozenset(
@@ -260,13 +276,13 @@ class CudaText:
             if any(nodes(_declarator(n) or n, "reference_declarator"))
         )
 
-    @cached_property
+    @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
         """All functions but the entry."""
         found = nodes(self.root, "function_definition")
         return tuple(n for n in found if n != self.function)
 
-    @cached_property
+    @functools.cached_property
     def _tiles(self) -> dict[str, int]:
         """Threads of the tiles into which cooperative groups divide a block, by name."""
         found: dict[str, int] = {}
@@ -289,7 +305,7 @@ class CudaText:
         method = text_of(field(function, "field"))
         return (threads, method) if threads and method in _RANKS else None
 
-    @cached_property
+    @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:
         """Those that count up by a fixed step."""
         found = (self._loop(node) for node in nodes(self.body, "for_statement"))
@@ -343,6 +359,21 @@ class CudaText:
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Calls of functions with these names."""
         return [n for n in nodes(node, "call_expression") if called(n) in names]
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _understood(source: str, entry: str) -> CudaText | None:
+    data = source.encode("utf-8", "replace")
+    root = parse(data)
+    for function in nodes(root, "function_definition"):
+        body = field(function, "body")
+        if body is None or _name(function) != entry.partition("<")[0].split("::")[-1]:
+            continue
+        if not any(child.type == "__global__" for child in function.children):
+            continue
+        text = CudaText(data, root, function, body)
+        return None if text.is_unclear else text
+    return None
 
 
 def expression(text: str) -> Node:

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import is_call
+from pytest_gpuenergy.search.moves.cuda_text import Variable, is_call
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
@@ -31,8 +31,11 @@ _WHOLE = frozenset(
         "size_t",
         "short",
         "long",
+        "unsigned long",
         "long long",
         "unsigned long long",
+        "int64_t",
+        "uint64_t",
     ]
 )
 _NEVER = ("goto_statement", "labeled_statement")
@@ -86,6 +89,11 @@ def _negated(kernel: CudaKernel, condition: Node) -> str:
 
 def _is_whole(kernel: CudaKernel, side: Node) -> bool:
     """Whether an expression is surely a whole number."""
-    kinds = [kernel.text.variable(node) for node in nodes(side, "identifier")]
-    known = all(one is None or one.type in _WHOLE for one in kinds)
+    named = [kernel.text.variable(node) for node in nodes(side, "identifier")]
+    known = all(one is None or _is_whole_variable(kernel, one) for one in named)
     return known and kernel.polynomial(side) is not None
+
+
+def _is_whole_variable(kernel: CudaKernel, variable: Variable) -> bool:
+    deduced = variable.value if variable.type == "auto" else None
+    return variable.type in _WHOLE or (deduced is not None and _is_whole(kernel, deduced))

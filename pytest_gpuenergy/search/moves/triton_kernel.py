@@ -172,6 +172,8 @@ class TritonKernel:
 
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
         name = self.text.called(node)
+        if name in ("program_id", "num_programs"):
+            return self._program(node, name, depth)
         parts = [self.polynomial(argument, depth - 1) for argument in node.args]
         match name, parts:
             case "cdiv", [Polynomial() as one, Polynomial() as two]:
@@ -181,11 +183,15 @@ class TritonKernel:
                 return Polynomial.atom(
                     Atom(f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, one, two)
                 )
-            case (("program_id" | "num_programs"), [Polynomial() as axis]):
-                if axis.value in (0, 1, 2):
-                    text = self.text.text(node)
-                    return Polynomial.atom(Atom(text, frozenset(), name, None, axis))
         return None
+
+    def _program(self, node: ast.Call, name: str, depth: int) -> Polynomial | None:
+        given = self.text.axis_of(node)
+        axis = None if given is None else self.polynomial(given, depth - 1)
+        if axis is None or axis.value not in (0, 1, 2):
+            return None
+        text = f"{self.text.language}.{name}({axis.value})"
+        return Polynomial.atom(Atom(text, frozenset(), name, None, axis))
 
 
 def _along(block: Polynomial, places: str) -> Polynomial:

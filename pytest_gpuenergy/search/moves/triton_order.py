@@ -64,7 +64,7 @@ def order_of(kernel: TritonKernel) -> ProgramOrder | None:
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
     for call in text.calls("program_id"):
-        axis = call.args[0] if len(call.args) == 1 and not call.keywords else None
+        axis = text.axis_of(call)
         calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
     if any(text.calls("swizzle2d")) or None in calls:
         return None

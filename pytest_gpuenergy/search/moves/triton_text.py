@@ -146,6 +146,15 @@ class TritonText:
                 return name
         return ""
 
+    def axis_of(self, call: ast.Call) -> ast.expr | None:
+        """Of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""
+        match call:
+            case ast.Call(args=[axis], keywords=[]):
+                return axis
+            case ast.Call(args=[], keywords=[ast.keyword(arg="axis", value=axis)]):
+                return axis
+        return None
+
     @cached_property
     def assignments(self) -> dict[str, list[ast.stmt]]:
         """The statements that set a name, in no order, loops and ``a, b = ...`` included."""

@@ -111,10 +111,15 @@ class Sharing:
             return self._group != "grid"
         if atom.text.startswith("gridDim.") or self._kernel.values(atom) is not None:
             return True
-        thread = Polynomial.atom(Atom("threadIdx.x"))
         divisor = atom.right.value if atom.right is not None else None
-        of_warp = atom.operator == "/" and atom.left == thread and divisor == _WARP
-        return self._group == "warp" and of_warp
+        of_warp = self._group == "warp" and atom.operator == "/" and divisor == _WARP
+        return of_warp and atom.left is not None and self._counts_threads(atom.left)
+
+    def _counts_threads(self, number: Polynomial) -> bool:
+        """Whether a number is the thread's in its block or grid, from whole warps before it."""
+        before = number - Polynomial.atom(Atom("threadIdx.x"))
+        whole = self._kernel.is_multiple(before, _WARP)
+        return whole and all(self._is_common(one) for one in before.atoms)
 
     def _agree_on(
         self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int

@@ -38,6 +38,11 @@ BYTES = {
     "__half": 2,
     "nv_bfloat16": 2,
     "__nv_bfloat16": 2,
+    "short": 2,
+    "unsigned short": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
 }
 """Sizes of the types whose vectors are known."""
 _VECTORS = {

@@ -47,11 +47,11 @@ class VectorizeGlobalLoads(SourceMove):
     relieves = frozenset({"gmem"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
-        accesses = Accesses(kernel)
+        accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
             yield from _in_loops(kernel, accesses, width)
         guarded = without_early_return(kernel)
-        accesses = Accesses(guarded)
+        accesses = Accesses(guarded, moved=True)
         for width in _WIDTHS:
             for change in (
                 _in_threads(guarded, accesses, width),

@@ -114,5 +114,5 @@ _NAMES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def _linear(steps: _Steps, thread: _Thread) -> float:
-    first, *along = steps
-    return first + sum(step * place for step, place in zip(along, thread, strict=True))
+    first, x, y, z = steps
+    return first + (x * thread[0] + y * thread[1] + z * thread[2])
