@@ -232,7 +232,7 @@ def shown(project: Project) -> dict[str, object]:
     return data
 
 
-@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")], ids=["one process", "xdist"])
 def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
