@@ -17,6 +17,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from small_project import QUICK
 
 from pytest_gpuenergy.devices import lock
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
@@ -77,7 +78,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
             patch.delenv(variable, raising=False)
         # Hypothesis is imported at the end of each run, and trio for AnyIO's plugin at its start:
         # two thirds of what an empty run takes.
-        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+        patch.setenv("PYTEST_ADDOPTS", QUICK)
         if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)

@@ -1,10 +1,18 @@
 """A project of a few lines that measures a kernel which is right: what several tests begin with."""
 
-INI = """
+LEAN = '"--disable-plugin-autoload", "-p", "gpuenergy"'
+"""Of ``addopts``: to load all plugins that are installed takes half a second or more, also in each
+worker of pytest-xdist. Tests name those that they need: ``-p xdist``, ``-p benchmark``."""
+
+QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
+"""For ``PYTEST_ADDOPTS``: leaves out what takes longest to load, and loads all other plugins as a
+user's run does."""
+
+INI = f"""
 [tool.pytest.ini_options]
 filterwarnings = ["error"]
 gpu_device = "emulated"
-addopts = ["-p", "no:hypothesispytest", "-p", "no:anyio"]
+addopts = [{LEAN}]
 """
 
 PARTS = '''

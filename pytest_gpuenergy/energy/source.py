@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from pytest_gpuenergy.support.errors import DeviceError
@@ -25,7 +26,7 @@ class Edge:
     before_s: float
     energy_mj: float
 
-    @property
+    @cached_property
     def time_s(self) -> float:
         """Midpoint of the bracket around the moment."""
         return (self.after_s + self.before_s) / 2

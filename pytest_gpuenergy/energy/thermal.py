@@ -29,6 +29,7 @@ from pytest_gpuenergy.energy.leakage import Leakage, step_error
 
 _Floats = npt.NDArray[np.float64]
 
+_CONSTANTS_S = np.array([DIE_S, *SINK_S])
 _FORGOTTEN_S = 100.0
 """Time constant with which evidence about the temperature fades: fans change their speed."""
 _SHARES = (0.3, 1.5)
@@ -113,7 +114,7 @@ class Settling:
 
 
 def _after_onset(run: Sequence[Sample]) -> npt.NDArray[np.bool_]:
-    return np.array([one.time_s > run[0].time_s + _ONSET_S for one in run])
+    return np.array([one.time_s for one in run]) > run[0].time_s + _ONSET_S
 
 
 class ThermalModel:
@@ -127,6 +128,8 @@ class ThermalModel:
         self._start = start
         self._end_s = start.time_s
         self._smooth_w = np.full(1 + len(SINK_S), start.power_w)
+        self._run: list[Sample] = []
+        self._run_smooth_w: list[_Floats] = []
         self._peak_w = start.power_w
         self._evidence = Evidence.none()
         self._leakage = Leakage()
@@ -183,18 +186,24 @@ class ThermalModel:
         )
         self._peak_w = max(self._peak_w, *(one.power_w for one in samples))
         self._smooth_w, self._end_s = smooth_w[-1], samples[-1].time_s
+        self._run, self._run_smooth_w = [], []
 
     def _smoothed(self, samples: Sequence[Sample]) -> _Floats:
         """The power as smoothed by the die and by each heat sink: shape (samples, 1 + models)."""
-        constants_s = np.array([DIE_S, *SINK_S])
-        times_s = np.array([self._end_s, *(one.time_s for one in samples)])
-        kept = np.exp(-np.diff(times_s)[:, np.newaxis] / constants_s)
-        added_w = (1 - kept) * np.array([one.power_w for one in samples])[:, np.newaxis]
-        rows: _Floats = np.empty_like(kept)
-        state_w = self._smooth_w
-        for row, part, more_w in zip(rows, kept, added_w, strict=True):
-            state_w = np.add(part * state_w, more_w, out=row)
-        return rows
+        # A run that goes on is asked about again and again.
+        if (known := len(self._run)) > len(samples) or samples[:known] != self._run:
+            self._run, self._run_smooth_w, known = [], [], 0
+        new = samples[known:]
+        state_w = self._run_smooth_w[-1] if known else self._smooth_w
+        begin_s = self._run[-1].time_s if known else self._end_s
+        times_s = np.array([begin_s, *(one.time_s for one in new)])
+        kept = np.exp(-np.diff(times_s)[:, np.newaxis] / _CONSTANTS_S)
+        added_w = (1 - kept) * np.array([one.power_w for one in new])[:, np.newaxis]
+        for part, more_w in zip(kept, added_w, strict=True):
+            state_w = part * state_w + more_w
+            self._run_smooth_w.append(state_w)
+        self._run.extend(new)
+        return np.array(self._run_smooth_w)
 
     def _equations(self, samples: Sequence[Sample], smooth_w: _Floats) -> tuple[_Floats, _Floats]:
         """The arguments of `Evidence.plus`."""

@@ -27,10 +27,11 @@ class WarmthWatch:
         self._model: ThermalModel | None = None
         self._edges: list[Edge] = []
         self._readings_c: list[int | None] = []
+        self._so_far: list[Sample] | None = []
 
     def begin(self, temperature_c: int | None) -> None:
         """Begin a run after a pause that leaves the device at ``temperature_c``."""
-        self._edges, self._readings_c = [], []
+        self._edges, self._readings_c, self._so_far = [], [], []
         power_w = self._history.since_last_w()
         if power_w is None or temperature_c is None:
             self._model = None
@@ -49,6 +50,13 @@ class WarmthWatch:
         """
         self._edges.append(edge)
         self._readings_c.append(read_temperature(self._device))
+        if self._so_far is not None and len(self._edges) > 1:
+            before = self._edges[-2]
+            sample = self._sample(len(self._edges) - 1, before.time_s, edge.time_s)
+            if sample is None:
+                self._so_far = None
+            else:
+                self._so_far.append(sample)
 
     def readings_c(self, trials: int) -> list[int | None]:
         """The temperatures at the ends of the last so many intervals between edges."""
@@ -69,14 +77,23 @@ class WarmthWatch:
         if self._model is not None and (run := self._samples(times_s)):
             self._model.add_run(run)
 
-    def _samples(self, times_s: Sequence[float]) -> list[Sample]:
-        times_s = times_s or [edge.time_s for edge in self._edges]
+    def _samples(self, times_s: Sequence[float]) -> Sequence[Sample]:
+        """The run so far; empty if a part of it is not known."""
+        if not times_s:  # as after each edge
+            return self._so_far or []
         samples = []
         for number in range(1, len(self._edges)):
-            seconds = times_s[number] - times_s[number - 1]
-            joules = (self._edges[number].energy_mj - self._edges[number - 1].energy_mj) / 1e3
-            reading_c = self._readings_c[number]
-            if reading_c is None or seconds <= 0 or joules <= 0:
+            sample = self._sample(number, times_s[number - 1], times_s[number])
+            if sample is None:
                 return []
-            samples.append(Sample(times_s[number], joules / seconds, reading_c))
+            samples.append(sample)
         return samples
+
+    def _sample(self, number: int, begin_s: float, end_s: float) -> Sample | None:
+        """What was read at edge ``number``, and since the one before it."""
+        seconds = end_s - begin_s
+        joules = (self._edges[number].energy_mj - self._edges[number - 1].energy_mj) / 1e3
+        reading_c = self._readings_c[number]
+        if reading_c is None or seconds <= 0 or joules <= 0:
+            return None
+        return Sample(end_s, joules / seconds, reading_c)

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from small_project import QUICK
+
 ROOT = Path(__file__).parents[2]
-INI = """
+INI = f"""
 [tool.pytest.ini_options]
-addopts = ["--strict-markers", "-p", "no:hypothesispytest", "-p", "no:anyio"]
+addopts = "--strict-markers {QUICK} -p no:benchmark -p no:platformdirs"
 filterwarnings = ["error"]
 gpu_device = "emulated"
 """

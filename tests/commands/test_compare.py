@@ -197,7 +197,8 @@ def odd_changes(draw: st.DrawFn) -> dict[str, object]:
 
 @pytest.mark.slow
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2 * settings.default.max_examples,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(odd_changes(), odd_changes(), st.sampled_from([[], ["--json", "-"], ["--md", "-"]]))
 def test_any_numbers_are_compared_or_refused(

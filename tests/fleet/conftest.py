@@ -143,7 +143,7 @@ def run_fleet(pytester: pytest.Pytester) -> Callable[..., pytest.RunResult]:
     def run_it(
         fleet: str, *arguments: str, run: Callable[..., pytest.RunResult] | None = None
     ) -> pytest.RunResult:
-        own = ("-p", "no:benchmark", "-v", "--gpuenergy-fleet", fleet)
+        own = ("-p", "xdist", "-v", "--gpuenergy-fleet", fleet)
         return (run or pytester.runpytest_inprocess)(*own, *arguments)
 
     return run_it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-OWN = ("-p", "no:benchmark", "--gpuenergy-fleet")
+OWN = ("-p", "xdist", "--gpuenergy-fleet")
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_node_that_is_killed_loses_nothing_but_its_item(
     pytester.makepyfile(test_item=ITEMS)
     node(cluster, hosts, "n1")
     doomed = node(cluster, hosts, "n2")
-    words = ("-p", "no:benchmark", "-v", "--dist", "load", "--powercap", "1")
+    words = ("-p", "xdist", "-v", "--dist", "load", "--powercap", "1")
     run = subprocess.Popen(
         [sys.executable, "-m", "pytest", *words, "--gpuenergy-fleet", f"ray wait={PATIENCE_S:g}"],
         stdout=subprocess.PIPE,

@@ -204,7 +204,7 @@ def test_a_run_that_is_resumed_with_nothing_left_checks_nothing(project: Project
 
 
 def test_workers_have_an_anchor_each(project: Project) -> None:
-    two = ("-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2")
+    two = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
     run_with(project, *two, *ALWAYS).assert_outcomes(passed=12)
     report = project.report()
     assert len({check.gpu_uuid for check in report.anchors}) == 2

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-ONE = ("--powercap", "450W")
+ONE = ("-p", "benchmark", "--powercap", "450W")
 NAME = "test_scale.py::test_scale[450W] (emulated)"
 
 
@@ -111,11 +111,11 @@ def test_a_run_leaves_pytest_benchmark_as_it_was(project: Project) -> None:
 
 
 def test_without_pytest_benchmark_all_else_works(project: Project) -> None:
-    result = project.run_apart("-p", "no:benchmark", *ONE)
+    result = project.run_apart(*ONE, "-p", "no:benchmark")
     result.assert_outcomes(passed=1)
 
 
 def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
-    result = project.run_apart("--benchmark-json", "b.json", "-n", "1", *ONE)
+    result = project.run_apart("--benchmark-json", "b.json", "-p", "xdist", "-n", "1", *ONE)
     result.assert_outcomes(passed=1)
     assert len(records(project)) == 3

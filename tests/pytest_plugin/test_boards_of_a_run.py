@@ -33,7 +33,7 @@ def test_each_board_measures_the_kernels_once_and_its_gain_is_found(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project.module(TWO)  # pytest-xdist gives one item to each worker
-    arguments = ("-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2")
+    arguments = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2")
     result = project.run(*arguments, "--powercap", "700W", "--gpuenergy-preheat", "30")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(

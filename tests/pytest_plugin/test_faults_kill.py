@@ -188,7 +188,7 @@ def test_another_gpu_that_is_in_use_is_left_to_its_user(project: Project) -> Non
 
 def test_sigterm_ends_a_run_with_workers_as_it_ends_others(project: Project) -> None:
     project.module(HANGS_AT_THE_THIRD)
-    options = ["-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2"]
+    options = ["-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2"]
     command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1", *options]
     with (project.path / "out.txt").open("w") as out:
         run = subprocess.Popen(command, cwd=project.path, stdout=out, stderr=out)

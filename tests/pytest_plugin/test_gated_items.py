@@ -232,7 +232,7 @@ def shown(project: Project) -> dict[str, object]:
     return data
 
 
-@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["one process", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")], ids=["one process", "xdist"])
 def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
@@ -259,14 +259,14 @@ def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> Non
 
 def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
     make_baseline(project, edp=0.5)
-    result = project.run_apart(*FAIL, "-n1")
+    result = project.run_apart("-p", "xdist", *FAIL, "-n1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["baseline: run *", "*limit 5 %: WORSE", "1 WORSE"])
 
 
 def test_with_xdist_the_last_failed_are_those_that_were_worse(project: Project) -> None:
     make_baseline(project, edp=0.5)
-    arguments = ("--powercap", "1,2", *FAIL[2:], "-n1")
+    arguments = ("-p", "xdist", "--powercap", "1,2", *FAIL[2:], "-n1")
     project.run_apart(*arguments).assert_outcomes(passed=1, failed=1)
     project.run_apart(*arguments, "--lf").assert_outcomes(failed=1)
 
@@ -389,7 +389,7 @@ def test_a_budget_that_cannot_be_used_is_told_at_collection(
 
 def test_with_xdist_an_unusable_budget_fails_its_item(project: Project) -> None:
     budget(project, "max_mj_ms=0")
-    result = project.run_apart("--powercap", "1", "-n1")
+    result = project.run_apart("-p", "xdist", "--powercap", "1", "-n1")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_scale[[]200W]: The marker edp_budget needs max_mj_ms*"])
 

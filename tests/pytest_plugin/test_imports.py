@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from small_project import QUICK
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -32,9 +33,10 @@ ENTRY = {
 
 
 @pytest.fixture
-def foreign(pytester: pytest.Pytester) -> pytest.Pytester:
+def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project with one test that does not use the installed plugin."""
     pytester.makepyfile(PLAIN)
+    monkeypatch.setenv("PYTEST_ADDOPTS", QUICK)
     return pytester
 
 

@@ -154,7 +154,7 @@ def test_items_that_two_workers_measured_are_told_at_the_end(project: Project) -
             energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE, label="same")
         """
     )
-    arguments = ("-p", "no:benchmark", "-n", "2", "--gpu-device", "emulated:h200x2", *ONE)
+    arguments = ("-p", "xdist", "-n", "2", "--gpu-device", "emulated:h200x2", *ONE)
     result = project.run(*arguments)
     result.assert_outcomes(passed=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -162,7 +162,16 @@ def test_a_run_is_read_once_at_its_end(project: Project, monkeypatch: pytest.Mon
         return report
 
     monkeypatch.setattr(RunFolder, "load", count)
-    views = ("--gpuenergy-json", "r.json", "--gpuenergy-csv", "csv", "--benchmark-json", "b.json")
+    views = (
+        "--gpuenergy-json",
+        "r.json",
+        "--gpuenergy-csv",
+        "csv",
+        "-p",
+        "benchmark",
+        "--benchmark-json",
+        "b.json",
+    )
     result = project.run("--powercap", "1,5", *views)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*best of each workload (emulated)", "report: *r.json*"])

@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize("ignored", [False, True], ids=["from a terminal", "in the background"])
 def test_fixtures_are_torn_down_in_the_workers(project: Project, ignored: bool) -> None:
     project.module(WAITS)
-    options = ["-p", "no:benchmark", "-n", "1", "--gpu-device", "emulated"]
+    options = ["-p", "xdist", "-n", "1", "--gpu-device", "emulated"]
 
     def as_a_shell_does() -> None:
         if ignored:

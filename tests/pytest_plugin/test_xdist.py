@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TWO = ("-p", "no:benchmark", "-n", "2")
-AUTO = ("-p", "no:benchmark", "-n", "auto")
+TWO = ("-p", "xdist", "-n", "2")
+AUTO = ("-p", "xdist", "-n", "auto")
 # Called when our hook does not decide, as pytest-xdist's own is.
 TWO_CORES = """
 def pytest_xdist_auto_num_workers():

@@ -39,7 +39,7 @@ class Fleet:
     @property
     def command(self) -> list[str]:
         specs = [part for host in self.hosts for part in ("--tx", host.spec)]
-        return [sys.executable, "-m", "pytest", "-p", "no:benchmark", "-d", *specs]
+        return [sys.executable, "-m", "pytest", "-p", "xdist", "-d", *specs]
 
     def run(self, *arguments: str) -> tuple[int, str]:
         done = subprocess.run(

@@ -73,7 +73,7 @@ MATRIX_FLAGS = ("-O3", "-march=native")
 """And of what multiplies matrices."""
 
 PRECOMPILED = ("plain", "checked")
-"""The variants of a build whose headers are precompiled; ``zeroed`` is rare."""
+"""The variants of a build that any compiler has; a newer one has ``zeroed``, too."""
 
 
 def fills_locals(version: str) -> bool:

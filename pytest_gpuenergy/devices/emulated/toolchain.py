@@ -36,7 +36,7 @@ from pytest_gpuenergy.support.paths import compiled_variable, written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "11"  # version of the layout of the prepared folder
+_LAYOUT = "12"  # version of the layout of the prepared folder
 _RUNTIME = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
     *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
@@ -203,7 +203,12 @@ class Toolchain:
     def _precompiled(self) -> list[Path]:
         """The precompiled header of each variant; they are built last."""
         suffix = "pch" if "clang" in self.version else "gch"
-        return [self.folder / variant / f"kernel.h.{suffix}" for variant in PRECOMPILED]
+        return [self.folder / variant / f"kernel.h.{suffix}" for variant in self._variants]
+
+    @property
+    def _variants(self) -> tuple[str, ...]:
+        """Those that the compiler has."""
+        return (*PRECOMPILED, "zeroed") if fills_locals(self.version) else PRECOMPILED
 
     def _flags(self, variant: str) -> list[str]:
         return kernel_flags(variant, self.version)
@@ -212,7 +217,7 @@ class Toolchain:
         with build_folder(cache) as scratch:
             folder = scratch / "built"
             with written_to_cache(cache):
-                for variant in (*PRECOMPILED, "zeroed"):
+                for variant in self._variants:
                     (folder / variant).mkdir(parents=True)
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
@@ -249,7 +254,7 @@ class Toolchain:
         made = self._precompiled()
         headers = [path.with_suffix("") for path in made]
         with build_folder(cache) as scratch:
-            drafts = [scratch / variant for variant in PRECOMPILED]
+            drafts = [scratch / variant for variant in self._variants]
             commands = [
                 [
                     *self._flags(variant),
@@ -259,7 +264,7 @@ class Toolchain:
                     "-o",
                     str(draft),
                 ]
-                for variant, header, draft in zip(PRECOMPILED, headers, drafts, strict=True)
+                for variant, header, draft in zip(self._variants, headers, drafts, strict=True)
             ]
             self._run_all(scratch, commands, len(commands))
             for draft, path in zip(drafts, made, strict=True):
