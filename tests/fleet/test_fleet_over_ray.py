@@ -39,16 +39,24 @@ def test_item(number, powercap, load_kernel, energy_benchmark):
 """
 
 
-@pytest.fixture
-def cluster(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head without GPUs, where Ray would look for them first."""
+@pytest.fixture(scope="module")
+def head() -> Iterator[Any]:
+    """A head without GPUs, where Ray would look for them first; a second in one process crashes."""
     from ray.cluster_utils import Cluster
 
-    monkeypatch.chdir(hosts.project)
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    monkeypatch.setenv("RAY_ADDRESS", made.address)
     yield made
     made.shutdown()
+
+
+@pytest.fixture
+def cluster(head: Any, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The head, to which a test adds nodes of its own."""
+    monkeypatch.chdir(hosts.project)
+    monkeypatch.setenv("RAY_ADDRESS", head.address)
+    yield head
+    for one in list(head.worker_nodes):
+        head.remove_node(one)
 
 
 def node(cluster: Any, hosts: Hosts, name: str) -> Any:
