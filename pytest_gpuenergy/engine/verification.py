@@ -76,7 +76,7 @@ def verify(
         timeout_s: for each run.
         cases: makes the inputs and references.
         measured: whether the kernel will be measured on this workload. If so, an emulated device
-            launches it again as often as stands for the launches of a measurement, else twice.
+            launches it again as often as stands for the launches of a measurement, else four times.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.

@@ -225,6 +225,7 @@ def test_kernels_that_there_are_not_are_refused(bench: Bench, words: str, senten
 
 
 def test_missing_records_are_told_with_what_to_do(bench: Bench) -> None:
+    (bench.path / "nowhere").mkdir()
     result = bench.run("--records", "nowhere")
     _assert_refused(
         bench,

@@ -421,13 +421,28 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
 def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
     device = FakeDevice(right, relaunches=True)
     verify(device, kernel(), SMALL)
-    assert device.relaunched == [False, True]
+    assert device.relaunched == [False, True, True, True]
 
 
 def test_where_nothing_is_measured_both_launches_are_single() -> None:
     device = FakeDevice(right, relaunches=True)
     verify(device, kernel(), SMALL, measured=False)
-    assert device.relaunched == [True, True]
+    assert device.relaunched == [True, True, True, True]
+
+
+@pytest.mark.parametrize("phase", range(4))
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_kernel_that_skips_launches_is_found_whichever_come_last(
+    phase: int, measured: bool
+) -> None:
+    def run(arenas: Mapping[str, Arena]) -> None:
+        again = len(device.relaunched)
+        if again <= 1 or again % 4 == phase:
+            right(arenas)
+
+    device = FakeDevice(run, relaunches=True)
+    with pytest.raises(KernelFault, match="Correct at first, wrong after"):
+        verify(device, kernel(), SMALL, measured=measured)
 
 
 @pytest.mark.parametrize("good", range(RUNS, RUNS + 2))
