@@ -305,6 +305,7 @@ def test_a_child_outlives_the_thread_that_started_it(start: Callable[..., Worker
     assert worker.call("pid") == pid
 
 
+@pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_starts_children_too(start: Callable[..., Worker]) -> None:
     start().call("pid")
