@@ -76,7 +76,10 @@ def test_float16_takes_the_parameters_of_records_for_bfloat16(
     assert kernel.source != recorded.source
 
 
-@pytest.mark.parametrize(("mode", "card"), [("float32", "sm_70"), ("bfloat16", "sm_100")])
+@pytest.mark.parametrize(
+    ("mode", "card"),
+    [pytest.param("float32", "sm_70", marks=pytest.mark.slow), ("bfloat16", "sm_100")],
+)
 def test_records_whose_instructions_a_card_lacks_are_not_used(
     tried: list[AnyKernel], tmp_path: Path, mode: Any, card: str
 ) -> None:
