@@ -82,7 +82,8 @@ def pytest_report_collectionfinish(
     from pytest_gpuenergy.contenders import TUNED_BY, contender_records
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    if config.getoption("--gemm") is not None and not any("gemm_workload" in one for one in chosen):
+    gemm = [one for one in chosen if "gemm_workload" in one]
+    if items and not gemm and config.getoption("--gemm") is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
     tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
