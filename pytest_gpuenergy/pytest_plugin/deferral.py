@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -68,6 +69,15 @@ class DeferringPlugin:
         said = excinfo.value.args[:1]  # a name, see `support.signals`
         if isinstance(excinfo.value, KeyboardInterrupt) and said and not self._link.interrupted:
             self._link.tell(ENDED_BY, str(said[0]))
+
+    def pytest_sessionfinish(self) -> None:
+        """Tell why this worker collected nothing, such as a file that its host lacks.
+
+        pytest-xdist passes no usage error on, and ends as if there were no tests.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, pytest.UsageError):
+            self.give_up("; ".join(map(str, error.args)))
 
     def _measures(self) -> bool:
         try:

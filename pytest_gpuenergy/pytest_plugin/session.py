@@ -82,6 +82,7 @@ class Session:
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
         self._boards: BoardWatch | None = None
+        self._has_other_boards = False
         self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
@@ -202,7 +203,7 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
-        if options.compares_boards:
+        if options.compares_boards or (options.may_compare_boards and self._has_other_boards):
             self._boards = BoardWatch(device, self._harness, self._folder)
 
     @property
@@ -411,6 +412,7 @@ class Session:
                 f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
                 f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
+        self._has_other_boards = bool(known - {run.gpu_uuid})
         cache = before.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(

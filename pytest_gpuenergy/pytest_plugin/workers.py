@@ -304,7 +304,8 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        reasons = "; ".join(dict.fromkeys([*self._left_out.values(), *self._given_up.values()]))
+        told = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
+        reasons = "; ".join(sentence.removesuffix(".") for sentence in told)
         if reasons and not any(worker.completed for worker in self._workers.values()):
             found.append(f"Nothing was run, because no worker can measure: {reasons}")
         elif left:
