@@ -140,7 +140,7 @@ def test_hosts_with_another_project_are_left_out_and_say_why(
             "fleet: left out: h2: its pytest cannot begin there: unrecognized arguments: --own: "
             "the project there has another conftest.py than here: copy it, or give dir=PATH.",
             "left out: gw0 on h1: file or directory not found: test_scale.py",
-            "gpuenergy: error: Nothing was run, because no worker can measure: gw0 on h1: *; h2: its *",
+            "gpuenergy: error: Nothing was run, because no worker can measure: gw0 on h1: *; h2: *",
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
