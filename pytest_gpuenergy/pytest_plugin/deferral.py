@@ -97,6 +97,11 @@ class DeferringPlugin:
         if device.emulated and session.options.device == "auto" and session.options.remote:
             raise DeviceError("It has no usable NVIDIA GPU, and no emulated one was asked for.")
         session.begin()
+        try:
+            session.refuse_foreign_lock()
+        except GpuEnergyError:
+            session.release()
+            raise
         assert session.run is not None
         self._gate.begin(session.run)
         deadline_s = time.monotonic() + _PATIENCE_S

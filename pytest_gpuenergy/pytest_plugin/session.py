@@ -234,6 +234,16 @@ class Session:
             self._tell(SET, "")
         return enforced
 
+    def refuse_foreign_lock(self) -> None:
+        """Look, if this run locks clocks, whether it may lock those of this GPU.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
+        assert self._station is not None
+        if self._measures and any(one.sm_clock_mhz is not None for one in self.setpoints):
+            self._station.refuse_foreign_lock()
+
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
         return enforced_setpoint(self.device) if self._measures else UNKNOWN
