@@ -31,9 +31,9 @@ def not_understood(spec: KernelSpec) -> str:
     if kind.of(spec.baseline, spec) is not None:
         return ""
     hint = (
-        "macros with parameters, conditional compilation, lambdas or inline assembler hide what it "
-        'does, or its parameters are not those of the spec. "extract": true in the spec, with a '
-        "file, replaces macros."
+        "macros with parameters, conditional compilation, lambdas, volatile variables or inline "
+        "assembler hide what it does, another function has its name, or its parameters are not "
+        'those of the spec. "extract": true in the spec, with a file, replaces macros.'
         if spec.language == "cuda"
         else "its parameters, decorators or statements are others than a plain function's."
     )

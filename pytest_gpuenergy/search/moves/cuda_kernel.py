@@ -29,6 +29,12 @@ _CASTS = frozenset(
         *("int32_t", "uint32_t", "int64_t", "uint64_t"),
     ]
 )
+_NARROW = frozenset(
+    [
+        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
+        *("float", "double", "half", "__half"),
+    ]
+)
 _WARP = 32
 _QUOTIENTS = frozenset(["/", "%", "&", ">>"])
 
@@ -202,6 +208,8 @@ class CudaKernel:
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
+        if variable.type in _NARROW:  # what it is given may not fit
+            return Polynomial.atom(Atom(name, frozenset([variable.key])))
         if self.is_definition(variable) and variable.value is not None:
             value = self.polynomial(variable.value, depth - 1)
             if value is not None:

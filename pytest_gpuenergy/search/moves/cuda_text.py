@@ -12,6 +12,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,
     called,
+    called_last,
     depth_of,
     field,
     inside,
@@ -21,6 +22,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.moves.preprocessed import is_conditional, uncertain_macros
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -123,11 +125,22 @@ class CudaText:
         """Whether something in it hides what it does."""
         if self.function.has_error or depth_of(self.function) > _DEEPEST:
             return True
+        if is_conditional(self.function) or self._is_overloaded:
+            return True
+        if any(text_of(n) == "volatile" for n in nodes(self.function, "type_qualifier")):
+            return True
         if any(n.type in _UNCLEAR for n in walk(self.body)):
             return True
         hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
+        hidden |= uncertain_macros(self.root)
         return any(text_of(n) in hidden for n in walk(self.function) if n.child_count == 0)
+
+    @property
+    def _is_overloaded(self) -> bool:
+        """Whether there is another function of this name, which may be the one that is launched."""
+        name = name_of(self.function)
+        return any(name_of(n) == name for n in self.functions)
 
     def _is_number(self, name: str, depth: int) -> bool:
         """Whether a macro is an expression of numbers, constants and such macros, or empty."""
@@ -259,8 +272,10 @@ class CudaText:
             return True
         if outer.type == "assignment_expression":
             return field(outer, "left") == at
+        if outer.type == "call_expression":  # of a method
+            return field(outer, "function") == at and not self.tile_of(outer)
         if outer.type == "argument_list" and outer.parent is not None:
-            return called(outer.parent) in self._takes_references
+            return called_last(outer.parent) in self._takes_references
         if outer.type in ("init_declarator", "declaration"):
             return any(v.reference for v in self.variables if v.value == at)
         return outer.type == "update_expression" or (
@@ -271,7 +286,7 @@ class CudaText:
     def _takes_references(self) -> frozenset[str]:
         """Functions of the text that may change their arguments."""
         return frozenset(
-            _name(n)
+            name_of(n)
             for n in nodes(self.root, "function_definition")
             if any(nodes(_declarator(n) or n, "reference_declarator"))
         )
@@ -352,9 +367,22 @@ class CudaText:
                 continue
             if inside(variable.node, during) and variable.scope != during:
                 return False
-            if any(inside(write, during) for write in self.writes(variable)):
+            if self.changes(variable, during):
                 return False
         return True
+
+    def changes(self, variable: Variable, during: Node) -> bool:
+        """Whether a part of the text may change a variable."""
+        writes = self.writes(variable)
+        return any(inside(write, during) or self._is_exposed(write) for write in writes)
+
+    def _is_exposed(self, write: Node) -> bool:
+        """Whether a variable gets another name, by which it can be changed anywhere."""
+        outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
+        if outer.type in ("init_declarator", "declaration"):
+            return True
+        is_address = outer.type == "pointer_expression"
+        return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Calls of functions with these names."""
@@ -367,7 +395,7 @@ def _understood(source: str, entry: str) -> CudaText | None:
     root = parse(data)
     for function in nodes(root, "function_definition"):
         body = field(function, "body")
-        if body is None or _name(function) != entry.partition("<")[0].split("::")[-1]:
+        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
             continue
         if not any(child.type == "__global__" for child in function.children):
             continue
@@ -398,8 +426,9 @@ def _declarator(function: Node) -> Node | None:
     return next((n for n in nodes(function, "function_declarator")), None)
 
 
-def _name(function: Node) -> str:
-    return text_of(field(_declarator(function), "declarator"))
+def name_of(function: Node) -> str:
+    """Without the names of what it is a part of."""
+    return text_of(field(_declarator(function), "declarator")).split("::")[-1]
 
 
 def call_in(statement: Node) -> Node | None:

@@ -18,6 +18,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
 )
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.reached import asks_for_thread
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -91,6 +92,8 @@ class ElementKernel:
             return False
         before = statements(kernel.text.body)[:-1]
         if any(one.type != "declaration" for one in before):
+            return False
+        if asks_for_thread(kernel.text, kernel.text.body):
             return False
         members = nodes(kernel.text.body, "field_expression")
         return kernel.text.is_fixed(self.bound, self.body) and all(
