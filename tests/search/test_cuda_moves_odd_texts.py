@@ -6,6 +6,7 @@ import pytest
 from move_checks import only, results, spec_of
 
 from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
 from pytest_gpuenergy.search.spec import KernelSpec
 
@@ -107,6 +108,23 @@ def test_what_only_the_compiler_decides_prevents_all_moves(source: str) -> None:
     spec = spec_with(source)
     found = [one for move in MOVES for one in move.applications(spec.baseline, spec)]
     assert [one.what for one in found if one.state.source != source] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("#define AT(p) p[i]\n" + ELEMENTS.replace("x[i]", "AT(x)"), "the macro AT, "),
+        ("#define AT(p) p[i]\n" + ELEMENTS.replace("x[i]", "AT(x)"), '"extract": true'),
+        (ELEMENTS.replace("2 *", "[&] { return 2; }() *"), "because of a lambda, and change"),
+        (ELEMENTS.replace("const float* x", "volatile float* x"), "a volatile variable"),
+        (ELEMENTS.replace("int n)", "int n, int m)"), "parameters other than the spec's"),
+        (ELEMENTS, ""),
+    ],
+)
+def test_a_sentence_says_what_is_not_understood(source: str, said: str) -> None:
+    found = not_understood(spec_with(source))
+    assert said in found
+    assert bool(found) == bool(said)
 
 
 def test_a_default_and_a_guard_around_a_file_decide_nothing() -> None:

@@ -27,12 +27,17 @@ from pytest_gpuenergy.search.moves.preprocessed import is_conditional, uncertain
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_UNCLEAR = frozenset(
-    [
-        *("ERROR", "lambda_expression", "gnu_asm_expression", "goto_statement", "try_statement"),
-        *("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def"),
-    ]
-)
+_UNCLEAR = {
+    "ERROR": "something that cannot be parsed",
+    "lambda_expression": "a lambda",
+    "gnu_asm_expression": "inline assembler",
+    "goto_statement": "a goto",
+    "try_statement": "an exception",
+    "preproc_if": "a condition of the preprocessor",
+    "preproc_ifdef": "a condition of the preprocessor",
+    "preproc_def": "a macro that it defines",
+    "preproc_function_def": "a macro that it defines",
+}
 """What a text must not have for its entry to be understood."""
 _DEEPEST = 200
 """Nodes in one another; more are generated code, or an attack on a recursive function."""
@@ -118,23 +123,40 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        return _understood(source, entry)
+        found = _parsed(source, entry)
+        return None if found is None or found.hidden_by else found
 
-    @property
-    def is_unclear(self) -> bool:
-        """Whether something in it hides what it does."""
-        if self.function.has_error or depth_of(self.function) > _DEEPEST:
-            return True
-        if is_conditional(self.function) or self._is_overloaded:
-            return True
-        if any(text_of(n) == "volatile" for n in nodes(self.function, "type_qualifier")):
-            return True
-        if any(n.type in _UNCLEAR for n in walk(self.body)):
-            return True
+    @classmethod
+    def obstacle(cls, source: str, entry: str) -> str:
+        """Why a text is not understood, in a few words; empty if it is.
+
+        Raises:
+            UnavailableError: tree-sitter is not installed.
+        """
+        found = _parsed(source, entry)
+        return f"no kernel called {entry}" if found is None else found.hidden_by
+
+    @functools.cached_property
+    def hidden_by(self) -> str:
+        """What hides what the text does, in a few words; empty if nothing does."""
+        function = self.function
+        if function.has_error or depth_of(function) > _DEEPEST:
+            return "something that cannot be parsed"
+        if is_conditional(function):
+            return "a condition of the preprocessor"
+        if self._is_overloaded:
+            return "another function of its name"
+        if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
+            return "a volatile variable"
+        for node in walk(self.body):
+            if node.type in _UNCLEAR:
+                return _UNCLEAR[node.type]
         hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
         hidden |= uncertain_macros(self.root)
-        return any(text_of(n) in hidden for n in walk(self.function) if n.child_count == 0)
+        leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
+        found = next((leaf for leaf in leaves if leaf in hidden), None)
+        return "" if found is None else f"the macro {found}"
 
     @property
     def _is_overloaded(self) -> bool:
@@ -390,7 +412,7 @@ class CudaText:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _understood(source: str, entry: str) -> CudaText | None:
+def _parsed(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
     root = parse(data)
     for function in nodes(root, "function_definition"):
@@ -399,8 +421,7 @@ def _understood(source: str, entry: str) -> CudaText | None:
             continue
         if not any(child.type == "__global__" for child in function.children):
             continue
-        text = CudaText(data, root, function, body)
-        return None if text.is_unclear else text
+        return CudaText(data, root, function, body)
     return None
 
 
