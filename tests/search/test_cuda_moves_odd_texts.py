@@ -140,6 +140,12 @@ def test_an_index_that_may_lose_digits_is_not_that_of_the_element(kind: str) -> 
     assert results(VECTORS, spec_with(source)) == []
 
 
+@pytest.mark.parametrize("source", [SHARED, ELEMENTS])
+def test_an_element_whose_number_may_not_fit_is_not_one_of_several(source: str) -> None:
+    narrow = source.replace("int i =", "unsigned char i =")
+    assert results(VECTORS, spec_with(narrow, grid="1")) == []
+
+
 def test_names_of_inner_blocks_stay_theirs() -> None:
     body = "{ int k = 3; s += x[k]; } { int k = 2; s += x[k]; }"
     loop = "for (int k = 0; k < 4; ++k) s += x[k];"

@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText, Loop, Variable, expression
+from pytest_gpuenergy.search.moves.cuda_text import (
+    NARROW,
+    CudaText,
+    Loop,
+    Variable,
+    expression,
+)
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
@@ -27,12 +33,6 @@ _CASTS = frozenset(
     [
         *("int", "unsigned", "unsigned int", "size_t", "long", "long long", "unsigned long long"),
         *("int32_t", "uint32_t", "int64_t", "uint64_t"),
-    ]
-)
-_NARROW = frozenset(
-    [
-        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
-        *("float", "double", "half", "__half"),
     ]
 )
 _WARP = 32
@@ -208,7 +208,7 @@ class CudaKernel:
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
-        if variable.type in _NARROW:  # what it is given may not fit
+        if variable.type in NARROW:  # what it is given may not fit
             return Polynomial.atom(Atom(name, frozenset([variable.key])))
         if self.is_definition(variable) and variable.value is not None:
             value = self.polynomial(variable.value, depth - 1)

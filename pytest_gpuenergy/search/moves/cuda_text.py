@@ -54,6 +54,13 @@ _STANDARD = {
     "uint32_t": "unsigned int",
 }
 """Types that C's library has other names for."""
+NARROW = frozenset(
+    [
+        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
+        *("float", "double", "half", "__half"),
+    ]
+)
+"""Types in which an index may not fit, or lose a part of it."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -356,6 +363,8 @@ class CudaText:
             return None
         variable, left, bound = variables[0], field(head, "left"), field(head, "right")
         if variable.value is None or left is None or bound is None or operator_of(head) != "<":
+            return None
+        if variable.type in NARROW:
             return None
         step = field(update, "right")
         if update.type == "update_expression":

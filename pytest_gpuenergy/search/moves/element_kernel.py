@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     conjuncts,
@@ -82,6 +82,8 @@ class ElementKernel:
     def _is_alone(self, kernel: CudaKernel, compared: Node) -> bool:
         """Whether threads along x differ in their element only, and only the body knows it."""
         if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
+            return False
+        if self.variable.type in NARROW:
             return False
         if kernel.polynomial(self.index) != _one_each(kernel):
             return False
