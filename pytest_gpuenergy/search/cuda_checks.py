@@ -30,16 +30,17 @@ _TOKEN = re.compile(
     |(?P<word>[A-Za-z_$][\w$]*)
     |(?P<newline>\n)
     |(?P<blank>\s)
-    |(?P<symbol><<<|%:|.)""",
+    |(?P<symbol><<<|%:|<%|%>|:>|<:(?!:)|\?\?[=/'()!<>-]|.)""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _FORBIDDEN = re.compile(
     r"(?:\w*clock(?:64|_\w+)?|\w*globaltimer\w*|chrono|__nanosleep"
-    r"|(?:f|s|sn|v\w*)?printf|puts|putchar|malloc|calloc|realloc|free|new|delete"
+    r"|(?:f|s|sn|v\w*)?printf|puts|putchar|\w*malloc|calloc|realloc|free|new|delete"
     r"|cuda[A-Z]\w*|__cuda\w+|__managed__|__host__|__attribute__|__declspec|_Pragma|__pragma"
-    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__|mutable|thread_local"
+    r"|__builtin_(?!assume|expect)\w+|__FILE__|__DATE__|__TIME__|mutable|thread_local|\w*grid_workspace"
     # Of C's library, what the emulated GPU's host compiler knows and what keeps something.
-    r"|s?rand|[dlm]rand48|srand48|strtok|signgam|(?:get|set|put)env|setlocale|system|at\w*_?exit)",
+    r"|s?rand(?:om)?|[dlm]rand48|srand48|(?:init|set)state|strtok|signgam|(?:get|set|put)env"
+    r"|setlocale|system|at\w*_?exit|std(?:in|out|err)|fe(?:set|get|raise|clear|hold|update)\w+)",
     re.ASCII,
 )
 IN_ASSEMBLER = re.compile(
@@ -79,6 +80,8 @@ def findings(source: str) -> frozenset[str]:
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
     if re.search(r"\r(?!\n)", source):
         return frozenset({"a carriage return within a line"})  # some compilers end the line there
+    if "??/" in source:
+        return frozenset({"the trigraph ??/"})  # some compilers read a backslash, in comments, too
     plain, directives = _without_directives(tokens)
     found = {finding for directive in directives for finding in _in_directive(directive)}
     found.update(_anywhere(tokens))
@@ -147,6 +150,8 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
             yield "a raw string or an endless comment"
         elif token.text == "<<<":
             yield "a launch of its own"
+        elif token.kind == "symbol" and len(token.text) > 1:
+            yield f"another spelling of a symbol, {token.text}"
         elif token.text in ('"', "'", "\\", "`", "@"):
             yield f"a stray {token.text}"
 

@@ -236,6 +236,11 @@ class KernelFolder:
     def _begin(self, identity: Identity, spec: KernelSpec, *, resume: bool) -> None:
         path = self.path / STATE_JSON
         if not is_there(path):
+            if is_there(self.place(BASELINE) / _RESULT):
+                raise InputError(
+                    f"{self.path} has results, but no {STATE_JSON}, which says what they are of: "
+                    "name another --outdir."
+                )
             write_spec(spec, self.path / SPEC_JSON)
             self.write_state(SearchState(identity=identity))
             return

@@ -25,6 +25,7 @@ from pytest_gpuenergy.search.limit import Limit, limit_of
 from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.moves.base import not_understood
+from pytest_gpuenergy.search.parameter_types import other_types
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.scales import Scales
 from pytest_gpuenergy.search.search_state import (
@@ -245,6 +246,8 @@ class Search:
                     f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
                     "the spec if it is exact enough."
                 )
+            types = other_types(spec)
+            why = f"{why.removesuffix('.')}. {types}" if types else why
             raise InputError(
                 f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
             )

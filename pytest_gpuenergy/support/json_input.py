@@ -118,7 +118,7 @@ def _decoded(text: str, kind: type[_T], what: str) -> _T:
             return msgspec.json.decode(text, type=kind)
         except msgspec.ValidationError as error:
             msgspec.json.decode(text, type=msgspec.Raw)  # truncated text is reported as such
-            raise FormError(explain(str(error), what)) from None
+            raise FormError(explain(str(error), what, kind)) from None
     except msgspec.DecodeError as error:
         whole = _ESCAPE.sub(lambda found: "?" if found["half"] else found[0], text)
         if whole != text:
@@ -154,7 +154,7 @@ def convert(value: object, kind: type[_T], what: str = "it") -> _T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise FormError(explain(str(error), what)) from None
+        raise FormError(explain(str(error), what, kind)) from None
 
 
 def parse(content: str | bytes) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+import msgspec
 
 _KINDS = {
     "int": "an integer",
@@ -20,15 +23,19 @@ _BOUND = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<limit>\S+)")
 _LENGTH = re.compile(r"Expected `array` of length (?P<sign>>= )?(?P<wanted>\d+)(?:, got \d+)?")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<value>.*)", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?:\d+|\.\.\.)\]")
 _LONGEST = 60
+_MOST_CHOICES = 12
 
 
-def explain(message: str, what: str = "it") -> str:
+def explain(message: str, what: str = "it", kind: Any = None) -> str:
     """Turn msgspec's message about a value that does not fit into a clause that names its place.
 
     Args:
         message: for example ``Expected `float`, got `str` - at `$.trials[0].seconds```.
         what: the name of the whole document.
+        kind: its type, for the values that are allowed where only some are.
 
     Returns:
         For example ``trials[0].seconds is a string instead of a number``.
@@ -53,10 +60,38 @@ def explain(message: str, what: str = "it") -> str:
         found = f"{_kinds(kinds['found'])} instead of" if kinds["found"] else "not"
         return f"{place} is {found} {wanted}"
     if value := _VALUE.fullmatch(problem):
-        return f"{place} is {_shortened(value['value'])}, which is not allowed"
+        choices = _choices(kind, parts["path"] or "$")
+        instead = f": give {choices}" if choices else ""
+        return f"{place} is {_shortened(value['value'])}, which is not allowed{instead}"
+    if unknown := _UNKNOWN.fullmatch(problem):
+        return f"{place} has the unknown field {_shortened(unknown['name'])}"
     if problem.endswith("out of range"):
         return f"{place} is a number that is too large"
     return f"{place} is wrong: {_shortened(problem)}"
+
+
+def _choices(kind: Any, path: str) -> str:
+    """The values that may stand at a place; empty if that is not known, or if there are many."""
+    if kind is None:
+        return ""
+    found = [msgspec.inspect.type_info(kind)]
+    for step in _STEP.finditer(path):
+        found = [part for one in found for part in _parts(one, step["name"])]
+    known = [str(value) for one in found for value in getattr(one, "values", ())]
+    if not 0 < len(known) <= _MOST_CHOICES:
+        return ""
+    return " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
+
+
+def _parts(kind: msgspec.inspect.Type, name: str | None) -> list[msgspec.inspect.Type]:
+    """What a type has at a field, or in a list or an object."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return [part for one in kind.types for part in _parts(one, name)]
+    inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+    if name is None:
+        return [inner] if inner is not None else list(getattr(kind, "item_types", ()))
+    fields = getattr(kind, "fields", ())
+    return [one.type for one in fields if one.encode_name == name]
 
 
 def _place(path: str) -> str:

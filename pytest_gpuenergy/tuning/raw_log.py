@@ -7,6 +7,7 @@ both, so a search that is killed loses at most the trial in progress, and can be
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,6 +35,18 @@ from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
 from pytest_gpuenergy.workloads.workload import Workload
 
 _LARGEST_BYTES = 1 << 20
+_NEVER = frozenset(
+    [
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENOENT,
+        errno.EEXIST,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+    ]
+)
+"""What room does not help against."""
 
 
 class RawLog:
@@ -164,9 +177,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written ({error.strerror}): make room, then continue with --resume."
-        ) from None
+        is_full = error.errno not in _NEVER
+        hint = "make room, then continue with --resume" if is_full else "name another folder"
+        raise OutputError(f"{path} cannot be written ({error.strerror}): {hint}.") from None
 
 
 def gpu_name(device: Device) -> str:

@@ -1,4 +1,4 @@
-"""The page about adding a move says what is so."""
+"""The pages about adding a move and a runner say what is so."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pytest_gpuenergy.search.moves import MOVES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "add-a-move.md").read_text(encoding="utf-8")
+RUNNERS = (ROOT / "docs" / "how-to" / "add-a-runner.md").read_text(encoding="utf-8")
 
 
-def test_the_example_works(pytester: pytest.Pytester) -> None:
-    (snippet,) = (part.partition("```")[0] for part in PAGE.split("```python\n")[1:])
+@pytest.mark.parametrize(
+    "page", [PAGE, pytest.param(RUNNERS, marks=pytest.mark.slow)], ids=["move", "runner"]
+)
+def test_the_example_works(pytester: pytest.Pytester, page: str) -> None:
+    (snippet,) = (part.partition("```")[0] for part in page.split("```python\n")[1:])
     pytester.makepyfile(test_move=snippet)
     pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
 
@@ -29,8 +33,10 @@ def test_a_move_has_its_row(move: Move) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [word for word in PAGE.split("`") if word.endswith(".py") and "\n" not in word]
+    "path",
+    [word for word in (PAGE + RUNNERS).split("`") if word.endswith(".py") and "\n" not in word],
 )
 def test_a_file_that_is_named_exists(path: str) -> None:
-    folders = (ROOT, ROOT / "pytest_gpuenergy/search/moves", ROOT / "pytest_gpuenergy/search")
+    package = ROOT / "pytest_gpuenergy"
+    folders = (ROOT, package, package / "search/moves", package / "search")
     assert any((folder / path).is_file() for folder in folders)

@@ -38,6 +38,8 @@ NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at
 REFUSALS = {
     "batches_and_skips": LATER,
     "changes_its_inputs": "writes the input a",
+    "cuts_off_digits": WRONG,
+    "is_wrong_in_one_element": "is wrong",
     "knows_all_sizes": "fails for sizes between those that the spec lists",
     "knows_the_distribution": WRONG,
     "knows_the_seed": WRONG,

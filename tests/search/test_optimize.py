@@ -413,6 +413,12 @@ class TestUsage:
         assert main(["optimize", *words, "--outdir", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err
 
+    def test_an_outdir_that_is_a_file_is_told(
+        self, spec: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert optimize(spec, spec) == 1
+        assert "(Not a directory): name another folder." in capsys.readouterr().err
+
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("fields", "said"),
@@ -422,6 +428,10 @@ class TestUsage:
             ({"reference": {"y": "by * x[:7]"}}, "The reference of y has the shape (7,)"),
             ({"reference": {"y": "np.nonsense(x)"}}, "The reference of y fails (AttributeError"),
             ({"launch": launch_with(shared_bytes=1 << 20)}, "(constraints)"),
+            (
+                {"source": SOURCE.replace("const float* x", "const double* x")},
+                "Its parameter x is a pointer to double, but it gets tensor x, which is float32.",
+            ),
         ],
     )
     def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(

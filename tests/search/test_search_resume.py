@@ -317,3 +317,11 @@ def test_a_damaged_file_is_told_in_one_sentence(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("error:") == 1
+
+
+def test_results_without_the_state_that_says_what_they_are_of_are_not_used(
+    spec: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "kernels/_scale/search_state.json").unlink()
+    assert optimize(spec, finished, "--objective", "time", "--resume") == 2
+    assert "has results, but no search_state.json" in capsys.readouterr().err

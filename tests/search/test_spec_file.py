@@ -51,7 +51,8 @@ class TestRefusals:
         [
             (spec_with(schema_version=None), "its schema_version is None"),
             (spec_with(schema_version=2), "its schema_version is 2, but this gpuenergy reads 1"),
-            (spec_with(nonsense=1), "unknown field|nonsense"),
+            (spec_with(nonsense=1), "it has the unknown field nonsense"),
+            (with_x(role="inout"), "'inout', which is not allowed: give input or output"),
             (spec_with(entry=None), "entry"),
             (spec_with(tensors=None), "tensors"),
             (spec_with(language="opencl"), "opencl"),

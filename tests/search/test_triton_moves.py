@@ -89,9 +89,19 @@ def test_masks_stay_where_one_size_needs_them(name: str) -> None:
     assert found("pad_tail_and_mask", SPECS[name]) == []
 
 
-def test_masks_of_offsets_that_change_stay() -> None:
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    mask =", "    offs += 1\n    mask ="),
+        ("    pid =", "    n = n - 5\n    pid ="),
+        ("    pid =", "    (n := n - 5)\n    pid ="),
+        ("    pid =", "    for n in range(0, 3):\n        pass\n    pid ="),
+        ("offs < n", "offs.to(tl.int8) < n"),
+    ],
+)
+def test_masks_of_what_changes_stay(old: str, new: str) -> None:
     spec = SPECS["add"]
-    text = spec.source.replace("    mask =", "    offs += 1\n    mask =")
+    text = spec.source.replace(old, new)
     assert found("pad_tail_and_mask", replace(spec, source=text)) == []
 
 
@@ -253,6 +263,8 @@ def test_programs_in_one_group_keep_their_order() -> None:
         SOFTMAX.replace("def kernel(", "def other("),
         SOFTMAX.replace("cols, BLOCK", "BLOCK"),
         SOFTMAX + "\nthis is no Python",
+        SOFTMAX + "\nkernel = other",
+        SOFTMAX + SOFTMAX.replace("tl.exp(x", "tl.exp(2 * x"),
     ],
 )
 def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:

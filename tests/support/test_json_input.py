@@ -50,7 +50,7 @@ class Outer(Struct, frozen=True):
         ({"part": 0}, "part is less than 1"),
         ({"part": 10}, "part is greater than 9"),
         ({"part": 1.5}, "part is a number instead of an integer"),
-        ({"kind": "c"}, "kind is 'c', which is not allowed"),
+        ({"kind": "c"}, "kind is 'c', which is not allowed: give a or b"),
         ({"triple": [1]}, "triple does not have 3 values"),
         ({"some": []}, "some does not have at least 1 values"),
         ({"maybe": 3}, "maybe is an integer instead of an object or null"),

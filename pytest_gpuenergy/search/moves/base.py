@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_text import CudaText
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Language, LaunchPlan, State
@@ -30,14 +31,18 @@ def not_understood(spec: KernelSpec) -> str:
     kind = CudaKernel if spec.language == "cuda" else TritonKernel
     if kind.of(spec.baseline, spec) is not None:
         return ""
-    hint = (
-        "macros with parameters, conditional compilation, lambdas or inline assembler hide what it "
-        'does, or its parameters are not those of the spec. "extract": true in the spec, with a '
-        "file, replaces macros."
-        if spec.language == "cuda"
-        else "its parameters, decorators or statements are others than a plain function's."
+    if spec.language == "cuda":
+        why = CudaText.obstacle(spec.source, spec.entry) or "parameters other than the spec's"
+    else:
+        why = "parameters, decorators or statements other than a plain function's"
+    is_macro = (
+        spec.language == "cuda" and not spec.extract and ("macro" in why or "condition" in why)
     )
-    return f"The rules do not understand the text, and change the launch at most: {hint}"
+    hint = ' "extract": true in the spec, with a file, replaces macros.' if is_macro else ""
+    return (
+        f"The rules do not understand the text, because of {why}, and change the launch at most."
+        f"{hint}"
+    )
 
 
 class SourceMove:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText, Loop, Variable, expression
+from pytest_gpuenergy.search.moves.cuda_text import (
+    NARROW,
+    CudaText,
+    Loop,
+    Variable,
+    expression,
+)
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
@@ -202,6 +208,8 @@ class CudaKernel:
             return Polynomial.atom(Atom(name)) if known is None else Polynomial.constant(known)
         if variable.pointer or variable.dims or variable.reference:
             return None
+        if variable.type in NARROW:  # what it is given may not fit
+            return Polynomial.atom(Atom(name, frozenset([variable.key])))
         if self.is_definition(variable) and variable.value is not None:
             value = self.polynomial(variable.value, depth - 1)
             if value is not None:

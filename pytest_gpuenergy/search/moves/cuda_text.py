@@ -12,6 +12,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,
     called,
+    called_last,
     depth_of,
     field,
     inside,
@@ -21,16 +22,22 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.moves.preprocessed import is_conditional, uncertain_macros
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_UNCLEAR = frozenset(
-    [
-        *("ERROR", "lambda_expression", "gnu_asm_expression", "goto_statement", "try_statement"),
-        *("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def"),
-    ]
-)
+_UNCLEAR = {
+    "ERROR": "something that cannot be parsed",
+    "lambda_expression": "a lambda",
+    "gnu_asm_expression": "inline assembler",
+    "goto_statement": "a goto",
+    "try_statement": "an exception",
+    "preproc_if": "a condition of the preprocessor",
+    "preproc_ifdef": "a condition of the preprocessor",
+    "preproc_def": "a macro that it defines",
+    "preproc_function_def": "a macro that it defines",
+}
 """What a text must not have for its entry to be understood."""
 _DEEPEST = 200
 """Nodes in one another; more are generated code, or an attack on a recursive function."""
@@ -47,6 +54,13 @@ _STANDARD = {
     "uint32_t": "unsigned int",
 }
 """Types that C's library has other names for."""
+NARROW = frozenset(
+    [
+        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
+        *("float", "double", "half", "__half"),
+    ]
+)
+"""Types in which an index may not fit, or lose a part of it."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
@@ -116,18 +130,46 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        return _understood(source, entry)
+        found = _parsed(source, entry)
+        return None if found is None or found.hidden_by else found
 
-    @property
-    def is_unclear(self) -> bool:
-        """Whether something in it hides what it does."""
-        if self.function.has_error or depth_of(self.function) > _DEEPEST:
-            return True
-        if any(n.type in _UNCLEAR for n in walk(self.body)):
-            return True
+    @classmethod
+    def obstacle(cls, source: str, entry: str) -> str:
+        """Why a text is not understood, in a few words; empty if it is.
+
+        Raises:
+            UnavailableError: tree-sitter is not installed.
+        """
+        found = _parsed(source, entry)
+        return f"no kernel called {entry}" if found is None else found.hidden_by
+
+    @functools.cached_property
+    def hidden_by(self) -> str:
+        """What hides what the text does, in a few words; empty if nothing does."""
+        function = self.function
+        if function.has_error or depth_of(function) > _DEEPEST:
+            return "something that cannot be parsed"
+        if is_conditional(function):
+            return "a condition of the preprocessor"
+        if self._is_overloaded:
+            return "another function of its name"
+        if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
+            return "a volatile variable"
+        for node in walk(self.body):
+            if node.type in _UNCLEAR:
+                return _UNCLEAR[node.type]
         hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
-        return any(text_of(n) in hidden for n in walk(self.function) if n.child_count == 0)
+        hidden |= uncertain_macros(self.root)
+        leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
+        found = next((leaf for leaf in leaves if leaf in hidden), None)
+        return "" if found is None else f"the macro {found}"
+
+    @property
+    def _is_overloaded(self) -> bool:
+        """Whether there is another function of this name, which may be the one that is launched."""
+        name = name_of(self.function)
+        return any(name_of(n) == name for n in self.functions)
 
     def _is_number(self, name: str, depth: int) -> bool:
         """Whether a macro is an expression of numbers, constants and such macros, or empty."""
@@ -259,8 +301,10 @@ class CudaText:
             return True
         if outer.type == "assignment_expression":
             return field(outer, "left") == at
+        if outer.type == "call_expression":  # of a method
+            return field(outer, "function") == at and not self.tile_of(outer)
         if outer.type == "argument_list" and outer.parent is not None:
-            return called(outer.parent) in self._takes_references
+            return called_last(outer.parent) in self._takes_references
         if outer.type in ("init_declarator", "declaration"):
             return any(v.reference for v in self.variables if v.value == at)
         return outer.type == "update_expression" or (
@@ -271,7 +315,7 @@ class CudaText:
     def _takes_references(self) -> frozenset[str]:
         """Functions of the text that may change their arguments."""
         return frozenset(
-            _name(n)
+            name_of(n)
             for n in nodes(self.root, "function_definition")
             if any(nodes(_declarator(n) or n, "reference_declarator"))
         )
@@ -320,6 +364,8 @@ class CudaText:
         variable, left, bound = variables[0], field(head, "left"), field(head, "right")
         if variable.value is None or left is None or bound is None or operator_of(head) != "<":
             return None
+        if variable.type in NARROW:
+            return None
         step = field(update, "right")
         if update.type == "update_expression":
             counts = operator_of(update) == "++"
@@ -352,9 +398,22 @@ class CudaText:
                 continue
             if inside(variable.node, during) and variable.scope != during:
                 return False
-            if any(inside(write, during) for write in self.writes(variable)):
+            if self.changes(variable, during):
                 return False
         return True
+
+    def changes(self, variable: Variable, during: Node) -> bool:
+        """Whether a part of the text may change a variable."""
+        writes = self.writes(variable)
+        return any(inside(write, during) or self._is_exposed(write) for write in writes)
+
+    def _is_exposed(self, write: Node) -> bool:
+        """Whether a variable gets another name, by which it can be changed anywhere."""
+        outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
+        if outer.type in ("init_declarator", "declaration"):
+            return True
+        is_address = outer.type == "pointer_expression"
+        return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Calls of functions with these names."""
@@ -362,17 +421,16 @@ class CudaText:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _understood(source: str, entry: str) -> CudaText | None:
+def _parsed(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
     root = parse(data)
     for function in nodes(root, "function_definition"):
         body = field(function, "body")
-        if body is None or _name(function) != entry.partition("<")[0].split("::")[-1]:
+        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
             continue
         if not any(child.type == "__global__" for child in function.children):
             continue
-        text = CudaText(data, root, function, body)
-        return None if text.is_unclear else text
+        return CudaText(data, root, function, body)
     return None
 
 
@@ -398,8 +456,9 @@ def _declarator(function: Node) -> Node | None:
     return next((n for n in nodes(function, "function_declarator")), None)
 
 
-def _name(function: Node) -> str:
-    return text_of(field(_declarator(function), "declarator"))
+def name_of(function: Node) -> str:
+    """Without the names of what it is a part of."""
+    return text_of(field(_declarator(function), "declarator")).split("::")[-1]
 
 
 def call_in(statement: Node) -> Node | None:

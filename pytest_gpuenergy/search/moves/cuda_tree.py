@@ -120,6 +120,14 @@ def called(node: Node) -> str:
     return text_of(function) if function is not None and function.type == "identifier" else ""
 
 
+def called_last(call: Node) -> str:
+    """The name of the function or method that is called, without all that stands around it."""
+    function = field(call, "function")
+    while function is not None and function.type not in ("identifier", "field_identifier"):
+        function = field(function, "name") or field(function, "field")
+    return text_of(function)
+
+
 def arguments_of(call: Node) -> list[Node]:
     """The arguments of a call."""
     found = field(call, "arguments")

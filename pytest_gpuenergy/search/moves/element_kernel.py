@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     conjuncts,
@@ -18,6 +18,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
 )
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.reached import asks_for_thread
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -82,6 +83,8 @@ class ElementKernel:
         """Whether threads along x differ in their element only, and only the body knows it."""
         if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
             return False
+        if self.variable.type in NARROW:
+            return False
         if kernel.polynomial(self.index) != _one_each(kernel):
             return False
         uses = kernel.text.uses[self.variable.key]
@@ -91,6 +94,8 @@ class ElementKernel:
             return False
         before = statements(kernel.text.body)[:-1]
         if any(one.type != "declaration" for one in before):
+            return False
+        if asks_for_thread(kernel.text, kernel.text.body):
             return False
         members = nodes(kernel.text.body, "field_expression")
         return kernel.text.is_fixed(self.bound, self.body) and all(

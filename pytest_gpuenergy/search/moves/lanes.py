@@ -90,7 +90,7 @@ def _changes_others(kernel: CudaKernel, accesses: Accesses, body: Node) -> bool:
     for variable in kernel.text.variables:
         if inside(variable.node, body):
             continue
-        if any(inside(write, body) for write in kernel.text.writes(variable)):
+        if kernel.text.changes(variable, body):
             return True
         own = accesses.of(variable) if variable.dims else ()
         if any(access.use != "load" and inside(access.node, body) for access in own):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def block_of(head: str, lines: Iterable[str]) -> list[str]:
     """``head`` with ``lines`` in braces."""
-    return [f"{head} {{", *(f"  {line}" for line in lines), "}"]
+    return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
 
 
 def indented(lines: Iterable[str], by: str) -> str:

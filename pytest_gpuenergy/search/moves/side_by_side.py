@@ -90,7 +90,9 @@ class SideBySide:
         for statement in some:
             if statement.type == "preproc_call":
                 continue
-            if statement.type != "declaration":
+            if statement.type == "compound_statement":  # its names are its own
+                inner += block_of("", inner_lines(self._rewritten(statement, rows)))
+            elif statement.type != "declaration":
                 inner += inner_lines(self._rewritten(statement, rows))
             elif is_constant(statement):
                 declared.append(text_of(statement))

@@ -129,7 +129,7 @@ def _is_apart(kernel: CudaKernel, loop: Loop, fill: tuple[Node, ...]) -> bool:
         declared = any(inside(variable.node, one) for one in fill)
         if declared and len(in_fill) != len(uses):
             return False
-        if not declared and any(inside(write, loop.node) for write in text.writes(variable)):
+        if not declared and text.changes(variable, loop.node):
             return False
     stops = ("break_statement", "continue_statement", "return_statement")
     calls = [called(call) for one in fill for call in nodes(one, "call_expression")]

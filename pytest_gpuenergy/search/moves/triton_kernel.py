@@ -15,6 +15,8 @@ from pytest_gpuenergy.search.state import Constant, State
 _DEEPEST = 40
 _SAME = frozenset(["multiple_of", "max_contiguous", "broadcast_to", "expand_dims"])
 """Functions whose values are those of their first argument."""
+_WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
+"""Types that an index fits in."""
 
 
 class TritonKernel:
@@ -60,10 +62,11 @@ class TritonKernel:
 
     @cached_property
     def scalars(self) -> dict[str, tuple[int, ...]]:
-        """Integers for each set of sizes, by the name of their parameter."""
+        """Integers for each set of sizes, by the name of their parameter, if nothing sets that."""
         known = self.facts.scalars
         pairs = zip(self._given, self.spec.arguments, strict=True)
-        return {parameter: known[name] for parameter, name in pairs if name in known}
+        fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
+        return {parameter: known[name] for parameter, name in fixed if name in known}
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
         """The smallest and largest value in all programs, for one set of sizes."""
@@ -135,7 +138,9 @@ class TritonKernel:
                 return None if inner is None else _along(inner, ast.unparse(places))
             case ast.Call(args=[first, *_]) if self.text.called(node) in _SAME:
                 return self.polynomial(first, depth - 1)
-            case ast.Call(func=ast.Attribute(value=value, attr="to")):
+            case ast.Call(func=ast.Attribute(value=value, attr="to"), args=[kind]) if (
+                ast.unparse(kind).rpartition(".")[2] in _WIDE
+            ):
                 return self.polynomial(value, depth - 1)
             case ast.Call():
                 return self._call(node, depth)

@@ -42,8 +42,10 @@ class TritonText:
             module = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
-        for node in module.body:
-            if isinstance(node, ast.FunctionDef) and node.name == entry and "\f" not in source:
+        # What the name stands for in the end, if it is set more than once, is not known.
+        named = [one for node in module.body for one in _bound_by(node) if one == entry]
+        for node in module.body if len(named) == 1 and "\f" not in source else ():
+            if isinstance(node, ast.FunctionDef) and node.name == entry:
                 text = cls(data, module, node)
                 return text if text.language and text._is_only_jit() else None
         return None
@@ -163,7 +165,7 @@ class TritonText:
             targets: list[ast.expr] = []
             if isinstance(node, ast.Assign):
                 targets = node.targets
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
                 targets = [node.target]
             for target in targets:
                 for name in ast.walk(target):
@@ -216,3 +218,17 @@ class TritonText:
         """Whether a call is a range that is run as a loop."""
         plain = isinstance(call.func, ast.Name) and call.func.id == "range"
         return plain or self.called(call) == "range"
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module sets."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name

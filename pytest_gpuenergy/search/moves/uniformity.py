@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.search.moves.carried import Carried
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
@@ -16,6 +17,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
 )
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.moves.reached import asks_for_thread, reached
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -37,10 +39,8 @@ _CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statemen
 
 def meets_others(kernel: CudaKernel, node: Node) -> bool:
     """Whether threads wait for each other, or exchange values, in a part of the text."""
-    own = {_name(function): function for function in kernel.text.functions}
-    calls = list(nodes(node, "call_expression"))
-    inner = [own[name] for call in calls if (name := called(call)) in own]
-    calls += [call for part in inner for call in nodes(part, "call_expression")]
+    parts = [node, *reached(kernel.text, node)]
+    calls = [call for part in parts for call in nodes(part, "call_expression")]
     return any(called(call).startswith(_MEETINGS) or _is_collective(call) for call in calls)
 
 
@@ -51,11 +51,6 @@ def _is_collective(call: Node) -> bool:
         return False
     name = text_of(field(function, "name") or field(function, "field"))
     return name.partition("<")[0].split("::")[-1].startswith(_COLLECTIVES)
-
-
-def _name(function: Node) -> str:
-    declarator = next(nodes(function, "function_declarator"), None)
-    return text_of(field(declarator, "declarator"))
 
 
 class Sharing:
@@ -71,9 +66,11 @@ class Sharing:
         written = frozenset(
             variable.key
             for variable in self._kernel.text.variables
-            if any(inside(write, loop.body) for write in self._kernel.text.writes(variable))
+            if self._kernel.text.changes(variable, loop.body)
         )
         if not all(self._agree(end, loop, frozenset(), _DEEPEST) for end in ends):
+            return False
+        if Carried(self._kernel, loop, written).is_stored():
             return False
         return self._all_come(loop) and self._agree(loop.body, loop, written, _DEEPEST)
 
@@ -101,6 +98,10 @@ class Sharing:
             base = text_of(field(node, "argument"))
             if base in ("threadIdx", "blockIdx"):
                 return False
+        if node.type == "call_expression" and meets_others(self._kernel, node):
+            return True  # what was reduced
+        if node.type == "call_expression" and asks_for_thread(self._kernel.text, node):
+            return False
         if node.type == "identifier":
             variable = self._kernel.text.variable(node)
             return variable is None or self._agree_on(variable, loop, excepted, depth)
@@ -135,6 +136,19 @@ class Sharing:
             ends = (around[0].start, around[0].bound, around[0].step)
             return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
         if self._kernel.text.writes(variable):
-            return variable.type in _FLOATS and not variable.pointer  # what was reduced
+            known = variable.type in _FLOATS and not variable.pointer
+            return known and self._is_reduced(variable, loop, excepted, depth)
         value = variable.value
         return value is not None and self._agree(value, loop, excepted, depth - 1)
+
+    def _is_reduced(
+        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+    ) -> bool:
+        """Whether what a variable was given last, before a loop, is the same for all threads."""
+        writes = self._kernel.text.writes(variable)
+        before = [one for one in writes if one.end_byte <= loop.node.start_byte]
+        given = before[-1].parent if before else variable.value
+        if given is None or meets_others(self._kernel, given):
+            return given is not None
+        last = field(given, "right") if before else given
+        return last is not None and self._agree(last, loop, excepted, depth - 1)

@@ -180,7 +180,7 @@ class Span:
         for variable in self.kernel.text.variables:
             if variable.key not in base.variables:
                 continue
-            changed = any(inside(n, self.outside) for n in self.kernel.text.writes(variable))
+            changed = self.kernel.text.changes(variable, self.outside)
             if changed or inside(variable.node, self.body):
                 return None
         return base
