@@ -72,6 +72,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.setenv("GPUENERGY_CAP_WRITES", "deny")
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_FILE", raising=False)
+        patch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)  # of .ci/run
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
