@@ -35,7 +35,7 @@ with contextlib.suppress(ImportError):
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 20)
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 15)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
