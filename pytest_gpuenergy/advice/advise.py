@@ -255,6 +255,11 @@ def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
     if field.left_out:
         counts = ", ".join(f"{count} {words}" for words, count in sorted(field.left_out.items()))
         found.append(f"left out: {counts}")
+    if len(setpoints := list(field.options)) == 1:
+        found.append(
+            f"{setpoints[0]} is the only setpoint with clean figures: measure others, too, to have "
+            "a choice (--powercap, --smclock)"
+        )
     if absent := [name for name in expected if name not in field.workloads]:
         found.append(f"without a clean measurement, and not in the sums: {listed(absent)}")
     gaps = [(name, field.missing(name)) for name in field.options]

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from pytest_gpuenergy.advice.changes import Option
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.setpoints import setpoint_order, setpoints
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import InputError
 
@@ -45,7 +44,7 @@ class Field:
                 ``weights`` is not among them, or one name stands for several workloads.
         """
         rows = report.measurements
-        model = _one_model(report)
+        model = one_model(report)
         _check_names(rows)
         usable = [m for m in rows if not _why_not(m)]
         left_out = Counter(why for m in rows if (why := _why_not(m)))
@@ -143,45 +142,47 @@ class Model(NamedTuple):
         return f"{self.gpu_name} (emulated)" if self.emulated else self.gpu_name
 
 
-def of_model(report: Report, name: str) -> Report:
-    """The measurements of a report on the GPU model that ``name`` is part of.
+def of_model(reports: Sequence[Report], name: str) -> list[Report]:
+    """What reports have of the GPU model that ``name`` is part of; those without any are left out.
 
     Raises:
         InputError: none or several are called so.
     """
-    known = _models(report)
+    parts = _parts(reports)
     wanted = name.strip().casefold()
     exact = [
-        model for model in known if wanted in (model.title.casefold(), model.gpu_name.casefold())
+        model for model in parts if wanted in (model.title.casefold(), model.gpu_name.casefold())
     ]
-    found = exact or [model for model in known if wanted in model.title.casefold()]
+    found = exact or [model for model in parts if wanted in model.title.casefold()]
     if not wanted or len(found) != 1:
         raise InputError(
             f"--gpu {name[:40]!r} names {len(found)} of the GPU models that were measured: choose "
-            f"one of {', '.join(model.title for model in known)}."
+            f"one of {', '.join(model.title for model in parts)}."
         )
-    chosen = {id(m) for m in known[found[0]]}
-    return replace(report, measurements=tuple(m for m in report.measurements if id(m) in chosen))
+    return parts[found[0]]
 
 
-def _one_model(report: Report) -> Model:
-    known = _models(report)
+def one_model(*reports: Report) -> Model:
+    """The GPU model of all measurements.
+
+    Raises:
+        InputError: they are of several.
+    """
+    known = _parts(reports)
     if len(known) > 1:
         names = ", ".join(model.title for model in known)
         raise InputError(
             f"The measurements are of several GPU models ({names}), and what is best for one is "
             "not for another: choose one with --gpu."
         )
-    return next(iter(known), Model(report.run.gpu_name, report.run.emulated))
+    return next(iter(known))
 
 
-def _models(report: Report) -> dict[Model, list[Measurement]]:
-    """The GPU models that were measured, each with its measurements."""
-    stations = {one.gpu_uuid: one for one in (report.run.station, *report.stations)}
-    found: dict[Model, list[Measurement]] = {}
-    for m in report.measurements:
-        station = stations.get(m.gpu_uuid or "", report.run.station)
-        found.setdefault(Model(station.gpu_name, station.emulated), []).append(m)
+def _parts(reports: Sequence[Report]) -> dict[Model, list[Report]]:
+    """The GPU models of reports, each with what they have of it."""
+    found: dict[Model, list[Report]] = {}
+    for part in (part for report in reports for part in by_model(report) or [report]):
+        found.setdefault(Model(part.run.gpu_name, part.run.emulated), []).append(part)
     return found
 
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.commands import (
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import InputError, ReportInputError
 from pytest_gpuenergy.support.terminal import terminal_width
 
 if TYPE_CHECKING:
@@ -112,14 +112,19 @@ def _chosen(arguments: Namespace) -> Report:
     """The runs, merged; only the GPU model and the workloads that are named."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.advice.field import of_model
+    from pytest_gpuenergy.advice.field import of_model, one_model
     from pytest_gpuenergy.commands.report import find_runs
     from pytest_gpuenergy.commands.selection import select
     from pytest_gpuenergy.report.store import load_report, merge
 
-    report = merge([load_report(path) for path in find_runs(arguments.runs)])
+    reports = [load_report(path) for path in find_runs(arguments.runs)]
     if arguments.gpu is not None:
-        report = of_model(report, arguments.gpu)
+        reports = of_model(reports, arguments.gpu)
+    try:
+        report = merge(reports)
+    except ReportInputError:
+        one_model(*reports)  # or says what to do
+        raise
     found = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     return replace(report, measurements=found)
 

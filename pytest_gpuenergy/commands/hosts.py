@@ -83,10 +83,11 @@ def _fleet(arguments: Namespace) -> Fleet | None:
     if arguments.ray is not None:
         first, _, rest = arguments.ray.partition(" ")
         address = first and f"://{first.removeprefix('ray://')}"
-        return parse_fleet(f"ray{address} {rest}" if "=" not in first else f"ray {arguments.ray}")
+        words = f"ray{address} {rest}" if "=" not in first else f"ray {arguments.ray}"
+        return parse_fleet(words, "--ray")
     if arguments.ssh is not None:
-        return parse_fleet(f"ssh:{arguments.ssh}")
-    return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}")
+        return parse_fleet(f"ssh:{arguments.ssh}", "--ssh")
+    return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}", "--slurm")
 
 
 def _tx_specs(found: Muster) -> list[str]:

@@ -47,6 +47,7 @@ def add_parser(subparsers: Subparsers) -> None:
         example="""
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
+gpuenergy report --mean first.json second.json third.json --json baseline.json
 gpuenergy report --html now.html --baseline nightly.json --trend
 gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
 gpuenergy report nightly.json --json -
@@ -62,6 +63,12 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "outputs (default: this project's latest run)",
     )
     add_choice(parser, "Only measurements of workloads")
+    parser.add_argument(
+        "--mean",
+        action="store_true",
+        help="Of an item measured in several runs, take the geometric mean instead of the latest "
+        "measurement; the runs may be on several boards of a model",
+    )
     parser.add_argument(
         "--sort",
         metavar="KEY",
@@ -111,6 +118,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 def run(arguments: Namespace) -> int:
     """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
     from pytest_gpuenergy.report.figure_table import check_sort
+    from pytest_gpuenergy.report.mean import mean_of_runs
     from pytest_gpuenergy.report.store import merge
 
     asked = {name: getattr(arguments, name) for name in _TEXTS}
@@ -135,7 +143,7 @@ def run(arguments: Namespace) -> int:
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
     runs = _load(find_runs(arguments.runs), arguments.gpu)
-    report = _chosen(merge(runs), arguments)
+    report = _chosen(mean_of_runs(runs) if arguments.mean else merge(runs), arguments)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
         from pytest_gpuenergy.report.boards import check_gains

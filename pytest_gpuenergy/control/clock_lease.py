@@ -66,7 +66,7 @@ class ClockLease:
                 self.restore()
             return
         self.check(clock_mhz)
-        self._refuse_if_theirs()
+        self.refuse_if_theirs()
         before_mhz = self._ledger.sm_clock_mhz
         with uninterrupted():
             self._ledger.note(sm_clock_mhz=clock_mhz)
@@ -87,7 +87,12 @@ class ClockLease:
                 put_back_clocks(self._gpu, self._writer, kept=self._kept)
                 self._ledger.restored("sm_clock_mhz")
 
-    def _refuse_if_theirs(self) -> None:
+    def refuse_if_theirs(self) -> None:
+        """Look, once, whether the clocks may be locked.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
         if self._refused is not None:
             raise type(self._refused)(str(self._refused))  # do not look again
         ours = self._ledger.sm_clock_mhz is not None or _kept_mhz(self._gpu) is not None

@@ -85,6 +85,14 @@ class Lease:
         self._clocks.set(setpoint.sm_clock_mhz)
         return enforced_setpoint(self._gpu)
 
+    def refuse_foreign_lock(self) -> None:
+        """Look, once, whether the clocks may be locked, before the first lock does so.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
+        self._clocks.refuse_if_theirs()
+
     def judge(self) -> tuple[str, ...]:
         """Validity flags for what has been measured since `set`.
 

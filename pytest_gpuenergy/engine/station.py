@@ -106,6 +106,14 @@ class Station:
         """
         return self._lease.set(setpoint)
 
+    def refuse_foreign_lock(self) -> None:
+        """Look, once, whether the SM clocks may be locked, before the first lock does so.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
+        self._lease.refuse_foreign_lock()
+
     def judge_setpoint(self) -> tuple[str, ...]:
         """Validity flags for changes of the card's settings since they were applied."""
         return self._lease.judge()

@@ -32,6 +32,10 @@ _ADVICE = (
         r"\benv: .*(No such file|Permission denied)|there is no interpreter",
         "give python=PATH of the interpreter there",
     ),
+    (
+        "unrecognized arguments",
+        "the project there has another conftest.py than here: copy it, or give dir=PATH",
+    ),
     ("Invalid partition|Requested node configuration", "see sinfo"),
 )
 
@@ -54,3 +58,9 @@ def reason_in(text: str) -> str:
     if advice is not None:
         return f"{said.rstrip('.')}: {advice}."
     return said if said.endswith((".", "!", "?")) else f"{said}."
+
+
+def usage_problem(text: str) -> str:
+    """What a usage error of pytest says, as a sentence, without its lines about usage and files."""
+    lines = [line.partition(": error: ")[2] for line in text.splitlines() if ": error: " in line]
+    return reason_in(lines[0] if lines else text.partition("\n")[0])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy import __version__
+from pytest_gpuenergy.fleet.complaints import usage_problem
 from pytest_gpuenergy.fleet.messages import INTERRUPT, PULSE, STARTED, UNFIT
 from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu
 from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
@@ -32,7 +33,7 @@ def begin(channel: Any) -> None:
     ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, the
     controller's ``version``, and the ``options`` in its environment; the channel of the `PULSE`,
     and ``silence_s``, after which this worker ends without one. Sends `STARTED` with what there is
-    here, or `UNFIT` with the reason.
+    here, or `UNFIT` with the reason; later on too, if pytest there refuses its arguments.
     """
     asked = channel.receive()
     name_emulated_host()
@@ -60,7 +61,12 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
     # pytest warns about plugins that were imported before it could look at them.
     for name in [name for name in sys.modules if name.partition(".")[0] == own]:
         del sys.modules[name]
-    exec(code, {"__name__": "__channelexec__", "channel": _Interruptible(channel)})  # noqa: S102 -- as execnet does
+    try:
+        exec(code, {"__name__": "__channelexec__", "channel": _Interruptible(channel)})  # noqa: S102 -- as execnet does
+    except Exception as error:
+        if type(error).__name__ != "UsageError":  # pytest's, which nothing here has imported
+            raise
+        channel.send((UNFIT, f"its pytest cannot begin there: {usage_problem(str(error))}"))
 
 
 def _xdist_remote() -> Path:

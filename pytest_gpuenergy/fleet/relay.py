@@ -178,6 +178,10 @@ class _Relay:
         if not self._started:
             return self._begin(*message)
         name, values = message
+        if name == UNFIT:
+            if not self._finished:
+                self._finish(f"{self._post.host}: {values}")
+            return False
         if name == _READY:
             values["workerinfo"][STATION] = self._station
         self._finished = self._finished or name == _FINISHED

@@ -21,6 +21,7 @@ from pytest_gpuenergy.pytest_plugin._compat import (
 )
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.json_output import plain
 
@@ -72,7 +73,7 @@ def records(report: Report) -> Iterator[Record]:
 
     pytest-benchmark compares records with the same full name, so emulated figures say so in theirs.
     """
-    label = " (emulated)" if report.run.emulated else ""
+    label, models = " (emulated)" if report.run.emulated else "", Models(report)
     for m in report.measurements:
         if not m.measured:
             continue
@@ -83,7 +84,7 @@ def records(report: Report) -> Iterator[Record]:
             "enforced_power_limit_w": m.enforced_power_limit_w,
             "cache": m.cache,
             "validity": list(m.validity),
-            "gpu": report.run.gpu_name,
+            "gpu": models.of(m),
             "emulated": report.run.emulated,
         }
         params = {"workload": m.workload.name, "kernel": m.kernel.label, "cap": m.cap}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -69,6 +70,15 @@ class DeferringPlugin:
         if isinstance(excinfo.value, KeyboardInterrupt) and said and not self._link.interrupted:
             self._link.tell(ENDED_BY, str(said[0]))
 
+    def pytest_sessionfinish(self) -> None:
+        """Tell why this worker collected nothing, such as a file that its host lacks.
+
+        pytest-xdist passes no usage error on, and ends as if there were no tests.
+        """
+        error = sys.exc_info()[1]
+        if isinstance(error, pytest.UsageError):
+            self.give_up("; ".join(map(str, error.args)))
+
     def _measures(self) -> bool:
         try:
             if not (self._claimed or self._reason):
@@ -87,6 +97,11 @@ class DeferringPlugin:
         if device.emulated and session.options.device == "auto" and session.options.remote:
             raise DeviceError("It has no usable NVIDIA GPU, and no emulated one was asked for.")
         session.begin()
+        try:
+            session.refuse_foreign_lock()
+        except GpuEnergyError:
+            session.release()
+            raise
         assert session.run is not None
         self._gate.begin(session.run)
         deadline_s = time.monotonic() + _PATIENCE_S

@@ -118,10 +118,15 @@ class Options:
             remote=bool(worker_input.get(REMOTE)),
         )
 
+    @property
+    def may_compare_boards(self) -> bool:
+        """Whether a GPU measures the kernels by which boards are compared, if there are others."""
+        return not (self.export_folder is not None or self.verify_only or self.boards == "never")
+
     @cached_property
     def compares_boards(self) -> bool:
         """Whether each GPU measures the kernels by which boards are compared."""
-        if self.export_folder is not None or self.verify_only or self.boards == "never":
+        if not self.may_compare_boards:
             return False
         if self.boards == "always":
             return True

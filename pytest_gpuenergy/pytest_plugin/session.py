@@ -82,6 +82,7 @@ class Session:
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
         self._boards: BoardWatch | None = None
+        self._has_other_boards = False
         self._earlier: Report | None = None
         self._known: dict[str, Measurement] = {}
         self._exit = contextlib.ExitStack()
@@ -202,7 +203,7 @@ class Session:
         self.run = run
         self._harness = harness
         self._anchors = AnchorWatch(options.anchor_s, device, self._harness, self._folder)
-        if options.compares_boards:
+        if options.compares_boards or (options.may_compare_boards and self._has_other_boards):
             self._boards = BoardWatch(device, self._harness, self._folder)
 
     @property
@@ -232,6 +233,16 @@ class Session:
         if setpoint == CURRENT:
             self._tell(SET, "")
         return enforced
+
+    def refuse_foreign_lock(self) -> None:
+        """Look, if this run locks clocks, whether it may lock those of this GPU.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
+        assert self._station is not None
+        if self._measures and any(one.sm_clock_mhz is not None for one in self.setpoints):
+            self._station.refuse_foreign_lock()
 
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
@@ -411,6 +422,7 @@ class Session:
                 f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
                 f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
             )
+        self._has_other_boards = bool(known - {run.gpu_uuid})
         cache = before.options.get("gpuenergy-cache", "hot")
         if cache != self.options.cache:
             raise InputError(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control.lease_record import run_uuids
-from pytest_gpuenergy.fleet.messages import GAVE_UP
+from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT
 from pytest_gpuenergy.pytest_plugin import link
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
@@ -42,6 +42,7 @@ class _Worker:
         spec: how pytest-xdist starts it.
         number: of its GPU.
         station: its GPU and host, once it has claimed the GPU.
+        host: what its host is called, by the user if a fleet names it.
         setpoint: the label of what its GPU is set to; empty if it is as it was.
         running: the item that it has begun and not ended.
         unusable: why it cannot measure; empty if it can, as far as is known.
@@ -304,7 +305,8 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        reasons = "; ".join(dict.fromkeys([*self._left_out.values(), *self._given_up.values()]))
+        told = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
+        reasons = "; ".join(sentence.removesuffix(".") for sentence in told)
         if reasons and not any(worker.completed for worker in self._workers.values()):
             found.append(f"Nothing was run, because no worker can measure: {reasons}")
         elif left:
@@ -349,7 +351,7 @@ class Workers:
         if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
-                worker.station, worker.host = station, station.host
+                worker.station, worker.host = station, worker.host or station.host
                 self._mend({station.gpu_uuid})  # which it has done when it claimed the GPU
         elif kind == link.GROUPS:
             self._collected[node] = (data[0], data[1])
@@ -360,7 +362,8 @@ class Workers:
         elif kind == link.DEFERRED:
             worker.deferred.add(data[0])
         elif kind == link.UNUSABLE:
-            worker.unusable, worker.host = data
+            worker.unusable, host = data
+            worker.host = worker.host or host
             self._left_out[worker.name] = f"{worker.title}: {worker.unusable}"
             self._say(f"left out: {self._left_out[worker.name]}")
         elif kind == link.ENDED_BY:
@@ -394,6 +397,7 @@ class Workers:
                 name=str(getattr(gateway, "id", node)),
                 spec=str(getattr(gateway, "spec", "")),
                 number=self._plugin.numbers.get(node),
+                host=_host_called(node),
             )
         return worker
 
@@ -402,3 +406,9 @@ class Workers:
         if terminal is not None and self._config.get_verbosity() >= 0:
             terminal.ensure_newline()
             terminal.write_line(printable(f"gpuenergy: {sentence}"))
+
+
+def _host_called(node: Any) -> str:
+    """The host that a fleet has sent a worker to; empty without one, or if that is yet open."""
+    seat = getattr(node, "workerinput", {}).get(SEAT)
+    return str(seat["host"]) if seat and seat["uuid"] else ""

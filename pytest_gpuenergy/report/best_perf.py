@@ -9,6 +9,7 @@ from typing import Any
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.ties import tie
@@ -45,8 +46,17 @@ def best_perf(report: Report) -> dict[str, str]:
 
     Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
     are all that may be the fastest, within noise. Those that failed follow without a rank. Caps are
-    in their order, from the lowest.
+    in their order, from the lowest. Of a run on several GPU models, each has a title and a table of
+    its own.
     """
+    found: dict[str, str] = {}
+    for part in by_model(report):
+        for size, table in _tables(part).items():
+            found[size] = f"{found[size]}\n{table}" if size in found else table
+    return found
+
+
+def _tables(report: Report) -> dict[str, str]:
     by_size: dict[str, list[Measurement]] = {}
     for one in report.measurements:
         if (size := _size(one.workload.parameters)) is not None:

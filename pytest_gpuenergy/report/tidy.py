@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_gpuenergy.record.board import Calibrated
 from pytest_gpuenergy.record.measurement import Measurement
@@ -93,12 +94,16 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """A row per measurement, with cells in the order of `tidy_columns` of all of them."""
+    """A row per measurement, with cells in the order of `tidy_columns` of all of them.
+
+    ``gpu_name`` is the model on which it was made, also in a run on several.
+    """
     columns = tidy_columns(report.measurements)
     standing, models, boards = _standings(report), Models(report), Boards(report)
     for m in report.measurements:
         derived: dict[str, Any] = {**standing[id(m)], **axes(m)}
-        row = Row(report.run, m, roofline(m, models.of(m)), boards.calibrated(m), derived)
+        run = replace(report.run, gpu_name=models.of(m))
+        row = Row(run, m, roofline(m, run.gpu_name), boards.calibrated(m), derived)
         yield [column.cell(row) for column in columns]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.json_output import dump
 
@@ -48,6 +49,7 @@ def bencher_json(report: Report) -> str:
 
 def github_action_json(report: Report) -> str:
     """The list of figures that github-action-benchmark reads as ``customSmallerIsBetter``."""
+    models = Models(report)
     entries: list[dict[str, Any]] = []
     for name, measurement in _clean(report):
         for metric, value in _figures(measurement):
@@ -55,7 +57,7 @@ def github_action_json(report: Report) -> str:
                 "name": f"{name} {metric.label}",
                 "unit": metric.unit,
                 "value": value,
-                "extra": f"{report.run.gpu_name}\n{measurement.cap}, {measurement.cache} cache",
+                "extra": f"{models.of(measurement)}\n{measurement.cap}, {measurement.cache} cache",
             }
             if interval := measurement.interval(metric):
                 entry["range"] = f"± {(interval.high - interval.low) / 2:.3g}"

@@ -65,11 +65,19 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     ``case1/powercap3/results.csv`` has ``id`` and three columns, sorted by id; ``case1/all.csv``
     repeats the three columns for each cap, see `_columns`. ``id`` is the kernel's rank if it has
     one, otherwise its label. Kernels with the same id, and repetitions of a kernel, have a row
-    each. Figures have `DIGITS` significant digits.
+    each. Figures have `DIGITS` significant digits. Of a run on several GPU models, each has a
+    folder with a tree of its own.
 
     Raises:
         ReportError: a file cannot be written.
     """
+    parts = by_model(report)
+    models = _safe_names(part.run.gpu_name for part in parts)
+    for part in parts:
+        _write_tree(part, folder / models[part.run.gpu_name] if len(parts) > 1 else folder)
+
+
+def _write_tree(report: Report, folder: Path) -> None:
     table_caps = _table_caps(report)
     workloads = _by(report.measurements, lambda m: m.workload.name)
     folders = _safe_names(workloads)

@@ -114,7 +114,11 @@ def test_flagged_and_failed_measurements_are_no_choice(
     ]
     found = advise_on(report(*rows), Goal(), weights={})
     assert whole(found).best.setpoint == "700W"
-    assert found.sentences == ("left out: 1 failed, 1 flagged host_gaps",)
+    assert found.sentences == (
+        "left out: 1 failed, 1 flagged host_gaps",
+        "700W is the only setpoint with clean figures: measure others, too, to have a choice "
+        "(--powercap, --smclock)",
+    )
 
 
 def test_a_setpoint_that_lacks_a_workload_is_no_choice_for_all(

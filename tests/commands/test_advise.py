@@ -170,10 +170,10 @@ H100 = StationInfo("GPU-9", "NVIDIA H100", "h", "sm_90", True, {}, {})
 
 
 def test_gpu_models_are_never_mixed(
-    write: Make, sweep: list[Measurement], at_clock: Make, capsys: Capture
+    write: Make, report: Make, sweep: list[Measurement], at_clock: Make, capsys: Capture
 ) -> None:
     other = at_clock(1, 1, workload="resnet03", gpu_uuid="GPU-9")
-    path = write(*sweep, other, stations=(H100,))
+    path = write(*sweep, other, stations=(report().run.station, H100))
     assert main(["advise", path]) == 2
     error = capsys.readouterr().err
     assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (emulated))" in error
@@ -181,6 +181,17 @@ def test_gpu_models_are_never_mixed(
     assert capsys.readouterr().out.startswith("NVIDIA H100 (emulated), run")
     assert main(["advise", path, "--gpu", "NVIDIA"]) == 2
     assert "names 2 of the GPU models" in capsys.readouterr().err
+
+
+def test_of_runs_on_several_models_those_on_the_named_one_are_merged(
+    sweep: list[Measurement], report: Make, project: Path, capsys: Capture
+) -> None:
+    write_json(report(*sweep, run_id="a"), project / "a.json")
+    write_json(report(*sweep, run_id="b", gpu_name="NVIDIA H100"), project / "b.json")
+    assert main(["advise", "a.json", "b.json"]) == 2
+    assert "several GPU models (NVIDIA H200 (emulated), NVIDIA H100 (em" in capsys.readouterr().err
+    assert main(["advise", "a.json", "b.json", "--gpu", "h200"]) == 0
+    assert capsys.readouterr().out.startswith("NVIDIA H200 (emulated), run a: ")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.fleet.complaints import reason_in
+from pytest_gpuenergy.fleet.complaints import reason_in, usage_problem
 
 
 @given(st.text(max_size=400))
@@ -34,3 +34,19 @@ def test_anything_becomes_one_printable_line(text: str) -> None:
 )
 def test_the_reason_is_found_among_what_is_printed(printed: str, reason: str) -> None:
     assert reason in reason_in(printed)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "usage: -c [options] [file_or_dir]\n-c: error: unrecognized arguments: --kernels\n"
+            "  inifile: /p/pyproject.toml\n  rootdir: /p",
+            "unrecognized arguments: --kernels: the project there has another conftest.py than "
+            "here: copy it, or give dir=PATH.",
+        ),
+        ("--gpuenergy-seed: x is no number.\nMore.", "--gpuenergy-seed: x is no number."),
+    ],
+)
+def test_a_usage_error_is_told_without_its_usage(said: str, reason: str) -> None:
+    assert usage_problem(said) == reason

@@ -126,6 +126,26 @@ def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items: Run) -> N
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
 
 
+def test_hosts_with_another_project_are_left_out_and_say_why(
+    hosts: Hosts, pytester: pytest.Pytester, run_fleet: Run
+) -> None:
+    hosts.add("h2")
+    pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--own')")
+    hosts.add("h1")
+    (hosts.folder / "h1" / "project" / "test_scale.py").unlink()
+    result = run_fleet(hosts.text("h1", "h2"), "--own", "x", "test_scale.py")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "fleet: left out: h2: its pytest cannot begin there: unrecognized arguments: --own: "
+            "the project there has another conftest.py than here: copy it, or give dir=PATH.",
+            "left out: gw0 on h1: file or directory not found: test_scale.py",
+            "gpuenergy: error: Nothing was run, because no worker can measure: gw0 on h1: *; h2: *",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
 CONTROLLER = """
 import os
 from pathlib import Path

@@ -128,6 +128,21 @@ def test_a_card_that_somebody_has_locked_is_left_alone_or_taken_over(
     assert lock_mhz() is None
 
 
+@pytest.mark.slow
+def test_a_worker_on_a_card_that_somebody_has_locked_leaves_its_items_to_others(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.module("def test_set(powercap):\n    pass\n")
+    inject(monkeypatch, clock_locked={"clock_mhz": 1200})
+    result = project.run("-p", "xdist", "-n", "1", "--powercap", "current", "--smclock", "1500MHz")
+    result.assert_outcomes()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: error: Nothing was run, because no worker can measure: gw0 on *: Somebody *"]
+    )
+    assert lock_mhz() == (1200, 1200)
+
+
 def test_what_may_be_allowed_is_named(project: Project) -> None:
     result = project.run("--gpuenergy-allow", "clouds")
     result.stderr.fnmatch_lines(

@@ -146,6 +146,8 @@ def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
     assert len(after.measurements) == 3
     assert all(m in after.measurements for m in clean)
     assert len(after.stations) == 2
+    (other,) = {one.gpu_uuid for one in after.stations} - {m.gpu_uuid for m in clean}
+    assert other in {m.gpu_uuid for m in after.board_checks}  # alone in this run, not in the report
     assert "on NVIDIA H200" in said
 
 

@@ -64,6 +64,18 @@ def test_the_fastest_is_first(report: Make, contender: Measured) -> None:
     assert ranks(text) == [("1", "b", "float32"), ("2", "a", "float32"), ("3", "c", "float32")]
 
 
+def test_gpu_models_are_ranked_apart(
+    report: Make, contender: Measured, run_info: Callable[..., RunInfo]
+) -> None:
+    both = (contender("a", time_ms=0.1), contender("b", gpu_uuid="GPU-2", time_ms=0.5))
+    other = run_info(gpu_name="NVIDIA A30", gpu_uuid="GPU-2").station
+    mixed = replace(report(*both), stations=(run_info().station, other))
+    ((text,)) = best_perf(mixed).values()
+    tables = text.split("\n\n")
+    assert [table.split(" (")[0] for table in tables] == ["# NVIDIA H200", "# NVIDIA A30"]
+    assert list(map(ranks, tables)) == [[("1", "a", "float32")], [("1", "b", "float32")]]
+
+
 def test_modes_are_ranked_apart_unless_they_are_as_exact(report: Make, contender: Measured) -> None:
     found = report(
         contender("a"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +25,8 @@ from pytest_gpuenergy.report.shift import pairs
 from pytest_gpuenergy.report.standings import standings
 from pytest_gpuenergy.report.store import RunFolder, durations_s, merge
 from pytest_gpuenergy.report.tidy import tidy_csv
-from pytest_gpuenergy.report.views import json_document
+from pytest_gpuenergy.report.trackers import github_action_json
+from pytest_gpuenergy.report.views import json_document, write_classic_csv
 
 Make = Callable[..., Any]
 
@@ -69,6 +73,23 @@ def test_no_best_is_between_models(mixed: Mixed) -> None:
     assert markdown(mixed.report).count("# NVIDIA ") == 2
     fronts = [line for line in tidy_csv(mixed.report).splitlines() if ",front" in line]
     assert len(fronts) == 2  # k01 and k03
+
+
+def test_each_row_names_its_model_and_no_table_has_two(mixed: Mixed, tmp_path: Path) -> None:
+    rows = csv.DictReader(io.StringIO(tidy_csv(mixed.report)))
+    models = {row["kernel_label"]: row["gpu_name"] for row in rows}
+    assert models == dict.fromkeys(("k01", "k02"), "NVIDIA H200") | dict.fromkeys(
+        ("k03", "k04"), "NVIDIA A30"
+    )
+    entries = json.loads(github_action_json(mixed.report))
+    extras = {one["extra"].partition("\n")[0] for one in entries}
+    assert extras == {"NVIDIA H200", "NVIDIA A30"}
+    write_classic_csv(mixed.report, tmp_path)
+    ranks = {
+        path.parts[-3]: [line.partition(",")[0] for line in path.read_text().splitlines()[1:]]
+        for path in tmp_path.glob("*/*/all.csv")
+    }
+    assert ranks == {"NVIDIA_H200": ["1", "2"], "NVIDIA_A30": ["3", "4"]}
 
 
 def test_the_gate_compares_no_measurement_with_another_model(mixed: Mixed) -> None:

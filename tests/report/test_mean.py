@@ -1,0 +1,198 @@
+"""`gpuenergy report --mean`: the mean of several runs of the same kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gate_shift_simulation import scaled
+from gate_simulation import Session, drawn_measurement
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.station import StationInfo
+from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
+from pytest_gpuenergy.report.mean import mean_of_runs
+from pytest_gpuenergy.report.views import write_json
+
+STEADY = Session(0.0, 0.0)
+LABELS = [f"k{number:02d}" for number in range(1, 9)]
+
+
+def kernels(seed: int = 1) -> list[Measurement]:
+    measure = drawn_measurement(np.random.default_rng(seed))
+    return [measure(label, STEADY, 1.0) for label in LABELS]
+
+
+def times(m: Measurement, energy: float) -> Measurement:
+    return scaled(m, {Metric.TIME: 1.0, Metric.ENERGY: energy, Metric.EDP: energy})
+
+
+def run(name: str, measurements: Sequence[Measurement], **changes: object) -> Report:
+    info = RunInfo(
+        name, name, "host", "NVIDIA H200", f"GPU-{name}", "sm_90", False, {}, {}, {}, None
+    )
+    return Report(replace(info, **changes), tuple(measurements))  # type: ignore[arg-type]
+
+
+def by_label(report: Report) -> dict[str, Measurement]:
+    return {m.kernel.label: m for m in report.measurements}
+
+
+def half(m: Measurement, metric: Metric) -> float:
+    found = m.estimate(metric)
+    assert found is not None
+    return found.relative_half_width
+
+
+def test_figures_are_geometric_means(tmp_path: Path) -> None:
+    one = kernels()
+    runs = [run("1", one), run("2", [times(m, 1.21) for m in one])]
+    paths = [tmp_path / f"{report.run.run_id}.json" for report in runs]
+    for path, report in zip(paths, runs, strict=True):
+        write_json(report, path)
+    assert main(["report", "--mean", *map(str, paths), "--json", str(tmp_path / "mean.json")]) == 0
+    mean = load_report(tmp_path / "mean.json")
+    for before, m in zip(one, mean.measurements, strict=True):
+        assert m.energy_mj == pytest.approx((before.energy_mj or 0.0) * 1.1)
+        assert m.time_ms == pytest.approx(before.time_ms)
+        assert m.edp_mj_ms == pytest.approx((before.edp_mj_ms or 0.0) * 1.1)
+    assert mean.run.options["mean_of"] == "1, 2"
+
+
+def test_intervals_of_runs_that_agree_shrink_with_the_square_root_of_their_number() -> None:
+    one = kernels()
+    mean = by_label(mean_of_runs([run(str(number), one) for number in range(4)]))
+    for m in one:
+        for metric in METRICS:
+            assert half(mean[m.kernel.label], metric) == pytest.approx(
+                half(m, metric) / 2, rel=0.01
+            )
+
+
+def test_intervals_of_runs_that_disagree_are_wider() -> None:
+    one = kernels()
+    apart = [times(m, 1.05 if place % 2 else 1 / 1.05) for place, m in enumerate(one)]
+    mean = by_label(mean_of_runs([run("1", one), run("2", apart)]))
+    for m in one:
+        assert half(mean[m.kernel.label], Metric.ENERGY) > 0.02
+        assert half(mean[m.kernel.label], Metric.TIME) < half(m, Metric.TIME)
+
+
+def test_one_kernel_far_apart_keeps_its_own_scatter() -> None:
+    one = kernels()
+    other = [times(one[0], 1.5), *one[1:]]
+    mean = by_label(mean_of_runs([run("1", one), run("2", other)]))
+    assert half(mean["k01"], Metric.ENERGY) > 0.15
+    assert half(mean["k02"], Metric.ENERGY) < half(mean["k01"], Metric.ENERGY) / 2
+
+
+@settings(max_examples=25)
+@given(
+    levels=st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3),
+    lacking=st.lists(st.sampled_from(LABELS[5:]), max_size=3, unique=True),
+)
+def test_what_a_run_lacks_does_not_shift_a_kernel(levels: list[float], lacking: list[str]) -> None:
+    one = kernels()
+    runs = [
+        run(
+            str(number),
+            [times(m, level) for m in one if number or m.kernel.label not in lacking],
+        )
+        for number, level in enumerate(levels)
+    ]
+    middle = math.prod(levels) ** (1 / 3)
+    found = by_label(mean_of_runs(runs))
+    for m in one:
+        expected = (m.energy_mj or 0.0) * middle
+        assert found[m.kernel.label].energy_mj == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_kernel_that_failed_in_any_run_has_failed() -> None:
+    one = kernels()
+    wrong = Measurement(
+        one[0].node_id, one[0].workload, one[0].kernel, "correctness", one[0].cap, error="wrong"
+    )
+    mean = by_label(mean_of_runs([run("1", [wrong, *one[1:]]), run("2", one)]))
+    assert (mean["k01"].outcome, mean["k01"].measured) == ("correctness", False)
+    assert mean["k02"].measured
+
+
+def test_flagged_measurements_are_left_out_where_there_are_others() -> None:
+    one = kernels()
+    doubtful = [times(m, 2.0).flagged("not_steady") for m in one]
+    mean = mean_of_runs([run("1", one), run("2", doubtful)])
+    assert [m.energy_mj for m in mean.measurements] == pytest.approx([m.energy_mj for m in one])
+    assert not any(m.validity for m in mean.measurements)
+
+
+def test_what_is_flagged_in_all_runs_stays_flagged() -> None:
+    one = [m.flagged("not_steady") for m in kernels()]
+    mean = mean_of_runs([run("1", one), run("2", one)])
+    assert {m.validity for m in mean.measurements} == {("not_steady",)}
+
+
+def test_parts_of_one_run_are_one_run() -> None:
+    one = kernels()
+    parts = [run("1", one[:4]), run("1", one[4:])]
+    with pytest.raises(Exception, match="at least two runs"):
+        mean_of_runs(parts)
+    mean = mean_of_runs([*parts, run("2", one)])
+    assert len(mean.measurements) == len(one)
+
+
+def test_a_mean_is_a_baseline_and_finds_what_single_runs_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(4)
+    measure = drawn_measurement(rng)
+
+    def session(name: str, edp: float) -> Path:
+        level, made = rng.normal(0, 0.03), []
+        for place, label in enumerate([*LABELS, *(f"m{number:02d}" for number in range(9))]):
+            own = Session(rng.normal(0, 0.001), level + rng.normal(0, 0.005))
+            m = measure(label, own, edp if place == 0 else 1.0)
+            text = f"text {edp}" if place == 0 else label
+            made.append(replace(m, kernel=replace(m.kernel, digest=text)))
+        write_json(run(name, made), tmp_path / f"{name}.json")
+        return tmp_path / f"{name}.json"
+
+    sides = []
+    for side, edp in (("old", 1.0), ("new", 1.02)):
+        runs = [str(session(f"{side}{number}", edp)) for number in range(4)]
+        sides.append(str(tmp_path / f"{side}.json"))
+        assert main(["report", "--mean", *runs, "--json", sides[-1]]) == 0
+    assert main(["compare", *sides, "--fail", "edp:0%"]) == 1
+    worse = [line for line in capsys.readouterr().out.splitlines() if "WORSE" in line]
+    assert any("k01" in line for line in worse)
+
+
+def test_a_kernel_with_another_text_has_no_mean() -> None:
+    one = kernels()
+    other = [replace(m, kernel=replace(m.kernel, digest="another")) for m in one]
+    with pytest.raises(Exception, match=r"has another kernel in one of these runs"):
+        mean_of_runs([run("1", one), run("2", other)])
+
+
+def test_several_models_have_no_mean() -> None:
+    stations = tuple(
+        StationInfo(f"GPU-{name}", name, "host", "sm_90", False, {}, {})
+        for name in ("NVIDIA H100", "NVIDIA H200")
+    )
+    mixed = replace(run("1", kernels()), stations=stations)
+    with pytest.raises(Exception, match="several GPU models"):
+        mean_of_runs([mixed, run("2", kernels())])
+
+
+def test_one_run_is_refused_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(run("1", kernels()), tmp_path / "1.json")
+    assert main(["report", "--mean", str(tmp_path / "1.json")]) == 2
+    assert "A mean needs at least two runs: name more of them." in capsys.readouterr().err
