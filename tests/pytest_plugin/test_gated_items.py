@@ -234,7 +234,11 @@ def shown(project: Project) -> dict[str, object]:
     return data
 
 
-@pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "workers",
+    [(), pytest.param(("-p", "xdist", "-n1"), marks=pytest.mark.thorough)],
+    ids=["one process", "xdist"],
+)
 def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
@@ -259,6 +263,7 @@ def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> Non
     assert shown(project)["baseline"] is None
 
 
+@pytest.mark.thorough
 def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
     make_baseline(project, edp=0.5)
     result = project.run_apart("-p", "xdist", *FAIL, "-n1")
