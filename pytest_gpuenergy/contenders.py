@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from pytest_gpuenergy.gemm.cutlass.profiler import profiled_kernel
 from pytest_gpuenergy.gemm.space import fits
 from pytest_gpuenergy.gemm.templates import Parameters, ranked
 from pytest_gpuenergy.gemm.triton import triton_candidates
-from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.support.errors import InputError, KernelFault, UnavailableError
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuners import records_of
 from pytest_gpuenergy.tuning.card import card_of
 from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
@@ -59,6 +61,25 @@ class Bench:
     claimed: bool = True
     cutlass: Path | None = None
     cutlass_profiler: Path | None = None
+
+
+def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
+    """Check what is given for the contenders of CUTLASS, before anything is measured.
+
+    Args:
+        headers: of ``--cutlass``; None if that is not given.
+        profiler: of ``--cutlass-profiler``.
+
+    Raises:
+        InputError: there are no headers, or they are too old; or that is no program.
+    """
+    if headers is not None:
+        find_headers(headers)
+    if profiler is not None and not (is_file(profiler) and os.access(profiler, os.X_OK)):
+        raise InputError(
+            f"--cutlass-profiler {profiler} is no program that can be run: give the path of a "
+            "cutlass_profiler that you have built."
+        )
 
 
 def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:

@@ -100,12 +100,14 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
     )
     parser.add_argument(
         "--cutlass",
+        type=Path,
         metavar="PATH",
         help="Checkout of CUTLASS, or its folder of headers (default: those in the package "
         "nvidia-cutlass or apache-tvm)",
     )
     parser.add_argument(
         "--cutlass-profiler",
+        type=Path,
         metavar="PATH",
         help="Program cutlass_profiler of a build of CUTLASS, whose fastest kernel takes part too, "
         "as the contender cutlass_profiler",
@@ -164,7 +166,7 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 def _perf(arguments: Namespace) -> int:
     """Run the items of matrix products, and write what they came to."""
     from pytest_gpuenergy import pytest_plugin
-    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
+    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
     from pytest_gpuenergy.control.clocks import CURRENT_CLOCKS
     from pytest_gpuenergy.report.best_perf import write_best_perf
     from pytest_gpuenergy.report.store import latest_run
@@ -177,6 +179,7 @@ def _perf(arguments: Namespace) -> int:
     measured_products(sizes)
     if arguments.records is not None:
         given_folder(arguments.records)
+    check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
     contenders = [*CONTENDERS]
     if arguments.contender is not None:
         contenders = [word.strip() for word in arguments.contender.split(",")]
@@ -206,7 +209,7 @@ def _perf(arguments: Namespace) -> int:
     items = Path(pytest_plugin.__file__).with_name("product_items.py")
     # Neither settings nor conftest files of wherever this package lies.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={items.parent}"]
-    pytest = [sys.executable, "-P", "-m", "pytest", "-rs", "-p", _PLUGIN]
+    pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
     before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():

@@ -75,7 +75,7 @@ def add_search_options(parser: ArgumentParser) -> None:
     )
     group.add_argument(
         "--objective",
-        choices=METRICS,
+        choices=[str(metric) for metric in METRICS],
         default="time",
         help="What to minimize; for energy and edp, the power of promising trials is measured too "
         "(default: time)",

@@ -182,6 +182,11 @@ class SimtParameters(Tiling):
         found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
         return (least, *found[-1:])
 
+    def runs_on(self, card: Card) -> bool:
+        """See `Tiling.runs_on`; asynchronous copies came with sm_80."""
+        able = not self.asynchronous or card.capability >= FIRST_ASYNCHRONOUS
+        return able and self.suits(card)
+
     def transposes(self, gemm: Gemm) -> bool:
         """Whether A is transposed on its way to shared memory."""
         return bool(self.transpose_a) and gemm.layout == "nn"

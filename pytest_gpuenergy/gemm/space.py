@@ -59,8 +59,7 @@ def fits(file: RecordFile, rank: int, card: Card) -> bool:
         parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
     except FormError as error:
         raise InputError(f"Kernel {rank} of {file.workload.name}: {error}.") from None
-    able = parameters.least_capability <= card.capability
-    return able and parameters.resident(_product(file.workload), card) > 0
+    return parameters.runs_on(card) and parameters.resident(_product(file.workload), card) > 0
 
 
 def _product(workload: Workload) -> Gemm:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.tuning.template import TemplateParameters
+from pytest_gpuenergy.tuning.template import LARGEST, TemplateParameters
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -106,6 +106,10 @@ class Tiling(TemplateParameters[Gemm]):
         """Whether the template's instructions exist on a card."""
         return cls.least_capability <= card.capability <= cls.most_capability
 
+    def runs_on(self, card: Card) -> bool:
+        """Whether the instructions of this kernel exist on a card."""
+        return self.suits(card)
+
     @property
     @abstractmethod
     def threads(self) -> int:
@@ -144,7 +148,7 @@ class Tiling(TemplateParameters[Gemm]):
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
-                if blocks <= every:
+                if blocks <= min(every, LARGEST):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuenergy.pytest_plugin.left_out import left_out_lines
 from pytest_gpuenergy.pytest_plugin.names import RUN
 from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
@@ -60,14 +61,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
+    from pytest_gpuenergy.contenders import check_cutlass
+
+    config = metafunc.config
     try:
-        chosen = products(metafunc.config)
-        records_folder(metafunc.config)  # it must be one
+        chosen = products(config)
+        records_folder(config)  # it must be one
+        check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
     if "contender" in metafunc.fixturenames:
-        metafunc.parametrize("contender", _contenders(metafunc.config))
+        metafunc.parametrize("contender", _contenders(config))
 
 
 def pytest_report_collectionfinish(
@@ -77,6 +82,9 @@ def pytest_report_collectionfinish(
     from pytest_gpuenergy.contenders import TUNED_BY, contender_records
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    gemm = [one for one in chosen if "gemm_workload" in one]
+    if items and not gemm and config.getoption("--gemm") is not None:
+        return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
     tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
@@ -90,6 +98,16 @@ def pytest_report_collectionfinish(
             assert found.folder is not None  # it was read
             sources[found.folder] = found.gpu
     return sources_said(sources, gpu)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which contenders have no figures, and why, below the tables of those that have."""
+    lines = [*left_out_lines(terminalreporter.stats)]
+    if lines:
+        terminalreporter.section("contenders left out")
+    for line in lines:
+        terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -111,9 +111,12 @@ def records_of(
     path = find_records(folder, workload, gpu, variant)
     file = load(path)
     if file.workload.signature != workload.signature:
+        there, asked = file.workload.name, workload.name
+        if there == asked:
+            there, asked = file.workload.signature, workload.signature
         raise InputError(
-            f"The {WHAT} {path} contains kernels of {file.workload.name} instead of "
-            f"{workload.name}: restore the original file."
+            f"The {WHAT} {path} contains kernels of {there} instead of {asked}: restore the "
+            "original file."
         )
     return replace(file, workload=workload)
 

@@ -120,7 +120,8 @@ class RecordFile:
     def named(self, kernel: Kernel, rank: int) -> Kernel:
         """The kernel of that rank with its origin and its figures."""
         made = {name: text for name, text in self.toolchain.items() if isinstance(text, str)}
-        details = {"band": self.record(rank).band, "gpu": self.gpu, **made, "date": self.date}
+        search = {"band": self.record(rank).band, "trials": self.trials_total, "gpu": self.gpu}
+        details = {**search, **made, "date": self.date}
         origin = Origin(self.form.tuner, rank, {**kernel.origin.details, **details})
         return replace(kernel, origin=origin, recorded=self.recorded(rank))
 

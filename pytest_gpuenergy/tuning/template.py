@@ -14,7 +14,8 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 W = TypeVar("W", bound=Workload)
 
-_LARGEST = 1 << 20
+LARGEST = 1 << 20
+"""Value of a parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +35,10 @@ class TemplateParameters(ABC, Generic[W]):
     def __post_init__(self) -> None:
         for name, value in vars(self).items():  # a search makes ten thousand: no copies
             least = self.least.get(name, 0)
-            if not isinstance(value, int) or not least <= value <= _LARGEST:
+            if not isinstance(value, int) or not least <= value <= LARGEST:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "
-                    f"{least} to {_LARGEST}, not {value!r:.40}."
+                    f"{least} to {LARGEST}, not {value!r:.40}."
                 )
 
     @classmethod

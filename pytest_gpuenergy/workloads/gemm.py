@@ -92,10 +92,13 @@ class Gemm(Workload):
                 )
             if not value:
                 object.__setattr__(self, size, least)
-        if max(math.prod(one.shape) for one in self.tensors) > _MOST_ELEMENTS:
+        largest = max(self.tensors, key=lambda one: math.prod(one.shape))
+        if math.prod(largest.shape) > _MOST_ELEMENTS:
+            count, row = largest.shape
             raise InputError(
-                f"gemm of M={self.M} N={self.N} K={self.K} has a matrix with more elements than "
-                "32-bit indices can address: choose smaller sizes."
+                f"gemm of M={self.M} N={self.N} K={self.K} has a matrix {largest.name} of {count} "
+                f"rows of {row}, which are more elements than 32-bit indices can address: choose "
+                "smaller sizes."
             )
         check_distribution(self.distribution)
 

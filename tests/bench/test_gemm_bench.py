@@ -96,6 +96,12 @@ def test_of_all_benches_only_that_of_convolutions_need_not_be_named(
     assert len(ids(folder, "bench/test_values.py")) == 10
 
 
+def test_sizes_that_have_no_effect_are_told(folder: pytest.Pytester) -> None:
+    folder.makepyfile(test_other="def test_other(): pass")
+    result = folder.runpytest_inprocess("test_other.py", "--gemm", "MNK=8")
+    result.stdout.fnmatch_lines(["*--gemm has no effect, since no item of bench/test_gemm.py is*"])
+
+
 def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
     result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
     result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])
@@ -222,24 +228,31 @@ def test_kernels_that_are_no_text_are_skipped_on_the_emulated_gpu(folder: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("headers", [True, False])
-def test_cutlass_is_skipped_on_the_emulated_gpu_and_fails_with_a_wrong_path(
-    folder: pytest.Pytester, headers: bool
+def test_what_cutlass_needs_is_checked_before_anything_is_measured(
+    folder: pytest.Pytester,
 ) -> None:
     version = folder.path / "cutlass" / "include" / "cutlass" / "version.h"
     version.parent.mkdir(parents=True)
-    if headers:
+    arguments = ["--gemm", "MNK=8 layout=nn", "-k", "cutlass", "--powercap", "1"]
+    given = ["--cutlass", "cutlass", "--cutlass-profiler", "profiler"]
+    for told in (
+        "*cutlass has no headers of CUTLASS*: give --cutlass*",
+        "*is no program that can*",
+    ):
+        result = folder.runpytest_inprocess(NAMED, *arguments, *given)
+        result.stdout.fnmatch_lines([told])
+        assert result.ret == pytest.ExitCode.INTERRUPTED
         version.write_text("#define CUTLASS_MAJOR 4\n")
-    arguments = ["--gemm", "MNK=8 layout=nn", "-k", "cutlass", "--powercap", "1", "-rs"]
-    profiler = ["--cutlass", "cutlass", "--cutlass-profiler", "profiler"]
-    result = folder.runpytest_inprocess(NAMED, *arguments, *profiler)
-    if headers:
-        result.assert_outcomes(skipped=2, deselected=4)
-        result.stdout.fnmatch_lines(["SKIPPED*cutlass_simt_sgemm_256x128_8x5_nn_align1 needs a*"])
-    else:
-        result.assert_outcomes(failed=1, skipped=1, deselected=4)
-        result.stdout.fnmatch_lines(["*cutlass has no headers of CUTLASS*: give --cutlass a*"])
-    result.stdout.fnmatch_lines(["SKIPPED*profiler needs a real GPU, and --cutlass-profiler."])
+    (folder.path / "profiler").touch(0o755)
+    result = folder.runpytest_inprocess(NAMED, *arguments, *given)
+    result.assert_outcomes(skipped=2, deselected=4)
+    result.stdout.fnmatch_lines(
+        [
+            "*= contenders left out =*",
+            "cutlass: cutlass_simt_sgemm_256x128_8x5_nn_align1 needs a real GPU: *",
+            "cutlass_profiler: The CUTLASS profiler needs a real GPU, and --cutlass-profiler.",
+        ]
+    )
 
 
 @pytest.mark.slow

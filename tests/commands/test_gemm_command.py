@@ -139,6 +139,13 @@ def test_bad_sizes_are_told(
     assert message in capsys.readouterr().err
 
 
+def test_an_unknown_objective_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gemm", "tune", "MNK=64", "--objective", "joules"]) == 2
+    told = capsys.readouterr().err
+    assert "invalid choice: 'joules' (choose from" in told
+    assert "Metric" not in told
+
+
 def test_a_convolution_without_groups_may_have_a_template(
     tuned: list[Tuned], tmp_path: Path
 ) -> None:

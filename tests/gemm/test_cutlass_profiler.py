@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, Bench
+from pytest_gpuenergy.gemm.cutlass import profiler as profiler_module
 from pytest_gpuenergy.gemm.cutlass.profiler import (
     fastest_verified,
     profiled_kernel,
@@ -80,6 +81,23 @@ def test_a_profiler_that_does_not_work_is_told(
         put(profiler, text)
     with pytest.raises(InputError, match=words):
         profiled_kernel(profiler, GEMM, "GPU-1")
+
+
+def test_a_profiler_that_does_not_end_is_ended(
+    profiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(profiler, "#!/bin/sh\nexec sleep 1000\n")
+    monkeypatch.setattr(profiler_module, "_TIMEOUT_S", 0.1)
+    with pytest.raises(InputError, match="did not end within 0 s: build it with fewer"):
+        profiled_kernel(profiler, GEMM, "GPU-1")
+
+
+def test_a_table_without_a_verified_kernel_is_not_remembered(profiler: Path) -> None:
+    put(profiler, PROFILER.replace("passed", "not_run"))
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="has no kernel for g that it could verify"):
+            profiled_kernel(profiler, GEMM, "GPU-1")
+    assert (profiler.parent / "calls").read_text() == "GPU-1\n" * 2
 
 
 def bench_of(profiler: Path, **more: Any) -> Bench:

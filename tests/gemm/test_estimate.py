@@ -40,6 +40,11 @@ def test_the_most_promising_come_first() -> None:
     assert len(offered) > 1000
 
 
+def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
+    large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
+    assert max(one.blocks for one in ranked(large, H200)) <= 1 << 20
+
+
 def test_no_estimate_is_below_the_peak() -> None:
     least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
     assert all(one.cycles(LARGE, H200) >= least for one in ranked(LARGE, H200))

@@ -19,10 +19,10 @@ RECORDS = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
 
 
-def bench(tmp_path: Path, **options: Any) -> Bench:
+def bench(tmp_path: Path, architecture: str = "sm_90", **options: Any) -> Bench:
     nvml = SimpleNamespace(nvmlDeviceGetNumGpuCores=lambda _: 132 * 128)
     gpu: Any = SimpleNamespace(
-        architecture="sm_90", name="NVIDIA H200", nvml=nvml, handle=None, emulated=False
+        architecture=architecture, name="NVIDIA H200", nvml=nvml, handle=None, emulated=False
     )
     store: Any = None
     return Bench(gpu, tmp_path, store, **options)
@@ -74,3 +74,23 @@ def test_float16_takes_the_parameters_of_records_for_bfloat16(
     assert isinstance(recorded, Kernel)
     assert kernel.origin.details == recorded.origin.details
     assert kernel.source != recorded.source
+
+
+@pytest.mark.parametrize(
+    ("mode", "card"),
+    [pytest.param("float32", "sm_70", marks=pytest.mark.slow), ("bfloat16", "sm_100")],
+)
+def test_records_whose_instructions_a_card_lacks_are_not_used(
+    tried: list[AnyKernel], tmp_path: Path, mode: Any, card: str
+) -> None:
+    """Asynchronous copies came with sm_80, and wgmma went after sm_90."""
+    for path in RECORDS.glob(f"gemm_2048x2048x2048_nn_*mode_{mode}.template.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    product = replace(PRODUCT, mode=mode)
+    assert template_kernel(product, bench(tmp_path)).origin.rank == 1
+    template_kernel(product, bench(tmp_path, card))
+    assert len(tried) == 8
+    if mode == "float32":
+        assert {one.origin.details["asynchronous"] for one in tried} == {0}
+    else:
+        assert {one.origin.details["template"] for one in tried} == {"mma"}

@@ -81,6 +81,7 @@ def test_the_origin_tells_rank_band_and_tuning(store: KernelStore, record_file: 
     origin = store.kernel(record_file, 2).origin
     assert (origin.kind, origin.rank) == ("tvm-metaschedule", 2)
     assert origin.details["band"] == "p10"
+    assert origin.details["trials"] == record_file.trials_total
     assert origin.details["gpu"] == "Test GPU"
 
 

@@ -138,6 +138,13 @@ def test_a_file_of_another_shape_than_its_name_says_is_refused(path: Path) -> No
         records_of(path.parent, case5)
 
 
+def test_a_file_of_another_shape_with_the_same_name_is_refused(path: Path) -> None:
+    other = Conv2d.of("case7", 1, 15, 14, 512, 512, 3, 3, 1, 1)
+    path.rename(path.with_name(file_name(other)))
+    with pytest.raises(InputError, match=r"kernels of conv2d_.*H_14_.* instead of conv2d_.*H_15_"):
+        records_of(path.parent, other)
+
+
 def test_missing_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gpuenergy tune --case case3"):
         find_records(tmp_path, CASES["case3"])

@@ -75,6 +75,7 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         ("MNK=1000000000", "is not understood"),
         ("MNK=-4", "is not understood"),
         ("MNK=999999999", "more elements than 32-bit indices"),
+        ("MNK=16 lda=999999999", "a matrix A of 16 rows of 999999999, which are more elements"),
         ("M=4 K=4", "does not say what N is"),
         ("t=5", "does not say what M and N and K is"),
         ("MNK=4 M=5", "gives M twice"),

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _TYPES = {
 }
 _NAME, _RUNTIME, _DISPOSITION = "Operation", "Runtime", "Disposition"
 _VERIFIED = "passed"
+_TIMEOUT_S = 1800.0
+"""For all kernels of a product; a build with thousands of them takes many minutes."""
 
 
 def profiled_kernel(profiler: Path, gemm: Gemm, gpu: str) -> str:
@@ -52,11 +55,12 @@ def profiled_kernel(profiler: Path, gemm: Gemm, gpu: str) -> str:
     key = json.dumps([str(profiler.resolve()), status.st_mtime_ns, status.st_size, options, gpu])
     memory = cache_dir("cutlass") / f"{hashlib.sha256(key.encode()).hexdigest()}.csv"
     try:
-        table = memory.read_text()
-    except OSError:
+        return fastest_verified(memory.read_text(errors="replace"), gemm)
+    except (OSError, UnavailableError):
         table = _profile(profiler, options, gpu)
+        name = fastest_verified(table, gemm)
         keep_for_later(memory, table)
-    return fastest_verified(table, gemm)
+        return name
 
 
 def profiler_options(gemm: Gemm) -> list[str]:
@@ -120,8 +124,16 @@ def _profile(profiler: Path, options: list[str], gpu: str) -> str:
         command = [str(profiler.absolute()), *options, f"--output={output}.csv"]
         try:
             done = run_child(
-                command, Path(folder), environment={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+                command,
+                Path(folder),
+                environment={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
+                timeout_s=_TIMEOUT_S,
             )
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"--cutlass-profiler {profiler} did not end within {_TIMEOUT_S:.0f} s: build it "
+                "with fewer kernels."
+            ) from None
         except OSError as error:
             raise InputError(
                 f"--cutlass-profiler {profiler} cannot be run: {error.strerror}."
