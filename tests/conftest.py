@@ -35,7 +35,7 @@ with contextlib.suppress(ImportError):
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 20)
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 15)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,6 +72,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.setenv("GPUENERGY_CAP_WRITES", "deny")
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_FILE", raising=False)
+        patch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)  # of .ci/run
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint

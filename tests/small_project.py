@@ -12,8 +12,10 @@ INI = f"""
 [tool.pytest.ini_options]
 filterwarnings = ["error"]
 gpu_device = "emulated"
+gpuenergy_preheat = "0"
 addopts = [{LEAN}]
 """
+"""To compute the temperature of a card while it is heated up takes half the time of a short run."""
 
 PARTS = '''
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor

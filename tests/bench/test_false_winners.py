@@ -5,6 +5,7 @@ from __future__ import annotations
 import false_winners as bench
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import METRICS, Metric
@@ -33,8 +34,7 @@ def test_rounds_cure_the_luck_of_the_best(metric: Metric) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize(("metric", "heavy_tails"), each_once(METRICS, [False, True]))
 def test_claims_hold_where_deviations_last_and_the_search_selects_by_them(
     metric: Metric, heavy_tails: bool
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Check
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # as are a push of documentation and a cap that is not taken
 def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
@@ -152,7 +153,9 @@ def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("gpu", "watts"), [("v100", 100), ("a100", 450)])
+@pytest.mark.parametrize(
+    ("gpu", "watts"), [("v100", 100), pytest.param("a100", 450, marks=pytest.mark.thorough)]
+)
 def test_a_cap_of_the_table_that_the_board_does_not_take_fails_nothing(
     checkout: Checkout, gpu: str, watts: int
 ) -> None:

@@ -111,6 +111,7 @@ def test_an_id_that_a_report_shows_chooses_its_kernel(
     assert {found["kernel"] for found in document["judgements"]} == {"b128"}
 
 
+@pytest.mark.thorough
 def test_a_faster_revision_is_better(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(repository, LINE, SLOWER)
     words = ["ab", "HEAD", "HEAD~1", "--powercap", "1", "--fail", "edp:0.5%", "--rounds", "4"]

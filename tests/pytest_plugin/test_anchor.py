@@ -51,7 +51,9 @@ def flagged(project: Project) -> list[int]:
     return [n for n, m in enumerate(measurements, start=1) if "drift" in m.validity]
 
 
-def test_in_a_card_that_stays_the_same_every_check_is_good(project: Project) -> None:
+def test_in_a_card_that_stays_the_same_good_checks_speak_for_every_item_once(
+    project: Project,
+) -> None:
     result = run_with(project, *EVERY)
     result.assert_outcomes(passed=12)
     report = project.report()
@@ -66,15 +68,10 @@ def test_in_a_card_that_stays_the_same_every_check_is_good(project: Project) -> 
             assert ratio.low < ratio.value < ratio.high
             assert abs(ratio.value - 1) < 0.01
     assert flagged(project) == []
-    times = f"{len(report.anchors)} times, largest change: *"
-    result.stdout.fnmatch_lines([f"anchor kernels (emulated) were measured again {times}"])
-
-
-def test_every_item_is_spoken_for_by_one_check(project: Project) -> None:
-    run_with(project, *EVERY)
-    report = project.report()
     spoken_for = [node_id for check in report.anchors for node_id in check.items]
     assert spoken_for == [m.node_id for m in report.measurements[1:]]
+    times = f"{len(report.anchors)} times, largest change: *"
+    result.stdout.fnmatch_lines([f"anchor kernels (emulated) were measured again {times}"])
 
 
 def test_a_card_that_has_become_slower_flags_what_no_good_check_follows(project: Project) -> None:
@@ -127,12 +124,6 @@ def test_each_power_cap_has_its_own_anchor(project: Project) -> None:
     for check in report.anchors:
         assert by_id[check.node_id].cap == check.cap
         assert {by_id[item].cap for item in check.items} == {check.cap}
-
-
-def test_a_short_run_has_no_check(project: Project) -> None:
-    result = run_with(project)
-    assert project.report().anchors == ()
-    assert "anchor" not in result.stdout.str()
 
 
 def test_the_checks_can_be_left_out(project: Project) -> None:
@@ -197,8 +188,13 @@ def test_a_run_that_is_resumed_checks_its_anchor_first(
     assert clean == [check.node_id]
 
 
-def test_a_run_that_is_resumed_with_nothing_left_checks_nothing(project: Project) -> None:
-    run_with(project).assert_outcomes(passed=12)
+def test_a_short_run_has_no_check_and_one_that_is_resumed_with_nothing_left(
+    project: Project,
+) -> None:
+    result = run_with(project)
+    result.assert_outcomes(passed=12)
+    assert project.report().anchors == ()
+    assert "anchor" not in result.stdout.str()
     run_with(project, "--gpuenergy-resume").assert_outcomes(skipped=12)
     assert project.report().anchors == ()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from closed_folders import close
+from points import each_once
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -40,8 +41,10 @@ def test_items_that_measure_end_the_run_with_one_sentence(
     assert "INTERNALERROR" not in shown
 
 
-@pytest.mark.parametrize("option", ["json", "csv", "html", "compare"])
-@pytest.mark.parametrize("name", ["x" * 300, ".gpuenergy/file"])
+@pytest.mark.parametrize(
+    ("option", "name"),
+    each_once(["json", "csv", "html", "compare"], ["x" * 300, ".gpuenergy/file"]),
+)
 def test_an_option_with_a_path_that_cannot_be_used_is_one_sentence(
     closed: Project, option: str, name: str
 ) -> None:

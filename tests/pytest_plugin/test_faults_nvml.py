@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices.select import open_device
 
@@ -127,8 +128,13 @@ def test_a_process_that_appears_flags_every_item_from_then_on(
     assert flagged == [False, True, True]
 
 
-@pytest.mark.parametrize("error", ["not_supported", "no_permission"])
-@pytest.mark.parametrize("what", ["temperature", "samples", "processes", "power", "fields"])
+@pytest.mark.parametrize(
+    ("error", "what"),
+    each_once(
+        ["not_supported", "no_permission"],
+        ["temperature", "samples", "processes", "power", "fields"],
+    ),
+)
 def test_a_reading_that_cannot_be_had_does_not_stop_a_run(
     project: Project, what: str, error: str
 ) -> None:

@@ -162,7 +162,7 @@ def test_beside_fixtures_of_our_names_a_kernel_is_measured(project: Project) -> 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize("arguments", [(), ("-n", "1")])
+@pytest.mark.parametrize("arguments", [(), pytest.param(("-n", "1"), marks=pytest.mark.thorough)])
 def test_items_are_measured_where_no_option_is_set(
     project: Project, arguments: tuple[str, ...]
 ) -> None:

@@ -68,7 +68,7 @@ def test_the_report_names_the_run(project: Project) -> None:
         "gpuenergy-timeout": "30",
         "gpuenergy-cache": "hot",
         "gpuenergy-order": "interleaved",
-        "gpuenergy-preheat": "auto",
+        "gpuenergy-preheat": "0",
         "gpuenergy-anchor": "300",
     }
     assert {"python", "pytest", "pytest-gpuenergy", "host_compiler"} <= set(run.software)

@@ -33,7 +33,11 @@ def test_waits(card):
 PATIENCE_S = 60.0
 
 
-@pytest.mark.parametrize("ignored", [False, True], ids=["from a terminal", "in the background"])
+@pytest.mark.parametrize(
+    "ignored",
+    [pytest.param(False, marks=pytest.mark.thorough), True],
+    ids=["from a terminal", "in the background"],
+)
 def test_fixtures_are_torn_down_in_the_workers(project: Project, ignored: bool) -> None:
     project.module(WAITS)
     options = ["-p", "xdist", "-n", "1", "--gpu-device", "emulated"]

@@ -183,6 +183,7 @@ def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Projec
     assert limits_w(2) == [700, 700]
 
 
+@pytest.mark.thorough
 def test_what_a_killed_worker_left_is_restored_at_the_end_of_the_run(project: Project) -> None:
     kills = """
     import signal

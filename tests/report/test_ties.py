@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.record.estimate import WANDER, Interval
@@ -81,8 +82,7 @@ def found_tie(rows: Sequence[Measurement], metric: Metric) -> Tie:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gap", [0.0, 0.002, 0.01])
-@pytest.mark.parametrize("count", [2, 9])
+@pytest.mark.parametrize(("gap", "count"), each_once([0.0, 0.002, 0.01], [2, 9]))
 def test_the_true_best_is_among_those_named_in_95_percent_of_cases(count: int, gap: float) -> None:
     rng = np.random.default_rng(count)
     true = [10.0] + [10.0 * (1 + gap * place) for place in range(1, count)]

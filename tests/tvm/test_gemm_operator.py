@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
@@ -175,10 +176,12 @@ def test_the_computation_takes_the_tensors(child: Worker, gemm: Gemm) -> None:
 
 
 @pytest.mark.tvm
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (7, 13, 5), (31, 1, 131), (64, 64, 256)])
-def test_every_size_has_schedules(child: Worker, sizes: tuple[int, int, int], space: Any) -> None:
-    gemm = Gemm("g", *sizes)
+@pytest.mark.parametrize(
+    ("space", "m", "n", "k"),
+    each_once(SPACES, [(1, 1, 1), (7, 13, 5), (31, 1, 131), (64, 64, 256)]),
+)
+def test_every_size_has_schedules(child: Worker, space: Any, m: int, n: int, k: int) -> None:
+    gemm = Gemm("g", m, n, k)
     traces = child.call("traces", gemm, space, timeout_s=120)
     ours = [trace for trace in traces if "reindex" in trace]
     assert len(ours) == (0 if space == "direct" else len(forms_of(sizes_of(gemm))))
@@ -201,8 +204,7 @@ def test_every_form_of_any_product_is_right(
 
 @pytest.mark.tvm
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(("mode", "layout"), each_once(MODES, ["nn", "nt"]))
 def test_sums_in_parts_of_a_padded_product_are_right(
     child: Worker, device: EmulatedDevice, layout: Any, mode: Any
 ) -> None:

@@ -62,17 +62,13 @@ def pid_of(proposer: TvmProposer) -> int:
     return int(worker.pid)
 
 
-def test_a_batch_is_lowered(start: Start) -> None:
-    batch = take(start(RANDOM))
-    assert len(batch) == 4
-    assert all(isinstance(candidate.kernel, Kernel) for candidate in batch)
-
-
+@pytest.mark.thorough  # test_space.py
 def test_replay_trace_with_a_seed_is_the_same_every_time(start: Start) -> None:
     first, second = start(RANDOM), start(RANDOM)
     assert [texts(take(first)) for _ in range(2)] == [texts(take(second)) for _ in range(2)]
 
 
+@pytest.mark.thorough
 def test_another_seed_is_another_search(start: Start) -> None:
     other = SearchSettings(4, 1, "replay-trace", "all", batch=4)
     assert texts(take(start(RANDOM))) != texts(take(start(other)))
@@ -87,6 +83,7 @@ def test_several_processes_search_elsewhere_and_learn_from_each_other(start: Sta
     assert take(proposer)
 
 
+@pytest.mark.thorough
 def test_costs_are_learned(start: Start) -> None:
     proposer = start(EVOLVING)
     batch = take(proposer)
@@ -100,8 +97,12 @@ def test_an_earlier_search_is_learned(start: Start) -> None:
     assert take(start(EVOLVING, known))
 
 
-def test_the_workload_is_kept_beside_the_records(start: Start, tmp_path: Path) -> None:
-    take(start(RANDOM))
+def test_a_batch_is_lowered_and_its_workload_kept_beside_the_records(
+    start: Start, tmp_path: Path
+) -> None:
+    batch = take(start(RANDOM))
+    assert len(batch) == 4
+    assert all(isinstance(candidate.kernel, Kernel) for candidate in batch)
     (tmp_path / "database_tuning_record.json").touch()
     (stored,) = load_database(tmp_path).workloads
     assert json.loads(stored)
@@ -114,6 +115,7 @@ def test_the_next_batch_is_made_while_the_first_one_is_evaluated(start: Start) -
     assert len(making.result(timeout=120)) == 4
 
 
+@pytest.mark.thorough  # test_space.py
 def test_a_search_that_goes_on_proposes_something_else(start: Start) -> None:
     first = texts(take(start(RANDOM)))
     again = texts(take(start(RANDOM, [Feedback(record, 1e-3) for record in first])))

@@ -232,7 +232,11 @@ class Card:
 
     def reap(self) -> bool:
         """End the load and the faults of processes that are gone; report whether any were."""
-        me = Owner.me() if self.load is not None or self.faults else None
+        if self.load is None and not self.faults:
+            return False
+        me = Owner.me()
+        if not self.faults and self.load is not None and self.load.owner == me:
+            return False
         dead = {
             owner
             for owner in {

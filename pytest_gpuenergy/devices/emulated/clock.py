@@ -13,7 +13,7 @@ class VirtualClock:
 
     def now_s(self) -> float:
         """Virtual seconds since the emulated card was powered on."""
-        return self._state.spend(0).now_ns / 1e9
+        return self._state.now_ns() / 1e9
 
     def sleep_s(self, duration_s: float) -> None:
         """Let ``duration_s`` virtual seconds pass.

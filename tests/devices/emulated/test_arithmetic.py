@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.support.errors import KernelFault
@@ -139,8 +140,7 @@ SPECIAL = [0.0, -0.5, 1.9, -1.9, 127.5, 128.0, 255.5, 256.0, 300.0, -128.9, -129
            -math.inf]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["float", "double"])
-@pytest.mark.parametrize("integer", INTEGERS)
+@pytest.mark.parametrize(("kind", "integer"), each_once(["float", "double"], list(INTEGERS)))
 def test_conversions_to_integers_saturate(run: Run, integer: str, kind: str) -> None:
     source = {"float": "float32", "double": "float64"}[kind]
     rng = np.random.default_rng(3)

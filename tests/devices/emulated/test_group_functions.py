@@ -6,6 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
+from points import each_once
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +42,7 @@ def _scanned(values, size, f, exclusive):
     return np.array([[0, *row[:-1]] if exclusive else row for row in rows]).ravel()
 
 
-@pytest.mark.parametrize("size", [1, 4, 32])
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(("size", "operator"), each_once([1, 4, 32], list(OPERATORS)))
 @pytest.mark.parametrize("kind", ["inclusive", "exclusive"])
 def test_tiles_scan(run, size, operator, kind):
     x = np.random.default_rng(size).integers(-99, 99, 64).astype(np.int32)

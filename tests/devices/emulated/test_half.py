@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 
@@ -147,31 +148,34 @@ def test_a_fused_sum_is_exact_at_a_tie(run: Run) -> None:
 TYPICAL = [1.5, -2.25, 0.5, 3.0]
 
 
-@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        ("a + b * c", 0.375),
-        ("(a += b, a *= c, ++a, -a)", -0.625),
-        ("T(2) * a + T(1.5)", 4.5),
-        ("__hmax(a, b) + __hmin(a, b)", -0.75),
-        ("__hmax(a, nan) + (__hisnan(__hmax_nan(a, nan)) ? T(1) : T(0))", 2.5),
-        (
-            "__hlt(b, a) + 2 * __hge(b, a) + 4 * (a == a) + 8 * (nan == nan) + 16 * __hneu(nan, a)",
-            21,
-        ),
-        ("__habs(b) + hsqrt(c + c) + hexp(T(0)) + hfloor(b)", 1.25),
-        ("(int)a + (int)b + __ONE2int_rn(a) + (int)__int2ONE_rn(7)", 8),
-        ("(unsigned char)(a * T(1000))", 255),
-        ("(float)a + sum(x)", 4.25),
-        ("TWO(a, b).y", -2.25),
-        ("__low2float(__hfma2(TWO(a, b), TWO(b, a), TWO(c, c)))", -2.875),
-        ("__high2float(TWO(a, b) * TWO(a, b))", 5.0625),
-        ("__hbeq2(TWO(a, b), TWO(a, b)) + __hbgt2(TWO(a, b), TWO(b, a))", 1),
-        ("__shfl_sync(1u, a, 0)", 1.5),
-        ("__ldg(x + 3)", 3.0),
-        ("shared(x)", 2.75),
-    ],
+    ("name", "result", "expected"),
+    each_once(
+        list(FORMATS),
+        [
+            ("a + b * c", 0.375),
+            ("(a += b, a *= c, ++a, -a)", -0.625),
+            ("T(2) * a + T(1.5)", 4.5),
+            ("__hmax(a, b) + __hmin(a, b)", -0.75),
+            ("__hmax(a, nan) + (__hisnan(__hmax_nan(a, nan)) ? T(1) : T(0))", 2.5),
+            (
+                "__hlt(b, a) + 2 * __hge(b, a) + 4 * (a == a) + 8 * (nan == nan)"
+                " + 16 * __hneu(nan, a)",
+                21,
+            ),
+            ("__habs(b) + hsqrt(c + c) + hexp(T(0)) + hfloor(b)", 1.25),
+            ("(int)a + (int)b + __ONE2int_rn(a) + (int)__int2ONE_rn(7)", 8),
+            ("(unsigned char)(a * T(1000))", 255),
+            ("(float)a + sum(x)", 4.25),
+            ("TWO(a, b).y", -2.25),
+            ("__low2float(__hfma2(TWO(a, b), TWO(b, a), TWO(c, c)))", -2.875),
+            ("__high2float(TWO(a, b) * TWO(a, b))", 5.0625),
+            ("__hbeq2(TWO(a, b), TWO(a, b)) + __hbgt2(TWO(a, b), TWO(b, a))", 1),
+            ("__shfl_sync(1u, a, 0)", 1.5),
+            ("__ldg(x + 3)", 3.0),
+            ("shared(x)", 2.75),
+        ],
+    ),
 )
 def test_operators_and_intrinsics_do_what_they_say(
     run: Run, name: str, result: str, expected: float

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
@@ -137,11 +138,13 @@ def test_an_access_outside_the_elements_is_told_with_its_place(check, body, patt
         check(body)
 
 
-@pytest.mark.parametrize("offset", [1, 4, 8, 32, 512, 4096])
 @pytest.mark.parametrize(
-    ("before", "variable"),
-    [("", "__shared__ float s[64];"), ("__device__ float s[64];", "")],
-)  # fmt: skip
+    ("offset", "before", "variable"),
+    each_once(
+        [1, 4, 8, 32, 512, 4096],
+        [("", "__shared__ float s[64];"), ("__device__ float s[64];", "")],
+    ),
+)
 def test_a_write_past_a_variable_is_told_with_its_place(check, before, variable, offset):
     pattern = r"thread \(\d+,0,0\) .* of k writes s\[\d+\], past its end of 64 elements"
     with pytest.raises(KernelFault, match=pattern, check=is_wrong):

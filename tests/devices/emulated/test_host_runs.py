@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
@@ -58,16 +59,18 @@ def test_a_dropped_barrier_meets_poison_and_not_the_data(run):
     assert np.isnan(out["y"]).any()
 
 
-@pytest.mark.parametrize("reduce", ["max", "min"])
 @pytest.mark.parametrize(
-    ("kind", "read"),
-    [
-        ("float", "__shared__ float s[2]; v = {0}(v, s[i]);"),
-        ("int", "__shared__ int s[2]; v = {0}(v, s[i]);"),
-        ("float", "extern __shared__ float s[]; v = {0}(v, s[i]);"),
-        ("float", "v = {0}(v, {0}(w[i], w[i + 1]));"),
-        ("int", "v = {0}(v, {0}(__float_as_int(w[i]), __float_as_int(w[i + 1])));"),
-    ],
+    ("reduce", "kind", "read"),
+    each_once(
+        ["max", "min"],
+        [
+            ("float", "__shared__ float s[2]; v = {0}(v, s[i]);"),
+            ("int", "__shared__ int s[2]; v = {0}(v, s[i]);"),
+            ("float", "extern __shared__ float s[]; v = {0}(v, s[i]);"),
+            ("float", "v = {0}(v, {0}(w[i], w[i + 1]));"),
+            ("int", "v = {0}(v, {0}(__float_as_int(w[i]), __float_as_int(w[i + 1])));"),
+        ],
+    ),
 )
 @pytest.mark.parametrize("i", [0, 1])
 def test_a_maximum_of_memory_that_nobody_wrote_is_wrong_with_one_of_two_seeds(
@@ -237,15 +240,17 @@ def test_a_run_ends_when_its_time_is_up(runner, tmp_path):
     assert spent_s >= 0.02
 
 
-@pytest.mark.parametrize("order_seed", [0, 1, 7])
 @pytest.mark.parametrize(
-    ("barrier", "expected"),
-    [
-        ("__syncthreads(); y[t] = s[42 - t];", np.arange(43)[::-1] + 1),
-        ("y[t] = __syncthreads_count(t % 2);", 21),
-        ("y[t] = __syncthreads_and(t < 43);", 1),
-        ("y[t] = __syncthreads_or(t >= 43);", 0),
-    ],
+    ("order_seed", "barrier", "expected"),
+    each_once(
+        [0, 1, 7],
+        [
+            ("__syncthreads(); y[t] = s[42 - t];", np.arange(43)[::-1] + 1),
+            ("y[t] = __syncthreads_count(t % 2);", 21),
+            ("y[t] = __syncthreads_and(t < 43);", 1),
+            ("y[t] = __syncthreads_or(t >= 43);", 0),
+        ],
+    ),
 )
 def test_a_barrier_does_not_wait_for_threads_that_have_returned(run, barrier, expected, order_seed):
     body = f"""

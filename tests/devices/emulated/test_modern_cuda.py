@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.support.errors import KernelFault
 
@@ -12,8 +13,13 @@ pytestmark = pytest.mark.slow
 X = np.arange(64).astype(np.float32)
 
 
-@pytest.mark.parametrize("load", ["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldcv", "__ldlu"])
-@pytest.mark.parametrize("store", ["__stwb", "__stcg", "__stcs", "__stwt"])
+@pytest.mark.parametrize(
+    ("load", "store"),
+    each_once(
+        ["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldcv", "__ldlu"],
+        ["__stwb", "__stcg", "__stcs", "__stwt"],
+    ),
+)
 def test_cache_hints_leave_values_as_they_are(run, load, store):
     source = f"""__global__ void k(const float* x, float* y) {{
       {store}((float4*)y + threadIdx.x, {load}((const float4*)x + threadIdx.x));
@@ -33,8 +39,7 @@ REDUCE = {
 }
 
 
-@pytest.mark.parametrize("name", REDUCE)
-@pytest.mark.parametrize("mask", [0xFFFFFFFF, 0x00FF00FF])
+@pytest.mark.parametrize(("name", "mask"), each_once(list(REDUCE), [0xFFFFFFFF, 0x00FF00FF]))
 def test_warp_reductions_combine_the_lanes_of_the_mask(run, name, mask):
     reference, kinds = REDUCE[name]
     lanes = [k for k in range(32) if mask >> k & 1]
@@ -105,8 +110,8 @@ __global__ void k(const float* x, float* y) {
 
 
 @pytest.mark.parametrize(
-    ("result", "expected"),
-    [
+    ("size", "result", "expected"),
+    each_once([2, 8, 32], [
         ("cg::reduce(tile, v, cg::plus<float>())", lambda v, n: v.reshape(-1, n).sum(1).repeat(n)),
         ("cg::reduce(tile, v, cg::less<float>())", lambda v, n: v.reshape(-1, n).min(1).repeat(n)),
         ("tile.shfl(v, 0)", lambda v, n: v[::n].repeat(n)),
@@ -120,9 +125,8 @@ __global__ void k(const float* x, float* y) {
         ("tile.any(v == 5) + 2 * tile.all(v >= 0)",
          lambda v, n: (v.reshape(-1, n) == 5).any(1).repeat(n) + 2),
         ("cg::this_grid().size() + cg::this_grid().thread_rank()", lambda *_: 64 + np.arange(64)),
-    ],
+    ]),
 )  # fmt: skip
-@pytest.mark.parametrize("size", [2, 8, 32])
 def test_groups_of_threads_cooperate(run, result, expected, size):
     source = GROUPS.replace("SIZE", str(size)).replace("RESULT", result)
     y = run(source, {"x": X}, {"y": (64, "float32")}, block=64)["y"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.workload import Scalar
@@ -208,15 +209,17 @@ def test_a_product_is_as_exact_as_its_largest_term_allows(multiply, shape, seed,
     assert (np.abs(error) <= bound).all()
 
 
-@pytest.mark.parametrize("shape", FLOATS, ids=lambda shape: shape.name)
 @pytest.mark.parametrize(
-    ("term", "result"),
-    [
-        (0.25 * 2.0**-24, 1.0),  # lost, although all of them add up to more than the last bit
-        (-0.25 * 2.0**-24, 1.0),
-        (0.75 * 2.0**-22, 1 + 2.0**-23),  # rounded toward zero
-        (-1.5 * 2.0**-24, 1 - 2.0**-23),
-    ],
+    ("shape", "term", "result"),
+    each_once(
+        {shape.name: (shape,) for shape in FLOATS},
+        [
+            (0.25 * 2.0**-24, 1.0),  # lost, although all of them add up to more than the last bit
+            (-0.25 * 2.0**-24, 1.0),
+            (0.75 * 2.0**-22, 1 + 2.0**-23),  # rounded toward zero
+            (-1.5 * 2.0**-24, 1 - 2.0**-23),
+        ],
+    ),
 )
 def test_terms_are_cut_off_beside_the_largest(multiply, shape, term, result):
     a, b, c = np.zeros((1, 16, shape.depth)), np.zeros((1, shape.depth, 8)), np.ones((1, 16, 8))

@@ -1,6 +1,7 @@
 """Faults in the middle of a grid: blocks are checked until the budget of accesses is spent."""
 
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.support.errors import KernelFault
 
@@ -76,14 +77,16 @@ def test_bad_addresses_in_the_middle_are_found(fault_of, body, outcome, words):
     assert words in str(fault)
 
 
-@pytest.mark.parametrize("value", ["-1", "0", "0x7f7f7f7f", "__float_as_int(NAN)"])
 @pytest.mark.parametrize(
-    ("before", "body"),
-    [
-        ("", "__shared__ int s[63]; if (!t) s[63] = {}; __syncthreads(); n[i] = 0;"),
-        ("extern __shared__ int s[];", "if (!t) s[25] = {}; n[i] = 0;"),
-        ("__device__ int d[5];", "if (!t) d[5] = {}; n[i] = 0;"),
-    ],
+    ("value", "before", "body"),
+    each_once(
+        ["-1", "0", "0x7f7f7f7f", "__float_as_int(NAN)"],
+        [
+            ("", "__shared__ int s[63]; if (!t) s[63] = {}; __syncthreads(); n[i] = 0;"),
+            ("extern __shared__ int s[];", "if (!t) s[25] = {}; n[i] = 0;"),
+            ("__device__ int d[5];", "if (!t) d[5] = {}; n[i] = 0;"),
+        ],
+    ),
 )
 def test_what_a_kernel_writes_beside_a_variable_is_seen(run_orders, before, body, value):
     with pytest.raises(KernelFault, match=r"wrote .*, past its end"):

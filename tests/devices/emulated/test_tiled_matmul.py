@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
@@ -138,8 +139,9 @@ def product(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-@pytest.mark.parametrize(("width", "room_kib"), [(1, 12), (2, 96), (4, 226)])
+@pytest.mark.parametrize(
+    ("body", "width", "room_kib"), each_once(BODIES, [(1, 12), (2, 96), (4, 226)])
+)
 def test_stages_in_shared_memory_of_any_size_multiply_matrices(
     runner, product, body, width, room_kib
 ):

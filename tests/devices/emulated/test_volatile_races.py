@@ -1,6 +1,7 @@
 """Volatile is no atomic: threads that change one volatile variable race unless they take turns."""
 
 import pytest
+from points import each_once
 
 pytestmark = pytest.mark.slow
 
@@ -35,16 +36,18 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize("variable", [SHARED, TENSOR], ids=["shared", "tensor"])
-@pytest.mark.parametrize("body", LOST)
+@pytest.mark.parametrize(
+    ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, LOST)
+)
 def test_a_volatile_update_may_be_lost(fault_of, variable, body):
     fault = fault_of(variable + body)
     assert fault.outcome == "correctness"
     assert "the second writes another value (volatile)" in str(fault)
 
 
-@pytest.mark.parametrize("variable", [SHARED, TENSOR], ids=["shared", "tensor"])
-@pytest.mark.parametrize("body", KEPT)
+@pytest.mark.parametrize(
+    ("variable", "body"), each_once({"shared": SHARED, "tensor": TENSOR}, KEPT)
+)
 def test_threads_may_take_turns_with_a_volatile_variable(check_races, variable, body):
     assert check_races(variable + body).launches[0].blocks_run == 1
 
@@ -58,10 +61,12 @@ TICKET = """
 BEFORE = "__device__ volatile unsigned ticket; __device__ volatile float part[64];"
 
 
-@pytest.mark.parametrize("grid", [3, 8, 64])
 @pytest.mark.parametrize(
-    "take",
-    ["ticket++", "(ticket += 1) - 1", "({ unsigned mine = ticket; ticket = mine + 1; mine; })"],
+    ("grid", "take"),
+    each_once(
+        [3, 8, 64],
+        ["ticket++", "(ticket += 1) - 1", "({ unsigned mine = ticket; ticket = mine + 1; mine; })"],
+    ),
 )
 def test_a_volatile_ticket_of_blocks_is_no_atomic(fault_of, grid, take):
     fault = fault_of(TICKET.replace("TAKE", take), grid=grid, before=BEFORE)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.devices.emulated.ptx.branches import first_conditional
-from pytest_gpuenergy.devices.emulated.ptx.code import code_of
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError, refusal_of
 from pytest_gpuenergy.devices.emulated.ptx.statements import (
     end_of_statement,
@@ -82,6 +81,9 @@ class Assembler:
         return f"__extension__ ({{ {' else '.join(parts)} (void)0; }})"
 
     def _translated(self, text: str) -> str:
+        # It makes its tables of instructions in 25 ms, and most texts have no PTX.
+        from pytest_gpuenergy.devices.emulated.ptx.code import code_of
+
         return code_of(statement_at(text, self._strings.value, self._strings.body))
 
     def refusal(self, position: int) -> str:
