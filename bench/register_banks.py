@@ -2,10 +2,10 @@
 
     python bench/register_banks.py bench/records/nvidia-h200 --layout nn > banks.md
 
-For the best record of each product, as it is and with A transposed in shared memory, prints a row
-of a Markdown table: cycles of a scheduler per multiplication in the main loop, by two banks of
-registers that are each read once in a cycle, and by those and all other instructions; and the
-speed of the record. Nothing is run: it takes CuPy, NVRTC and nvdisasm, and no GPU.
+For the best record of each product, as it is and the other way round (with A transposed in shared
+memory, or by rows), prints a row of a Markdown table: cycles of a scheduler per multiplication in
+the main loop, by two banks of registers that are each read once in a cycle, and by those and all
+other instructions; and the speed of the record. Nothing is run: it takes CuPy, NVRTC and nvdisasm, and no GPU.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def rows(folder: Path, layout: str, architecture: str) -> Iterator[str]:
         parameters = TEMPLATE_FORM.parameters(recipe)
         assert isinstance(parameters, SimtParameters)
         tflops = gemm.flops / TEMPLATE_FORM.time_ms(recipe) / 1e9
-        turned = replace(parameters, transpose_a=8 if layout == "nn" else 0)
-        for one in dict.fromkeys([parameters, turned]):
+        turned = 0 if parameters.transpose_a or layout == "nt" else 8
+        for one in dict.fromkeys([parameters, replace(parameters, transpose_a=turned)]):
             code = sass(compiler, one.kernel(gemm), architecture)
             speed = f"{tflops:.1f}" if one == parameters else ""
             yield row(gemm, one, main_loop(code), speed)

@@ -87,7 +87,10 @@ def precompiled(folder: Path) -> Path:
     texts = [path.read_text() for path in (folder / "driver.cpp", *folder.glob("*.cuh"))]
     names = sorted(set(re.findall(r"^#include <([a-z_]+)>", "\n".join(texts), re.MULTILINE)))
     text = "".join(f"#include <{name}>\n" for name in names)
-    header = Path(os.environ["GPUENERGY_CACHE"]) / f"{hashlib.sha256(text.encode()).hexdigest()}.h"
+    # Hidden from tests of the cache, which is not ours alone.
+    cache = Path(os.environ["GPUENERGY_CACHE"], ".headers")
+    cache.mkdir(parents=True, exist_ok=True)
+    header = cache / f"{hashlib.sha256(text.encode()).hexdigest()}.h"
     made = header.with_name(f"{header.name}.gch")
     if not made.exists():
         with tempfile.TemporaryDirectory(dir=header.parent) as scratch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -74,13 +75,18 @@ def _choices(kind: Any, path: str) -> str:
     """The values that may stand at a place; empty if that is not known, or if there are many."""
     if kind is None:
         return ""
-    found = [msgspec.inspect.type_info(kind)]
+    found = [_described(kind)]
     for step in _STEP.finditer(path):
         found = [part for one in found for part in _parts(one, step["name"])]
     known = [str(value) for one in found for value in getattr(one, "values", ())]
     if not 0 < len(known) <= _MOST_CHOICES:
         return ""
     return " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))
+
+
+@cache
+def _described(kind: Any) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
 
 
 def _parts(kind: msgspec.inspect.Type, name: str | None) -> list[msgspec.inspect.Type]:
