@@ -5,7 +5,8 @@
 For the best record of each product, as it is and the other way round (with A transposed in shared
 memory, or by rows), prints a row of a Markdown table: cycles of a scheduler per multiplication in
 the main loop, by two banks of registers that are each read once in a cycle, and by those and all
-other instructions; and the speed of the record. Nothing is run: it takes CuPy, NVRTC and nvdisasm, and no GPU.
+other instructions; and the speed of the record. Nothing is run: it takes CuPy, NVRTC and nvdisasm,
+and no GPU.
 """
 
 from __future__ import annotations
