@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report, merge
 from pytest_gpuenergy.support.errors import ReportInputError
@@ -98,7 +99,12 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
                 failed[m.node_id] = m
     for several in found.values():
         _check_same(several)
-    means = {metric: _means(found, metric, _levels(found.values(), metric)) for metric in METRICS}
+    levels = {metric: _levels(found.values(), metric) for metric in (Metric.TIME, Metric.ENERGY)}
+    # Not fitted by itself, so that the means of a kernel's figures follow from each other, too.
+    levels[Metric.EDP] = {
+        place: level + levels[Metric.ENERGY][place] for place, level in levels[Metric.TIME].items()
+    }
+    means = {metric: _means(found, metric, levels[metric]) for metric in METRICS}
     ratios = {metric: _common_ratios(several.values()) for metric, several in means.items()}
     boards = ", ".join(
         sorted({m.gpu_uuid or run.run.gpu_uuid for run in runs for m in run.measurements})
@@ -263,13 +269,30 @@ def _merged(
         power_w=power_w,
         gflops=gflops,
         gflops_per_w=gflops / power_w,
-        trials=tuple(window for m in parts for window in m.trials),
-        warm_trials=tuple(window for m in parts for window in m.warm_trials),
+        trials=tuple(one for m in parts for one in _as_mean(m.trials, m, time_ms, energy_mj)),
+        warm_trials=tuple(
+            one for m in parts for one in _as_mean(m.warm_trials, m, time_ms, energy_mj)
+        ),
         settling_error=math.hypot(*known) / len(known) if len(known) == len(errors) else None,
         cap_binding=any(m.cap_binding for m in parts),
         wall_s=math.fsum(m.wall_s for m in parts),
         phases_s=_sums(m.phases_s for m in parts),
     )
+
+
+def _as_mean(
+    windows: Iterable[Window], m: Measurement, time_ms: float, energy_mj: float
+) -> Iterator[Window]:
+    """The windows of one run as if its figures were the means: their scatter is that of one run."""
+    longer = time_ms / _figure(m, Metric.TIME)
+    more = energy_mj / _figure(m, Metric.ENERGY)
+    for one in windows:
+        yield replace(
+            one,
+            seconds=one.seconds * longer,
+            busy_seconds=one.busy_seconds * longer,
+            joules=one.joules * more,
+        )
 
 
 def _share_of_power(m: Measurement) -> float:

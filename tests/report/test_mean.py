@@ -34,6 +34,21 @@ def times(m: Measurement, energy: float) -> Measurement:
     return scaled(m, {Metric.TIME: 1.0, Metric.ENERGY: energy, Metric.EDP: energy})
 
 
+def elsewhere(m: Measurement, time: float, energy: float) -> Measurement:
+    """On a board where the kernel takes another time and energy, its windows included."""
+    windows = tuple(
+        replace(
+            one,
+            seconds=one.seconds * time,
+            busy_seconds=one.busy_seconds * time,
+            joules=one.joules * energy,
+        )
+        for one in m.trials
+    )
+    factors = {Metric.TIME: time, Metric.ENERGY: energy, Metric.EDP: time * energy}
+    return replace(scaled(m, factors), power_w=(m.power_w or 0.0) * energy / time, trials=windows)
+
+
 def run(name: str, measurements: Sequence[Measurement], **changes: object) -> Report:
     info = RunInfo(
         name, name, "host", "NVIDIA H200", f"GPU-{name}", "sm_90", False, {}, {}, {}, None
@@ -112,6 +127,31 @@ def test_what_a_run_lacks_does_not_shift_a_kernel(levels: list[float], lacking: 
     for m in one:
         expected = (m.energy_mj or 0.0) * middle
         assert found[m.kernel.label].energy_mj == pytest.approx(expected, rel=1e-4)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(0.8, 1.25), st.floats(0.8, 1.25)), min_size=8, max_size=8),
+        min_size=2,
+        max_size=3,
+    ),
+    st.sets(st.sampled_from(LABELS), max_size=3),
+)
+def test_whatever_the_runs_are_like_their_mean_can_be_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    factors: list[list[tuple[float, float]]],
+    lacking: set[str],
+) -> None:
+    runs = []
+    for number, of_kernels in enumerate(factors):
+        made = [elsewhere(m, *of) for m, of in zip(kernels(number), of_kernels, strict=True)]
+        left = [m for m in made if number or m.kernel.label not in lacking]
+        runs.append(run(str(number), left))
+    path = tmp_path_factory.mktemp("mean") / "mean.json"
+    mean = mean_of_runs(runs)
+    write_json(mean, path)
+    assert load_report(path) == mean
 
 
 def test_a_kernel_that_failed_in_any_run_has_failed() -> None:
