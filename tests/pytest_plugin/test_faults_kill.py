@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import has_ended
+from processes import has_ended, pause
 
 from pytest_gpuenergy.devices.lock import gpu_lock
 from pytest_gpuenergy.devices.select import open_device
@@ -64,6 +64,7 @@ def running_program(pid: int) -> int:
                 continue
             if program.endswith(("-plain", "-checked")) and busy(child):
                 return child
+        pause()
     raise AssertionError("no kernel was run")
 
 
@@ -93,7 +94,13 @@ def killed(project: Project) -> tuple[Project, list[int]]:
     return project, pids
 
 
-def test_a_kill_in_the_middle_of_an_item_leaves_results_and_no_process(
+def buffers(pid: int) -> list[Path]:
+    """What the run ``pid`` shares with its kernels' programs."""
+    folders = (Path("/dev/shm"), Path(tempfile.gettempdir()))
+    return [path for folder in folders for path in folder.glob(f"gpuenergy-{pid}-*")]
+
+
+def test_a_kill_in_the_middle_of_an_item_leaves_results_and_the_next_start_removes_the_rest(
     killed: tuple[Project, list[int]],
 ) -> None:
     project, pids = killed
@@ -101,8 +108,10 @@ def test_a_kill_in_the_middle_of_an_item_leaves_results_and_no_process(
     stored = project.stored().measurements
     assert [m.measured for m in stored] == [True, True]
     assert limit_w() == 200
+    assert buffers(pids[0])
     project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
     assert limit_w() == 700
+    assert not buffers(pids[0])
 
 
 def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> None:
@@ -112,20 +121,6 @@ def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> 
     result.assert_outcomes(skipped=2, passed=1)
     assert [m.measured for m in project.report().measurements] == [True] * 3
     assert limit_w() == 700
-
-
-def test_buffers_of_a_run_that_was_killed_are_removed_at_the_next_start(
-    killed: tuple[Project, list[int]],
-) -> None:
-    project, pids = killed
-
-    def left() -> list[Path]:
-        folders = (Path("/dev/shm"), Path(tempfile.gettempdir()))
-        return [path for folder in folders for path in folder.glob(f"gpuenergy-{pids[0]}-*")]
-
-    assert left()
-    project.run("--powercap", "current", "-k", "1").assert_outcomes(passed=1)
-    assert not left()
 
 
 DIES_IN_THE_SETTLE = """
@@ -199,7 +194,7 @@ def test_sigterm_ends_a_run_with_workers_as_it_ends_others(project: Project) -> 
     assert [m.measured for m in project.report().measurements] == [True, True]
     deadline_s = time.monotonic() + PATIENCE_S
     while not all(map(has_ended, pids)) and time.monotonic() < deadline_s:
-        os.sched_yield()
+        pause()
     for index in range(2):
         with open_device("emulated:h200x2", index=index) as device:
             assert device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle) == 700_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import pause
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -56,7 +56,7 @@ def test_fixtures_are_torn_down_in_the_workers(project: Project, ignored: bool) 
         )
     deadline_s = time.monotonic() + PATIENCE_S
     while not (project.path / "started").exists() and time.monotonic() < deadline_s:
-        os.sched_yield()
+        pause()
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == pytest.ExitCode.INTERRUPTED
     assert (project.path / "torn-down").exists()

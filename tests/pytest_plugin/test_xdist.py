@@ -24,7 +24,7 @@ def pytest_xdist_auto_num_workers():
     return 2
 """
 MEETS = """
-import os, time
+import os, threading, time
 import pytest
 from pathlib import Path
 from parts import LAUNCH, SCALE, SOURCE
@@ -34,7 +34,7 @@ def meet(name):
     Path(name + os.environ["PYTEST_XDIST_WORKER"]).touch()
     deadline_s = time.monotonic() + 60
     while len(list(Path().glob(name + "gw*"))) < 2 and time.monotonic() < deadline_s:
-        os.sched_yield()
+        threading.Event().wait(0.01)
 
 @pytest.mark.parametrize("number", range(4))
 def test_scale(number, powercap, gpu, load_kernel, energy_benchmark):
@@ -95,8 +95,8 @@ def workers(result: pytest.RunResult) -> int:
 
 
 def test_auto_gives_each_gpu_a_worker(project: Project) -> None:
-    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3")
-    result.assert_outcomes(passed=5)
+    result = project.run(*AUTO, "--gpu-device", "emulated:h200x3", "--powercap", "1")
+    result.assert_outcomes(passed=1)
     assert workers(result) == 3
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fleet_hosts import Host, make_host, module
+from processes import pause
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.select import open_device
@@ -72,7 +72,7 @@ def until(happened: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline_s
-        os.sched_yield()
+        pause()
 
 
 def lines_in(host: Host) -> int:
