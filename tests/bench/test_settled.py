@@ -26,6 +26,7 @@ def test_items_are_those_of_a_settled_card(
     assert "1 of 1 intervals hold the reference" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_when_the_study_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

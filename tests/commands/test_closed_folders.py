@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from closed_folders import close
+from points import each_once
 
 from pytest_gpuenergy.cli import main
 
@@ -37,8 +38,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["x" * 300, "y/" * 2100])
+@pytest.mark.parametrize(
+    ("command", "name"), each_once(COMMANDS, {"name": "x" * 300, "path": "y/" * 2100})
+)
 def test_a_name_that_is_too_long_is_one_sentence(
     capsys: pytest.CaptureFixture[str], command: str, name: str
 ) -> None:

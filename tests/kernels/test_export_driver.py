@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from exported_programs import run_exported
+from points import each_once
 
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
@@ -103,9 +104,12 @@ PRODUCT = """
 
 
 @pytest.mark.parametrize(
-    ("mode", "c_type"), [("float32", "float"), ("float16", "half"), ("bfloat16", "nv_bfloat16")]
+    ("mode", "c_type", "layout", "next_a"),
+    each_once(
+        [("float32", "float"), ("float16", "half"), ("bfloat16", "nv_bfloat16")],
+        [("nn", "i * 14 + k"), ("nt", "k * 14 + i")],
+    ),
 )
-@pytest.mark.parametrize(("layout", "next_a"), [("nn", "i * 14 + k"), ("nt", "k * 14 + i")])
 def test_products_in_each_layout_and_mode_are_computed(
     tmp_path: Path, layout: Any, next_a: str, mode: Any, c_type: str
 ) -> None:
@@ -119,7 +123,10 @@ def test_products_in_each_layout_and_mode_are_computed(
     assert ": correct" in done.stdout
 
 
-@pytest.mark.parametrize(("layout", "next_a"), [("nn", "i * 600 + k"), ("nt", "k * 3 + i")])
+@pytest.mark.parametrize(
+    ("layout", "next_a"),
+    [("nn", "i * 600 + k"), pytest.param("nt", "k * 3 + i", marks=pytest.mark.thorough)],
+)
 def test_a_product_larger_than_a_part_of_the_reference_is_computed(
     tmp_path: Path, layout: Any, next_a: str
 ) -> None:

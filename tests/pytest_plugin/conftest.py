@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from small_project import BENCH, INI, PARTS
 
+# Imported here to stay imported: pytester forgets what an in-process run imports.
 import pytest_gpuenergy.devices.emulated.device
 import pytest_gpuenergy.devices.emulated.host
+import pytest_gpuenergy.gate.annotations
+import pytest_gpuenergy.kernels.source
 import pytest_gpuenergy.pytest_plugin.bridge
-
-# Imported here to stay imported: pytester forgets what an in-process run imports.
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
-import pytest_gpuenergy.pytest_plugin.run  # noqa: F401
+import pytest_gpuenergy.pytest_plugin.run
+import pytest_gpuenergy.pytest_plugin.sentences
+import pytest_gpuenergy.support.run_ids  # noqa: F401
 from pytest_gpuenergy.report import Report, RunFolder, load_report
 
 

@@ -116,6 +116,6 @@ def test_without_pytest_benchmark_all_else_works(project: Project) -> None:
 
 
 def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
-    result = project.run_apart("--benchmark-json", "b.json", "-p", "xdist", "-n", "1", *ONE)
+    result = project.run("--benchmark-json", "b.json", "-p", "xdist", "-n", "1", *ONE)
     result.assert_outcomes(passed=1)
     assert len(records(project)) == 3

@@ -144,7 +144,7 @@ def test_a_file_that_two_processes_write_is_always_whole(project: Project, tmp_p
     report = project.report()
     write_json(report, tmp_path / "baseline.json")
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write, args=(report, tmp_path, 40)) for _ in range(2)]
+    writers = [context.Process(target=_write, args=(report, tmp_path, 20)) for _ in range(2)]
     for writer in writers:
         writer.start()
     reads = 0
@@ -195,7 +195,7 @@ def test_a_folder_that_is_removed_in_mid_run_is_told_in_one_sentence(
     if variable == "GPUENERGY_CACHE":
         give_toolchain(tmp_path / "folder" / "emulated" / "host")
     project.module(f"VARIABLE = {variable!r}\n{REMOVES}")
-    result = project.run_apart("--powercap", "1", "--gpuenergy-order", "file")
+    result = project.run("--powercap", "1", "--gpuenergy-order", "file")
     result.stdout.fnmatch_lines([sentence])
     assert result.parseoutcomes()["passed"] == 1
     assert result.ret == pytest.ExitCode.TESTS_FAILED

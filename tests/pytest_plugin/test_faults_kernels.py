@@ -95,14 +95,14 @@ def limit_w() -> float:
     ("fault", "outcome"),
     [
         ("hung", "timeout"),
-        ("prints", "timeout"),
+        pytest.param("prints", "timeout", marks=pytest.mark.thorough),
         ("vast", "timeout"),
         ("illegal", "correctness"),  # the race check sees the address before it is used
-        ("null", "correctness"),
-        ("misaligned", "runtime"),
+        pytest.param("null", "correctness", marks=pytest.mark.thorough),
+        pytest.param("misaligned", "runtime", marks=pytest.mark.thorough),
         ("trap", "runtime"),
         ("threads", "constraints"),
-        ("shared", "constraints"),
+        pytest.param("shared", "constraints", marks=pytest.mark.thorough),
     ],
 )
 def test_a_kernel_that_fails_takes_only_its_own_item_along(
@@ -121,7 +121,12 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(
 
 
 @pytest.mark.parametrize(
-    ("number", "outcome"), [("SIGKILL", "runtime"), ("SIGSTOP", "timeout"), ("SIGTERM", "runtime")]
+    ("number", "outcome"),
+    [
+        ("SIGKILL", "runtime"),
+        ("SIGSTOP", "timeout"),
+        pytest.param("SIGTERM", "runtime", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_along(
     project: Project, number: str, outcome: str

@@ -50,7 +50,7 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     project: Project,
 ) -> None:
     project.module(f"FAULTS = {{'any': {{'error': 'gpu_is_lost', 'after_s': 1.0}}}}\n{THREE}")
-    result = project.run_apart("--powercap", "1")
+    result = project.run("--powercap", "1")
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
     assert outcomes.get("failed", 0) + outcomes.get("errors", 0) + outcomes.get("skipped", 0) == 2
@@ -68,11 +68,13 @@ def test_a_gpu_that_is_lost_fails_what_follows_and_keeps_what_was_measured(
     assert limit_w() == 700
 
 
-@pytest.mark.parametrize("cap", ["700W", "300W", "current"])
+@pytest.mark.parametrize(
+    "cap", [pytest.param("700W", marks=pytest.mark.thorough), "300W", "current"]
+)
 def test_a_gpu_that_is_lost_between_items_fails_what_follows(project: Project, cap: str) -> None:
     lose = "\n    if number == 1:\n        gpu.inject('any', 'gpu_is_lost')"
     project.module(f"FAULTS = {{}}\n{THREE.rstrip()}{lose}\n")
-    result = project.run_apart("--powercap", cap)
+    result = project.run("--powercap", cap)
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
     assert outcomes.get("failed", 0) + outcomes.get("errors", 0) == 2

@@ -242,7 +242,7 @@ def shown(project: Project) -> dict[str, object]:
 def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...]) -> None:
     make_baseline(project, edp=0.5)
     base = load_report(project.path / "base.json")
-    result = project.run_apart(*COMPARE, "--gpuenergy-html", "page.html", *workers)
+    result = project.run(*COMPARE, "--gpuenergy-html", "page.html", *workers)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines([f"report: *, CSV: *, page: {project.path}/page.html"])
     data = shown(project)
@@ -257,7 +257,7 @@ def test_the_page_shows_the_comparison(project: Project, workers: tuple[str, ...
 def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> None:
     make_baseline(project)
     page = ("--gpuenergy-html", "page.html")
-    result = project.run_apart(*COMPARE, *page, "--gpu-device", "emulated:a30")
+    result = project.run(*COMPARE, *page, "--gpu-device", "emulated:a30")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert result.stdout.str().count("they differ in gpu_name") == 1
     assert shown(project)["baseline"] is None
@@ -266,7 +266,7 @@ def test_a_baseline_that_was_refused_is_not_on_the_page(project: Project) -> Non
 @pytest.mark.thorough
 def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
     make_baseline(project, edp=0.5)
-    result = project.run_apart("-p", "xdist", *FAIL, "-n1")
+    result = project.run("-p", "xdist", *FAIL, "-n1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["baseline: run *", "*limit 5 %: WORSE", "1 WORSE"])
 
@@ -274,8 +274,8 @@ def test_with_xdist_the_verdicts_are_told_too(project: Project) -> None:
 def test_with_xdist_the_last_failed_are_those_that_were_worse(project: Project) -> None:
     make_baseline(project, edp=0.5)
     arguments = ("-p", "xdist", "--powercap", "1,2", *FAIL[2:], "-n1")
-    project.run_apart(*arguments).assert_outcomes(passed=1, failed=1)
-    project.run_apart(*arguments, "--lf").assert_outcomes(failed=1)
+    project.run(*arguments).assert_outcomes(passed=1, failed=1)
+    project.run(*arguments, "--lf").assert_outcomes(failed=1)
 
 
 def budget(project: Project, arguments: str) -> None:
@@ -396,7 +396,7 @@ def test_a_budget_that_cannot_be_used_is_told_at_collection(
 
 def test_with_xdist_an_unusable_budget_fails_its_item(project: Project) -> None:
     budget(project, "max_mj_ms=0")
-    result = project.run_apart("-p", "xdist", "--powercap", "1", "-n1")
+    result = project.run("-p", "xdist", "--powercap", "1", "-n1")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_scale[[]200W]: The marker edp_budget needs max_mj_ms*"])
 

@@ -25,7 +25,9 @@ def ids(result: pytest.RunResult) -> list[str]:
     return [line for line in result.stdout.lines if "::" in line]
 
 
-@pytest.mark.parametrize("cap", ["300W", "450W", "current"])
+@pytest.mark.parametrize(
+    "cap", ["300W", pytest.param("450W", marks=pytest.mark.thorough), "current"]
+)
 def test_an_id_runs_under_its_cap_without_the_option(project: Project, cap: str) -> None:
     name = f"test_scale.py::test_scale[{cap}]"
     result = project.run(name)
@@ -44,24 +46,19 @@ def test_every_id_in_a_report_can_be_run(project: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("word", "chosen"),
-    [
-        ("scale-64", ["64-300W", "64-current"]),
-        ("scale-64-300W", ["64-300W"]),
-        ("scale-scale-128-current", ["128-current"]),
-        ("scale-64-300W or scale-128-300W", ["64-300W", "128-300W"]),
-        ("not scale-64 and 300W", ["128-300W"]),
-        ("64-300W", ["64-300W"]),
-    ],
-)
-def test_k_takes_the_labels_of_the_latest_run(
-    project: Project, word: str, chosen: list[str]
-) -> None:
+def test_k_takes_the_labels_of_the_latest_run(project: Project) -> None:
     project.module(TWO)
     project.run("--powercap", "300W,current").assert_outcomes(passed=4)
-    found = ids(project.run("-k", word, "--powercap", "300W,current", *DRY))
-    assert sorted(found) == sorted(f"test_scale.py::test_scale[{one}]" for one in chosen)
+    for word, chosen in {
+        "scale-64": ["64-300W", "64-current"],
+        "scale-64-300W": ["64-300W"],
+        "scale-scale-128-current": ["128-current"],
+        "scale-64-300W or scale-128-300W": ["64-300W", "128-300W"],
+        "not scale-64 and 300W": ["128-300W"],
+        "64-300W": ["64-300W"],
+    }.items():
+        found = ids(project.run("-k", word, "--powercap", "300W,current", *DRY))
+        assert sorted(found) == sorted(f"test_scale.py::test_scale[{one}]" for one in chosen), word
 
 
 def test_words_that_name_items_by_themselves_select_no_others(project: Project) -> None:
@@ -77,10 +74,10 @@ def test_a_cap_that_the_card_does_not_accept_is_no_item(project: Project) -> Non
     result.stderr.fnmatch_lines(["*not found: *test_scale.py::test_scale*"])
 
 
-@pytest.mark.parametrize("word", ["nothing", "scale-999-300W", "x[", "a.py::b[c-300W]"])
-def test_a_word_that_is_no_id_selects_nothing(project: Project, word: str) -> None:
+def test_a_word_that_is_no_id_selects_nothing(project: Project) -> None:
     project.run("--powercap", "1").assert_outcomes(passed=1)
-    assert project.run("-k", word, *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    for word in ("nothing", "scale-999-300W", "x[", "a.py::b[c-300W]"):
+        assert project.run("-k", word, *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED, word
 
 
 def test_a_damaged_run_is_no_obstacle(project: Project) -> None:

@@ -266,7 +266,7 @@ def test_a_bad_value_in_the_ini_file_is_refused_too(project: Project) -> None:
 @pytest.mark.usefixtures("no_gpu")
 def test_a_bad_device_harms_no_project_that_asks_for_none(project: Project) -> None:
     project.module("def test_plain():\n    pass\n")
-    project.run_apart("--gpu-device", "7").assert_outcomes(passed=1)
+    project.run("--gpu-device", "7").assert_outcomes(passed=1)
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_caps_refused_half_way_are_skipped_and_the_next_start_restores(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inject(monkeypatch, power_limit={"error": "unknown", "after_calls": 1})
-    result = project.run_apart("--powercap", "1,2,3", "-rs")
+    result = project.run("--powercap", "1,2,3", "-rs")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -91,7 +91,7 @@ def test_a_limit_that_cannot_be_read_back_skips_the_item(project: Project) -> No
             raise AssertionError("the cap was set")
         """
     )
-    result = project.run_apart("--powercap", "300W", "-rs")
+    result = project.run("--powercap", "300W", "-rs")
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -264,7 +264,7 @@ def test_a_cap_that_could_be_set_for_one_of_its_items_is_enough(project: Project
         """
     )
     # The limit cannot be restored either, which is why the run fails.
-    result = project.run_apart("--powercap", "1")
+    result = project.run("--powercap", "1")
     result.assert_outcomes(passed=1, skipped=1)
     assert not sentences(result)
     result.stdout.fnmatch_lines(["power caps that could not be set: 200W (1 item)"])

@@ -221,7 +221,7 @@ def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> No
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=pytest.mark.thorough), "SIGTERM"])
 def test_a_signal_restores_the_cap_and_keeps_the_results(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_cap_that_cannot_be_restored_fails_the_run_and_is_restored_later(
     with monkeypatch.context() as locked:
         fault = {"power_limit": {"error": "no_permission", "after_calls": 1}}
         locked.setenv("GPUENERGY_EMULATED_FAULTS", json.dumps(fault))
-        result = project.run_apart("--powercap", "1")
+        result = project.run("--powercap", "1")
     result.assert_outcomes(passed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

@@ -133,6 +133,6 @@ def test_junit_has_the_sentence(project: Project) -> None:
 @pytest.mark.slow
 def test_workers_of_xdist_send_the_sentence(project: Project) -> None:
     project.module(BARE)
-    result = project.run_apart("-p", "xdist", "-n1")
+    result = project.run("-p", "xdist", "-n1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["test_scale.py:4: energy_benchmark needs workload=*"])

@@ -45,7 +45,7 @@ def test_items_that_are_all_skipped_fail_with_xdist_too(judged: Project) -> None
         "import pytest\n@pytest.mark.skip\ndef test_scale(energy_benchmark, powercap): pass"
     )
     judged.ini('gpuenergy_compare = "base.json"\ngpuenergy_strict = true')
-    result = judged.run_apart("-p", "xdist", "--powercap", "1", "-n1")
+    result = judged.run("-p", "xdist", "--powercap", "1", "-n1")
     result.stdout.fnmatch_lines([PROBLEM])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+from points import each_once
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -219,8 +220,9 @@ def test_scale(name, powercap, load_kernel, energy_benchmark):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [40, 60, 80])
-@pytest.mark.parametrize("quiet", [(), ("-q",)])
+@pytest.mark.parametrize(
+    ("columns", "quiet"), each_once([40, 60, 80], {"all": ((),), "quiet": (("-q",),)})
+)
 def test_the_summary_is_as_wide_as_the_terminal(
     project: Project, monkeypatch: pytest.MonkeyPatch, columns: int, quiet: tuple[str, ...]
 ) -> None:

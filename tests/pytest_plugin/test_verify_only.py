@@ -73,7 +73,7 @@ def test_each_cap_that_is_named_is_an_item_and_none_is_set(project: Project) -> 
 
 @pytest.mark.slow
 def test_workers_of_xdist_verify_only_too(project: Project) -> None:
-    result = project.run_apart("-p", "xdist", VERIFY, "-n1", "-v")
+    result = project.run("-p", "xdist", VERIFY, "-n1", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["1 of 1 kernels are verified, not measured"])
 
