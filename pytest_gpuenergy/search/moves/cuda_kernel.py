@@ -5,20 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import (
-    NARROW,
-    CudaText,
-    Loop,
-    Variable,
-    expression,
-)
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
+from pytest_gpuenergy.search.moves.cuda_text import CudaText
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    expression,
     field,
     operator_of,
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
 from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec

@@ -145,3 +145,34 @@ def start_of(loop: Node) -> int:
     before = loop.prev_named_sibling
     is_pragma = before is not None and before.type == "preproc_call"
     return before.start_byte if before is not None and is_pragma else loop.start_byte
+
+
+def declarator_of(function: Node) -> Node | None:
+    """The declarator of a function, with its name and parameters."""
+    return next((n for n in nodes(function, "function_declarator")), None)
+
+
+def name_of(function: Node) -> str:
+    """Without the names of what it is a part of."""
+    return text_of(field(declarator_of(function), "declarator")).split("::")[-1]
+
+
+def expression(text: str) -> Node:
+    """The tree of an expression on its own; of nothing if it is not one."""
+    found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
+    value = field(found, "value")
+    return parse(b"") if value is None or value.has_error else value
+
+
+def call_in(statement: Node) -> Node | None:
+    """The call that an expression statement consists of."""
+    if statement.type != "expression_statement" or not statement.named_children:
+        return None
+    inner = bare(statement.named_children[0])
+    return inner if inner.type == "call_expression" else None
+
+
+def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
+    """Whether a statement is a call of ``name`` with that many arguments."""
+    call = call_in(statement)
+    return call is not None and called(call) == name and len(arguments_of(call)) == arguments

@@ -6,16 +6,17 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable, is_call
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
     indentation,
+    is_call,
     nodes,
     operator_of,
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.state import State
 

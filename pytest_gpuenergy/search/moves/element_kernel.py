@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     conjuncts,
@@ -17,6 +16,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.reached import asks_for_thread
 

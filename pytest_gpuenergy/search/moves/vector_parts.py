@@ -13,7 +13,6 @@ from pytest_gpuenergy.search.moves.cuda_access import (
     Accesses,
 )
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     arguments_of,
@@ -21,6 +20,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     nodes,
     operator_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.moves.edits import Edit, edited
