@@ -282,6 +282,8 @@ class Accesses:
             outer = outer.parent or outer
         if outer.type == "pointer_expression" and operator_of(outer) == "&":
             return None
+        if self._text.gets_a_name(node):
+            return None
         return Access(node, _use_of(node, outer), address, node)
 
     def _call(self, node: Node) -> Access | None:

@@ -179,13 +179,27 @@ class Variables:
             outer.type == "pointer_expression" and operator_of(outer) == "&"
         )
 
+    def gets_a_name(self, node: Node) -> bool:
+        """Whether what an expression stands for gets another name, by which it can be changed."""
+        outer = node.parent
+        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
+            outer = outer.parent
+        if outer is None:
+            return True
+        if outer.type == "argument_list" and outer.parent is not None:
+            return called_last(outer.parent) in self._takes_references
+        references = (one for one in self.variables if one.reference and not one.const)
+        return any(one.value is not None and inside(node, one.value) for one in references)
+
     @functools.cached_property
     def _takes_references(self) -> frozenset[str]:
         """Functions of the text that may change their arguments."""
         return frozenset(
             name_of(n)
             for n in nodes(self.file.root, "function_definition")
-            if any(nodes(declarator_of(n) or n, "reference_declarator"))
+            for p in nodes(declarator_of(n) or n, "parameter_declaration")
+            if any(nodes(p, "reference_declarator"))
+            and not any(text_of(q) == "const" for q in p.children)
         )
 
     @functools.cached_property

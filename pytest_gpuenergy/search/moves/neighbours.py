@@ -15,8 +15,8 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
     indentation,
+    is_always,
     nodes,
-    operator_of,
     statements,
     text_of,
 )
@@ -35,11 +35,6 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_CONDITIONAL = (
-    *("if_statement", "conditional_expression", "switch_statement", "case_statement"),
-    *("for_statement", "while_statement", "do_statement", "for_range_loop"),
-    *("labeled_statement", "lambda_expression"),
-)
 _AROUND_ONE = ("if_statement", "else_clause", "for_statement", "while_statement", "do_statement")
 _STOPS = (
     *("break_statement", "continue_statement", "return_statement", "goto_statement"),
@@ -210,12 +205,9 @@ def _statement_of(access: Access) -> Node | None:
     """The statement that makes an access whatever happens; None without one."""
     node = access.node
     for around in ancestors(access.node):
-        if around.type == "compound_statement" or (
-            node.type == "expression_statement" and around.type in _AROUND_ONE
-        ):
-            return node
-        if around.type in _CONDITIONAL or operator_of(around) in ("&&", "||"):
-            return None
+        is_lone = node.type == "expression_statement" and around.type in _AROUND_ONE
+        if around.type == "compound_statement" or is_lone:
+            return node if is_always(access.node, node) else None
         node = around
     return None
 

@@ -288,7 +288,7 @@ def _by_elements(
     declared = f"{found.variable.type} {first} = {times(found.index, width)};"
     edits = [
         Edit(found.declaration.start_byte, found.declaration.end_byte, declared),
-        Edit(found.guard.start_byte, found.body.end_byte, text),
+        Edit(found.guard.start_byte, found.guard.end_byte, text),
     ]
     blocks, *others = kernel.launch.grid
     launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))
