@@ -65,7 +65,10 @@ def found(given: KernelSpec, name: str) -> list[str]:
     return [one.what for move in MOVES if move.name == name for one in results(move, given)]
 
 
-@pytest.mark.parametrize("source", [IN_COMMENTS, CHOSEN])
+DENIED = CHOSEN.replace("(i >= (unsigned)n)", "(!(i < (unsigned)n))")
+
+
+@pytest.mark.parametrize("source", [IN_COMMENTS, CHOSEN, DENIED])
 def test_odd_elements_are_vectorized(source: str) -> None:
     expected = ["2 elements per thread", "4 elements per thread"]
     assert found(spec(source), "vectorize_global_loads") == expected
