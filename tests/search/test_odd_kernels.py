@@ -6,6 +6,8 @@ import pytest
 from move_checks import check, results, spec_of
 
 from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.spec import KernelSpec
 
 VECTORS = ("x[N]", ">y[N]")
@@ -90,6 +92,14 @@ def test_guards_in_one_another_are_one() -> None:
     wide = [one.state for one in results(move, given)]
     assert len(wide) == 2
     check(wide[-1], given, lambda inputs: {"y": 2 * inputs["x"]})
+
+
+def test_a_denied_condition_keeps_its_parentheses() -> None:
+    source = CHOSEN.replace("(i >= (unsigned)n)", "(!(i < 3 || i < (unsigned)n) || i >= 900)")
+    kernel = CudaKernel.of(spec(source).baseline, spec(source))
+    assert kernel is not None
+    guarded = without_early_return(kernel).text.source.decode()
+    assert "if ((i < 3 || i < (unsigned)n) && i < 900) {" in guarded
 
 
 def test_what_a_guard_keeps_from_reading_is_not_read_before_it() -> None:

@@ -82,7 +82,7 @@ def _negated(kernel: CudaKernel, condition: Node) -> str:
     left, right = field(condition, "left"), field(condition, "right")
     denied = field(condition, "argument") if operator_of(condition) == "!" else None
     if denied is not None and bare(denied).type == "binary_expression":
-        return text_of(bare(denied))
+        return text_of(denied)  # with its parentheses
     if condition.type == "binary_expression" and left is not None and right is not None:
         if operator_of(condition) == "||":
             return f"{_negated(kernel, bare(left))} && {_negated(kernel, bare(right))}"
