@@ -74,7 +74,7 @@ class ElementKernel:
             return None
         others = tuple(part for part in parts if part != compared)
         later = (one for one in others if one.start_byte > compared.start_byte)
-        if any(any(nodes(one, "subscript_expression", "pointer_expression")) for one in later):
+        if any(_reads_by_thread(kernel, one) for one in later):
             return None  # the comparison may be what keeps it from reading beyond an end
         declaration, index = variable.declaration, variable.value
         found = cls(variable, declaration, index, guard, bound, body, others)
@@ -116,6 +116,17 @@ def _guards(statement: Node) -> tuple[list[Node], Node | None]:
         parts, body = [*parts, *conjuncts(bare(condition))], then
         inner = statements(then)
     return parts, body
+
+
+def _reads_by_thread(kernel: CudaKernel, condition: Node) -> bool:
+    """Whether a condition reads memory at a place that is not the same for all threads."""
+    for node in nodes(condition, "subscript_argument_list", "pointer_expression"):
+        index = kernel.polynomial(node.named_children[0]) if node.named_child_count == 1 else None
+        if node.type == "pointer_expression" or index is None:
+            return True
+        if index.depends_on("threadIdx") or index.depends_on("blockIdx"):
+            return True
+    return False
 
 
 def _names_thread(member: Node) -> bool:
