@@ -93,16 +93,14 @@ def test_measured_figures_reach_the_kernel(store: KernelStore, record_file: Reco
 
 
 def test_a_kernel_from_the_disk_needs_neither_tvm_nor_a_process(
-    store: KernelStore,
-    record_file: RecordFile,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    record_file: RecordFile, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = store.kernel(record_file, 1)
+    with KernelStore() as store:
+        made = store.kernel(record_file, 1)
     request.getfixturevalue("no_tvm")
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    with KernelStore() as another:
-        assert another.kernel(record_file, 1) == made
+    with KernelStore() as store:
+        assert store.kernel(record_file, 1) == made
 
 
 def test_the_parent_never_imports_tvm(record_file: RecordFile) -> None:
@@ -112,28 +110,30 @@ def test_the_parent_never_imports_tvm(record_file: RecordFile) -> None:
     assert "tvm" not in set(sys.modules) - before
 
 
-def test_a_damaged_entry_is_made_again(store: KernelStore, record_file: RecordFile) -> None:
-    made = store.kernel(record_file, 1)
-    (path,) = cache_dir("lowered").iterdir()
-    content = json.loads(path.read_text())
-    for damage in ("", "{}", "[]", json.dumps({**content, "source": "changed"})):
-        path.write_text(damage)
-        assert store.kernel(record_file, 1) == made
+def test_a_damaged_entry_is_made_again(record_file: RecordFile) -> None:
+    with KernelStore() as store:
+        made = store.kernel(record_file, 1)
+        (path,) = cache_dir("lowered").iterdir()
+        content = json.loads(path.read_text())
+        for damage in ("", "{}", "[]", json.dumps({**content, "source": "changed"})):
+            path.write_text(damage)
+            assert store.kernel(record_file, 1) == made
     assert json.loads(path.read_text()) == content
 
 
 def test_an_entry_of_another_tvm_is_not_used(
-    store: KernelStore, record_file: RecordFile, monkeypatch: pytest.MonkeyPatch
+    record_file: RecordFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.kernel(record_file, 1)
+    with KernelStore() as store:
+        store.kernel(record_file, 1)
     true_version = metadata.version
 
     def newer(name: str) -> str:
         return "0.27.99" if name == "apache-tvm" else true_version(name)
 
     monkeypatch.setattr(metadata, "version", newer)
-    with KernelStore() as another:
-        another.kernel(record_file, 1)
+    with KernelStore() as store:
+        store.kernel(record_file, 1)
     assert len(list(cache_dir("lowered").iterdir())) == 2
 
 

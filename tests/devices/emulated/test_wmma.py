@@ -81,7 +81,7 @@ def _in_each_layout():
             )
 
 
-@pytest.mark.parametrize(("case", "layout"), _in_each_layout())
+@pytest.mark.parametrize(("case", "layout"), [*_in_each_layout()])
 def test_products_have_the_right_elements_in_each_layout(run, case, layout):
     kind, element, accumulator, (m, n, k) = case
     random = np.random.default_rng(3)
