@@ -360,7 +360,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
-            raise ReportInputError(f"{path} is not a file.")
+            raise ReportInputError(f"{path} is not a file: move it away, or name another run.")
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size} bytes"
             raise ReportInputError(f"{path} is larger than a report may be: {size}.")
