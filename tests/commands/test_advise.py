@@ -86,7 +86,7 @@ def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
 def test_a_narrow_terminal_is_not_exceeded(
     write: Make, sweep: list[Measurement], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.commands.advise.terminal_width", lambda **_: 50)
+    monkeypatch.setenv("COLUMNS", "50")
     assert main(["advise", write(*sweep)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
 
