@@ -245,7 +245,10 @@ def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
 
 def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "no-such-run"]) == 2
-    assert capsys.readouterr().err == "gpuenergy: error: no-such-run does not exist.\n"
+    assert capsys.readouterr().err == (
+        "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
+        "one, or a JSON report.\n"
+    )
 
 
 @pytest.mark.parametrize(
