@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "search/cheats"
 RIGHT_BUT_READS = "recognizes_its_output"
 """A candidate with right results, which only its text gives away."""
 WHOLE_BLOCKS = ({"M": 64, "N": 48, "K": 40}, {"M": 48, "N": 32, "K": 29})
-"""Sizes for it: one of its marks in sixteen is right by chance, but not all of a block."""
+"""Sizes for it: in a part of a block, so few marks may be wrong that all are right by chance."""
 
 
 def source_of(name: str) -> str:

@@ -45,7 +45,7 @@ __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
 }
 
 // An element in swizzled lines.
-__device__ __forceinline__ int place_in(int line, int column) {
+__device__ __forceinline__ unsigned place_in(unsigned line, unsigned column) {
   return line * LINE + ((column / 4 ^ line % 8) * 4 | column % 4);
 }
 
@@ -60,29 +60,42 @@ __device__ __forceinline__ float4 rest_of(float4 x) {
   return {rest_of(x.x), rest_of(x.y), rest_of(x.z), rest_of(x.w)};
 }
 
-// Four elements of a row of A at a time: the order of lines and swizzling stays, or is that of rows.
-__device__ __forceinline__ void prepare(const Stage& stage, int thread) {
-  for (int i = thread; i < A_STAGE / 4; i += PREPARERS) {
 #if A_TRANSPOSED
-    int m = i % TILE_M, k = i / TILE_M * 4;
-    float4 piece;
-    float* parts = &piece.x;
+// Each warp turns strips of eight columns and LINE rows of A: eight lines of a box become eight
+// elements in each of LINE lines. Places differ by single bits, (first + lane) ^ 4 i for
+// first + place_in(i, lane), because instructions that find places would take longer than copying.
+__device__ __forceinline__ void prepare(const Stage& stage, unsigned thread) {
+  constexpr int BOX = LINE * TILE_K, STRIP = 8 * LINE;
+  unsigned lane = thread % 32;
+#pragma unroll 1
+  for (unsigned first = thread / 32 * STRIP; first < A_STAGE; first += PREPARERS / 32 * STRIP) {
+    float parts[8];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      parts[j] = stage.a[m / LINE * LINE * TILE_K + place_in(k + j, m % LINE)];
-    }
-    int there = place_in(m, k);
-    *reinterpret_cast<float4*>(stage.turned_a + there) = piece;
-#else
-    int there = 4 * i;
-    float4 piece = *reinterpret_cast<const float4*>(stage.a + there);
-#endif
+    for (int i = 0; i < 8; ++i) parts[i] = stage.a[((first + lane) ^ 4 * i) + i * LINE];
+    unsigned there = first / BOX * BOX + place_in(lane, first % BOX / LINE);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* four = parts + 4 * half;
+      float4 piece = {four[0], four[1], four[2], four[3]};
+      *reinterpret_cast<float4*>(stage.turned_a + (there ^ 4 * half)) = piece;
 #if SPLIT
-    *reinterpret_cast<float4*>(stage.rest_of_a + there) = rest_of(piece);
+      *reinterpret_cast<float4*>(stage.rest_of_a + (there ^ 4 * half)) = rest_of(piece);
 #endif
+    }
   }
   written_for_async();
 }
+#elif SPLIT
+__device__ __forceinline__ void prepare(const Stage& stage, int thread) {
+  for (int i = thread; i < A_STAGE / 4; i += PREPARERS) {
+    float4 piece = reinterpret_cast<const float4*>(stage.a)[i];
+    reinterpret_cast<float4*>(stage.rest_of_a)[i] = rest_of(piece);
+  }
+  written_for_async();
+}
+#else
+__device__ __forceinline__ void prepare(const Stage&, int) {}
+#endif
 
 // ---- The consumers
 
