@@ -107,6 +107,7 @@ def test_a_cap_alone_is_no_id_that_asks_for_it(project: Project) -> None:
     assert project.run("-k", "300W", *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+@pytest.mark.slow
 def test_ids_that_are_no_expression_for_k_can_be_run(project: Project) -> None:
     template = TWO.replace(
         '"size", [64, 128]', '"size", [64, 128], ids=["one word", "two"]'
