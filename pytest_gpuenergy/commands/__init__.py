@@ -102,6 +102,20 @@ def stdout_width() -> int | None:
     return terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
 
 
+def write_text(text: str, target: str) -> None:
+    """Write a view to the path ``target``; ``-`` is the terminal.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    from pytest_gpuenergy.report.views import write_view
+
+    if target == "-":
+        print(text, end="")
+    else:
+        write_view(Path(target), text)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print each as one line, whatever it contains."""
     for line in lines:

@@ -7,13 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, stdout_width, tell
+from pytest_gpuenergy.commands import (
+    Subparsers,
+    add_command,
+    print_lines,
+    report_searches,
+    stdout_width,
+    tell,
+    write_text,
+)
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.search.page import SearchRecord
 
 
 _TEXTS = {
@@ -32,6 +41,13 @@ _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
 _ONLY_FIGURES = ("csv", "bencher", "gha")
 """Options whose views have only kernels with figures."""
 
+_OF_RUNS = (
+    *(name for name in _TEXTS if name != "html"),
+    *("csv", "best_perf", "parquet", "baseline", "trend", "mean", "calibrated", "gpu"),
+    *("case", "network"),
+)
+"""Options that need measurements."""
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``report``."""
@@ -41,13 +57,15 @@ def add_parser(subparsers: Subparsers) -> None:
         run,
         summary="Merge runs and write them as a page, tables or other tools' formats",
         description="Runs on the same GPU are merged; if an item was measured twice, the later "
-        "measurement counts. Without an output, the summary is printed.",
+        "measurement counts. Without an output, the summary is printed. Of searches of gpuenergy "
+        "optimize, the page shows the graphs.",
         example="""
 gpuenergy report
 gpuenergy report .gpuenergy/runs/* --json sweep.json --csv results --html sweep.html
 gpuenergy report --mean first.json second.json third.json --json baseline.json
 gpuenergy report --html now.html --baseline nightly.json --trend
 gpuenergy report --bencher bencher.json --md - >> "$GITHUB_STEP_SUMMARY"
+gpuenergy report out --html searches.html
 gpuenergy report nightly.json --json -
 gpuenergy report --case 5 --case "bench/test_conv2d.py::test_conv2d[case1-k01-300W]"
 gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
@@ -57,8 +75,8 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "runs",
         metavar="RUN",
         nargs="*",
-        help="Run folder, run id of this project, JSON report, or folder of an older tool's text "
-        "outputs (default: this project's latest run)",
+        help="Run folder, run id of this project, JSON report, --outdir of gpuenergy optimize, or "
+        "folder of an older tool's text outputs (default: this project's latest run)",
     )
     add_choice(parser, "Only measurements of workloads")
     parser.add_argument(
@@ -131,16 +149,27 @@ def run(arguments: Namespace) -> int:
     sort = check_sort(arguments.sort, "--sort")
     paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
-    read = [*arguments.runs, arguments.baseline, *(arguments.trend or ())]
-    check_outputs(paths, read, folders)
+    named, outdirs = report_searches.split(arguments.runs)
+    read = [*named, arguments.baseline, *(arguments.trend or ())]
+    check_outputs(paths, read, folders, outdirs)
     if arguments.schema is not None:
         from pytest_gpuenergy.report.schema import schema_document
 
-        _write(schema_document(), arguments.schema)
+        write_text(schema_document(), arguments.schema)
     written = [*asked.values(), *folders.values(), arguments.parquet]
     if arguments.schema is not None and not arguments.runs and written.count(None) == len(written):
         return 0
-    runs = _load(find_runs(arguments.runs), arguments.gpu)
+    searches = report_searches.read(outdirs)
+    if searches and not named:
+        given = [name for name in _OF_RUNS if getattr(arguments, name)]
+        report_searches.show_alone(searches, asked["html"], given, outdirs[0])
+        return 0
+    if searches and asked["html"] is None and written.count(None) < len(written):
+        raise InputError(
+            f"The searches in {outdirs[0]} are shown on the HTML page only: give --html too, or "
+            "name the run alone."
+        )
+    runs = _load(find_runs(named), arguments.gpu)
     report = _chosen(mean_of_runs(runs) if arguments.mean else merge(runs), arguments)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
@@ -149,9 +178,9 @@ def run(arguments: Namespace) -> int:
         check_gains(report)
     for name, target in asked.items():
         if target is not None:
-            text = _page(report, runs, arguments) if name == "html" else None
+            text = _page(report, runs, searches, arguments) if name == "html" else None
             text = text or _text(name, report, calibrated=arguments.calibrated)
-            _write(text, target)
+            write_text(text, target)
     if arguments.csv is not None:
         from pytest_gpuenergy.report.views import write_classic_csv
 
@@ -166,6 +195,8 @@ def run(arguments: Namespace) -> int:
         write_parquet(report, arguments.parquet)
     if arguments.schema is None and written.count(None) == len(written):
         _print_summary(report, sort, calibrated=arguments.calibrated)
+        if searches:
+            report_searches.print_searches(searches)
     return 0
 
 
@@ -207,6 +238,7 @@ def check_outputs(
     outputs: Mapping[str, str | Path | None],
     runs: Iterable[str | None] = (),
     folders: Mapping[str, Path | None] | None = None,
+    outdirs: Iterable[Path] = (),
 ) -> None:
     """Check that no output would overwrite another one, or the runs it is made from.
 
@@ -214,12 +246,14 @@ def check_outputs(
         outputs: paths by the names of their options.
         runs: as on the command line; None is skipped.
         folders: likewise, of trees.
+        outdirs: folders of searches that are read, too.
 
     Raises:
         InputError: one would.
     """
     from pytest_gpuenergy.report.store import files_read
     from pytest_gpuenergy.report.views import Target, check_targets
+    from pytest_gpuenergy.search.page import files_of
 
     targets = [
         Target(f"--{name}", Path(path))
@@ -233,7 +267,8 @@ def check_outputs(
     ]
     named = [run for run in runs if run is not None]
     found = find_runs(named) if named else []  # no view may be written to the latest run anyway
-    check_targets(targets, [file for run in found for file in files_read(run)])
+    files = [file for run in found for file in files_read(run)]
+    check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])
 
 
 def _text(name: str, report: Report, *, calibrated: bool) -> str:
@@ -255,7 +290,12 @@ def _text(name: str, report: Report, *, calibrated: bool) -> str:
     return views[name](report)
 
 
-def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
+def _page(
+    report: Report,
+    runs: Sequence[Report],
+    searches: Sequence[SearchRecord],
+    arguments: Namespace,
+) -> str:
     """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
     from pytest_gpuenergy.commands.history import runs_of_project
     from pytest_gpuenergy.gate.page import trend_values, verdicts_of
@@ -270,7 +310,8 @@ def _page(report: Report, runs: Sequence[Report], arguments: Namespace) -> str:
         earlier = arguments.trend and _load(find_runs(arguments.trend), None)
         by_id = {one.run.run_id: one for one in [*(earlier or runs_of_project(Path.cwd())), *runs]}
         trend = trend_values(by_id.values())
-    return html_page(report, baseline, verdicts=verdicts, trend=trend)
+    graphs = report_searches.values(searches)
+    return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
 def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
@@ -317,15 +358,6 @@ def _load(paths: list[Path], gpu: str | None) -> list[Report]:
         if report.run.legacy and 0 < len(errors) < total:
             tell(f"{len(errors)} of {total} outputs have no figures: {errors[0]}")
     return reports
-
-
-def _write(text: str, target: str) -> None:
-    from pytest_gpuenergy.report.views import write_view
-
-    if target == "-":
-        print(text, end="")
-    else:
-        write_view(Path(target), text)
 
 
 def find_runs(runs: list[str]) -> list[Path]:

@@ -13,7 +13,7 @@ import numpy as np
 from pytest_gpuenergy.devices.arrays import Arrays, HostArrays, Memory
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.repetition import repeated
+from pytest_gpuenergy.workloads.repetition import repeated, write_repeated
 from pytest_gpuenergy.workloads.workload import Array, Tensor
 
 _ALIGNMENT = 256
@@ -109,7 +109,7 @@ class Arena:
                 self.payload(self.image(writable=True))[:] = 0xFF
             else:
                 first = self.memory.arrays.put(_checked(self.tensor, value))
-                self.elements(writable=True)[...] = repeated(first, self.tensor.shape)
+                write_repeated(first, self.elements(writable=True))
 
 
 def arena_bytes(tensor: Tensor) -> int:

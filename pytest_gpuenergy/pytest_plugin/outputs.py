@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from pytest_gpuenergy.gate.identity import shared_identities
 from pytest_gpuenergy.gate.page import verdicts_of
@@ -54,12 +55,17 @@ def check_outputs(options: Options) -> None:
         check_writable(target.path, folder=target.folder)
 
 
-def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | None]) -> list[str]:
+def write_outputs(
+    session: Session,
+    baseline_for: Callable[[RunInfo], Report | None],
+    searches_of: Callable[[Report], Sequence[Mapping[str, Any]]],
+) -> list[str]:
     """Write the views to the run folder and the requested paths; returns the problems.
 
     Args:
         session: the session, which has the measurements and the options.
         baseline_for: returns the report that the HTML page shows next to a run's, or None.
+        searches_of: returns what the page shows of searches for the kernels of a report.
     """
     try:
         report = session.outcome
@@ -76,10 +82,15 @@ def write_outputs(session: Session, baseline_for: Callable[[RunInfo], Report | N
     verdicts = None
     if baseline is not None and html_paths:
         verdicts = verdicts_of(baseline, report, session.options.gate)
+    searches: Sequence[Mapping[str, Any]] = ()
+    try:
+        searches = searches_of(report) if html_paths else ()
+    except (GpuEnergyError, OSError) as error:
+        problems.append(told(error))
     for write, targets in (
         (write_json, json_paths),
         (write_classic_csv, csv_folders),
-        (partial(write_html, baseline=baseline, verdicts=verdicts), html_paths),
+        (partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches), html_paths),
     ):
         for target in targets:
             assert target is not None

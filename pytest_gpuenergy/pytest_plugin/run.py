@@ -22,6 +22,7 @@ from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
 from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
+from pytest_gpuenergy.pytest_plugin.searches import graphs
 from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
@@ -237,7 +238,7 @@ class RunPlugin:
             if session.exitstatus in _OVER and not config.getoption("collectonly"):
                 problems += crew.problems()
             problems += self._setpoints.problems(session.testscollected)
-            problems += write_outputs(ours, self.gate.baseline_for)
+            problems += write_outputs(ours, self.gate.baseline_for, partial(graphs, config))
             over = session.exitstatus in _OVER and not config.getoption("collectonly")
             problems += self._pass_on(judge=over)
             exporter = config.pluginmanager.get_plugin(EXPORT)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pytest_gpuenergy.support.project import nearest
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
     from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.report.store import Report
     from pytest_gpuenergy.search.spec import KernelSpec
     from pytest_gpuenergy.search.state import State
     from pytest_gpuenergy.workloads import Workload
@@ -100,9 +102,9 @@ def variants(config: pytest.Config) -> list[Variant]:
     from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
 
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
-    given = config.getoption("--search-out")
-    outdir = None if given is None else config.invocation_params.dir / given
+    outdir = _outdir(config)
     if outdir is not None and not is_folder(outdir / "kernels"):
+        given = config.getoption("--search-out")
         raise InputError(
             f"--search-out {given} has no results of a search: gpuenergy optimize {SPECS} --outdir "
             f"{given} writes some."
@@ -114,6 +116,30 @@ def variants(config: pytest.Config) -> list[Variant]:
         if best is not None:
             found.append(Variant(spec, best, _BEST))
     return found
+
+
+def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
+    """What the page of a run shows of the searches whose kernels it has measured.
+
+    Raises:
+        GpuEnergyError: their files cannot be read.
+    """
+    from pytest_gpuenergy.search.page import read_searches, search_folders, search_values
+
+    outdir = _outdir(config)
+    if outdir is None or not search_folders(outdir):
+        return []
+    measured = {m.kernel.details.get("state") for m in report.measurements}
+    return [
+        search_values(one)
+        for one in read_searches(outdir)
+        if any(node.id in measured for node in one.state.nodes)
+    ]
+
+
+def _outdir(config: pytest.Config) -> Path | None:
+    given = config.getoption("--search-out", None)
+    return None if given is None else config.invocation_params.dir / given
 
 
 def _best_of(spec: KernelSpec, outdir: Path) -> State | None:

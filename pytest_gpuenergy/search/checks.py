@@ -14,6 +14,7 @@ from pytest_gpuenergy.search.reference import BUILTINS
 from pytest_gpuenergy.search.sizes import FUNCTIONS, evaluate
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import LaunchPlan, Size
+from pytest_gpuenergy.search.triton_names import chooser_of
 from pytest_gpuenergy.search.workload import block_names, scalar_of
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError, shown
@@ -43,6 +44,12 @@ def check_spec(spec: KernelSpec) -> None:
     good = is_entry(spec.entry) if spec.language == "cuda" else spec.entry.isidentifier()
     if not good:
         raise FormError(f"its entry {shown(spec.entry)} is not the name of a function")
+    if spec.language == "triton" and (chooser := chooser_of(spec.source, spec.entry)):
+        raise FormError(
+            f"its entry {spec.entry} is decorated with triton.{chooser}, which chooses constants "
+            "at each launch: remove it, and state them in launch (constants, num_warps, "
+            "num_stages); the search tries others"
+        )
     _check_names(spec)
     _check_launch(spec.launch, spec.language)
     for tensor in spec.tensors:

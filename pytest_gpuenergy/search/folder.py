@@ -33,10 +33,8 @@ from pytest_gpuenergy.support.json_output import dump, encode
 from pytest_gpuenergy.tuning.raw_log import writing
 
 BASELINE, VARIANTS = "baseline", "variants"
-SPEC_JSON, STATE_JSON, EVENTS_JSONL, TRACE_MD, GRAPH_HTML = (
-    *("spec.json", "search_state.json"),
-    *("events.jsonl", "trace.md", "graph.html"),
-)
+SPEC_JSON, STATE_JSON = "spec.json", "search_state.json"
+EVENTS_JSONL, TRACE_MD = "events.jsonl", "trace.md"
 _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
 _T = TypeVar("_T")
 _LARGEST_BYTES = 1 << 20
@@ -211,15 +209,6 @@ class KernelFolder:
         """
         with writing(self.path / TRACE_MD):
             write_atomically(self.path / TRACE_MD, text)
-
-    def write_graph(self, page: str) -> None:
-        """Replace ``graph.html``.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        with writing(self.path / GRAPH_HTML):
-            write_atomically(self.path / GRAPH_HTML, page)
 
     def link_best(self, state_id: str) -> None:
         """Let ``best`` lead to the folder of a state.

@@ -20,7 +20,6 @@ from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
-from pytest_gpuenergy.search.graph_view.page import graph_page
 from pytest_gpuenergy.search.limit import Limit, limit_of
 from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
@@ -39,9 +38,6 @@ from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support.errors import InputError
-
-_DRAWN_EVERY = 10
-"""Variants from one drawing of the graph to the next."""
 
 _AHEAD = 2
 """States that are compiled while one is evaluated."""
@@ -226,7 +222,6 @@ class Search:
                 wait(_pending(trials), return_when=FIRST_COMPLETED)
 
     def _stopped(self) -> KeyboardInterrupt:
-        self._draw()
         self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
         return KeyboardInterrupt()
 
@@ -326,17 +321,12 @@ class Search:
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
             self.folder.write_state(self.state)
-            if self.state.finished or self.state.builds % _DRAWN_EVERY == 0:
-                self._draw()
         lines = [
             *self._notes,
             *(() if self.llm is None else self.llm.lines()),
             *self._times.lines(),
         ]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
-
-    def _draw(self) -> None:
-        self.folder.write_graph(graph_page(self.bench.spec, self.state, self.state.graph))
 
 
 def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:

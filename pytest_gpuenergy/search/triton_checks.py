@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.cuda_checks import IN_ASSEMBLER
+from pytest_gpuenergy.search.triton_names import imported
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
@@ -152,14 +153,8 @@ class _Modules:
         self._known: dict[str, str] = {}
         self._within: set[int] = set()
         for node in ast.walk(module):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
-                    self._known[alias.asname or whole] = whole
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    self._known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            elif isinstance(node, ast.Attribute):
+            self._known |= dict(imported([node]))
+            if isinstance(node, ast.Attribute):
                 self._within.add(id(node.value))
 
     def misuse(self, node: ast.AST) -> Iterator[str]:

@@ -142,7 +142,9 @@ def _passed(call: ast.Call, node: ast.AST, parents: dict[ast.AST, ast.AST]) -> U
 
 def _called(call: ast.Call) -> str:
     """The name of a function, without the module of Triton that it is from."""
-    match call.func:
-        case ast.Name(id=name) | ast.Attribute(value=ast.Name(), attr=name):
-            return name
-    return ""
+    module = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    while isinstance(module, ast.Attribute):
+        module = module.value
+    if not isinstance(module, ast.Name):
+        return ""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else module.id

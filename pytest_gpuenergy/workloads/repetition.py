@@ -40,10 +40,27 @@ def repeated(first: Array, shape: tuple[int, ...]) -> Array:
     """
     if first.shape == shape:
         return first
+    whole = np.empty_like(first, shape=shape)
+    write_repeated(first, whole)
+    return whole
+
+
+def write_repeated(first: Array, whole: Array) -> None:
+    """Make ``whole`` the array of a `beginning`, as `repeated` does; it is contiguous.
+
+    Raises:
+        ValueError: no array of this shape begins with ``first``.
+    """
+    if first.shape == whole.shape:
+        whole[...] = first
+        return
     row = first.shape[1:]
-    if shape[len(shape) - len(row) :] != row or first.size > math.prod(shape):
-        raise ValueError(f"{first.shape} is not the beginning of {shape}")
-    return np.resize(first, shape)
+    if whole.shape[whole.ndim - len(row) :] != row or first.size > whole.size:
+        raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
+    rows = whole.reshape(-1, *row)
+    for begin in range(0, len(rows), len(first)):
+        piece = rows[begin : begin + len(first)]
+        piece[...] = first[: len(piece)]
 
 
 def _largest_prime(most: int) -> int:

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from bench_folder import INI, ROOT
 from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
+from msgspec import convert
+from search_folders import write_search
 
+from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.search.control import read_control
+from pytest_gpuenergy.search.spec import KernelSpec
 
 NAMED = "bench/test_search.py"
 EMULATED = ("--gpu-device", "emulated:h200", "--powercap", "5")
@@ -56,6 +61,14 @@ def keep(out: Path, **fields: Any) -> None:
     (place / "control.json").write_text(json.dumps(control))
 
 
+def searched_and_measured(page: Path) -> set[str]:
+    """The states of a search that a page shows with measurements of them."""
+    data = json.loads(page.read_text().partition('id="report-data">')[2].partition("</script>")[0])
+    (search,) = data["searches"]
+    states = {one["id"] for one in search["states"]}
+    return states & set(data["rows"]["columns"]["variant"]["words"])
+
+
 def ids(folder: pytest.Pytester, *arguments: str) -> list[str]:
     result = folder.runpytest_inprocess("--collect-only", "-q", *EMULATED, *arguments)
     return [line.partition("[")[2].rstrip("]") for line in result.stdout.lines if "::" in line]
@@ -94,8 +107,12 @@ def test_a_baseline_that_remained_the_best_is_one_item(
 
 @pytest.mark.slow
 def test_both_are_measured_as_one_workload(folder: pytest.Pytester, searched: Path) -> None:
+    spec = convert(SCALE, KernelSpec)
+    best = read_control(searched / "kernels/_scale/best/control.json").state
+    write_search(searched, spec.baseline.id, best.id)
+    written = ("--gpuenergy-json", "report.json", "--gpuenergy-html", "page.html")
     result = folder.runpytest_inprocess(
-        NAMED, "--search-out", str(searched), *EMULATED, "--gpuenergy-json", "report.json", "-rs"
+        NAMED, "--search-out", str(searched), *EMULATED, *written, "-rs"
     )
     result.assert_outcomes(passed=2, skipped=1)
     result.stdout.fnmatch_lines(["*the emulated one runs CUDA text only*"])
@@ -108,6 +125,11 @@ def test_both_are_measured_as_one_workload(folder: pytest.Pytester, searched: Pa
     assert before.energy_mj is not None
     assert after.energy_mj is not None
     assert after.kernel.digest != before.kernel.digest
+    assert searched_and_measured(folder.path / "page.html") == {spec.baseline.id, best.id}
+    (run,) = (folder.path / ".gpuenergy/runs").iterdir()
+    assert main(["report", str(run), str(searched), "--html", "later.html"]) == 0
+    assert searched_and_measured(folder.path / "later.html") == {spec.baseline.id, best.id}
+    assert main(["report", str(run), str(searched), "--md", "-"]) == 2
 
 
 @pytest.mark.slow

@@ -45,6 +45,12 @@ def with_y(**fields: Any) -> dict[str, Any]:
     return spec_with(tensors=[X, {**Y, **fields}])
 
 
+def chosen(imports: str, decorator: str) -> dict[str, Any]:
+    """A Triton kernel with a decorator that chooses constants."""
+    source = f"{imports}@{decorator}\n@triton.jit\ndef scale(x, y, by, n): pass\n"
+    return spec_with(language="triton", source=source, launch={"grid": [1]})
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("spec", "why"),
@@ -122,6 +128,9 @@ class TestRefusals:
             (with_y(init="ones"), "tensor y is an output: it can only have the init zeros"),
             (with_y(role="input"), "no tensor with the role output"),
             (with_y(strides=[2]), "tensor y is an output whose strides overlap or leave gaps"),
+            (chosen("import triton\n", "triton.autotune(configs=[], key=[])"), "triton.autotune"),
+            (chosen("import triton as tr\n", "tr.heuristics({})"), "triton.heuristics, which"),
+            (chosen("from triton import autotune as a\n", "a([], [])"), "triton.autotune, which"),
         ],
     )
     def test_a_bad_spec_is_told_in_one_sentence(

@@ -259,7 +259,6 @@ def test_programs_in_one_group_keep_their_order() -> None:
     [
         SOFTMAX.replace("@triton.jit", "@triton.autotune(configs=[], key=[])\n@triton.jit"),
         SOFTMAX.replace("@triton.jit", ""),
-        SOFTMAX.replace("import triton.language as tl", "from triton import language as tl"),
         SOFTMAX.replace("def kernel(", "def other("),
         SOFTMAX.replace("cols, BLOCK", "BLOCK"),
         SOFTMAX + "\nthis is no Python",
@@ -270,6 +269,70 @@ def test_programs_in_one_group_keep_their_order() -> None:
 def test_functions_that_are_not_understood_are_left_alone(source: str) -> None:
     spec = rows_of(source, 64)
     assert [one for name in BY_NAME for one in found(name, spec)] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOFTMAX.replace("import triton.language as tl", "from other import language as tl"),
+        SOFTMAX + "\ntl = other",
+        SOFTMAX.replace("c = tl.arange", "tl = tl\n    c = tl.arange"),
+    ],
+)
+def test_calls_that_may_not_be_tritons_stay(source: str) -> None:
+    spec = rows_of(source, 64)
+    assert {one.state.source for name in BY_NAME for one in found(name, spec)} <= {source}
+
+
+def renamed(source: str, imports: str, language: str) -> str:
+    """A module that knows Triton by other names."""
+    head, _, body = source.partition("@triton.jit")
+    jit = "tr.jit" if "as tr" in imports else "jit" if "import jit" in imports else "triton.jit"
+    assert "import triton" in head
+    return f"{imports}\n\n@{jit}{body.replace('tl.', f'{language}.')}"
+
+
+@pytest.mark.parametrize(
+    ("imports", "language"),
+    [
+        ("import triton\nfrom triton import language as tl", "tl"),
+        ("from triton import jit, language", "language"),
+        ("import triton\nimport triton.language", "triton.language"),
+        ("import triton as tr\nimport triton.language as lang", "lang"),
+        ("import triton as tr", "tr.language"),
+    ],
+)
+@pytest.mark.parametrize("name", ["whole softmax", "looped softmax", "gemm"])
+def test_other_names_of_the_language_are_understood(name: str, imports: str, language: str) -> None:
+    usual = SPECS[name]
+    spec = replace(usual, source=renamed(usual.source, imports, language))
+    states = [one.state for move in MOVES for one in move.applications(spec.baseline, spec)]
+    plain = [one.state for move in MOVES for one in move.applications(usual.baseline, usual)]
+    assert len(states) == len(plain)
+    inputs = inputs_of(spec)
+    expected = run(spec.baseline, spec, inputs)
+    for state in states[:: 1 if "looped" in name else 5]:
+        for output, array in run(state, spec, inputs).items():
+            np.testing.assert_allclose(array, expected[output], rtol=2e-3, atol=2e-3)
+
+
+def test_functions_that_are_imported_by_name_are_understood() -> None:
+    imports = "import triton\nimport triton.language as tl\nfrom triton.language import exp as e_to"
+    source = renamed(SOFTMAX, imports, "tl").replace("tl.exp(", "e_to(")
+    usual, spec = SPECS["softmax"], replace(SPECS["softmax"], source=source)
+    assert [one.what for one in found("softmax_math_fusion", spec)] == [
+        one.what for one in found("softmax_math_fusion", usual)
+    ]
+
+
+def test_arguments_by_name_raise_nothing() -> None:
+    source = GEMM.replace("tl.arange(0, BK)", "tl.arange(start=0, end=BK)")
+    spec = replace(
+        SPECS["gemm"], source=source.replace("tl.load(\n            a_ptr", "tl.load(pointer=a_ptr")
+    )
+    for name in BY_NAME:
+        for one in found(name, spec):
+            ast.parse(one.state.source)
 
 
 WARPS = [f"num_warps={warps}" for warps in (1, 2, 8, 16)]

@@ -17,7 +17,17 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
 
 _SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
-_SECTIONS = ("answers", "verdicts", "trend", "heat", "boards", "lists", "replay", "main")
+_SECTIONS = (
+    "answers",
+    "verdicts",
+    "trend",
+    "heat",
+    "boards",
+    "lists",
+    "replay",
+    "searches",
+    "main",
+)
 """Parts of the page's script, in order."""
 
 
@@ -27,6 +37,7 @@ def html_page(
     replay: Mapping[str, object] | None = None,
     verdicts: Mapping[str, Any] | None = None,
     trend: Sequence[Mapping[str, Any]] | None = None,
+    searches: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The page, which contains all its scripts and styles and loads nothing when opened.
 
@@ -39,11 +50,13 @@ def html_page(
         replay: what a replay of a model found beside its measurements.
         verdicts: what a gate says of the differences, see `gate.page.verdict_values`.
         trend: figures over several runs, see `gate.page.trend_values`.
+        searches: graphs of searches for better kernels, see `search.page.search_values`.
 
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
-    data = {**page_data(report, baseline), "replay": replay, "verdicts": verdicts, "trend": trend}
+    beside = {"replay": replay, "verdicts": verdicts, "trend": trend, "searches": searches}
+    data = {**page_data(report, baseline), **beside}
     script = _script()
     label = " (emulated)" if report.run.emulated else ""
     return Template(_read("page.html")).substitute(
@@ -62,6 +75,7 @@ def write_html(
     replay: Mapping[str, object] | None = None,
     verdicts: Mapping[str, Any] | None = None,
     trend: Sequence[Mapping[str, Any]] | None = None,
+    searches: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write `html_page` to ``path``.
 
@@ -69,7 +83,7 @@ def write_html(
         ReportInputError: as `html_page`.
         ReportError: it cannot be written.
     """
-    write_view(path, html_page(report, baseline, replay, verdicts, trend))
+    write_view(path, html_page(report, baseline, replay, verdicts, trend, searches))
 
 
 @functools.cache

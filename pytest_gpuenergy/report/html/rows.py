@@ -102,6 +102,7 @@ def row_values(m: Measurement, gpu_name: str, standing: Standing, subjects: Subj
         "outcome": m.outcome,
         "error": VERIFIED if m.verified_only else m.error,
         "digest": m.kernel.digest[:12],
+        "variant": str(m.kernel.details.get("state", "")),
         "item": m.node_id,
     }
 

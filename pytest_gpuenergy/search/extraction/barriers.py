@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import call_in
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, arguments_of, field, nodes, text_of
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    arguments_of,
+    call_in,
+    field,
+    nodes,
+    text_of,
+)
 from pytest_gpuenergy.search.moves.edits import Edit
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.extraction.barriers import block_barriers
 from pytest_gpuenergy.search.extraction.items import function_name
-from pytest_gpuenergy.search.moves.cuda_text import call_in
 from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,
+    call_in,
     called,
     field,
     nodes,

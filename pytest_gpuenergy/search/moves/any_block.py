@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import field, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import Sharing, meets_others

@@ -14,6 +14,7 @@ from pytest_gpuenergy.search.moves.by_block_size import (
     launch_bounds,
     most_threads,
     room_for_threads,
+    threads_for_numbers,
 )
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
@@ -50,11 +51,12 @@ class ChangeBlockSizes:
         """All other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
         bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
-        room = _room(state, spec)
+        least, most = _room(state, spec)
         for what, launch in [*launches(state, spec), *free]:
             # An array may depend on a constant that changes.
-            fits = launch.constants != state.launch.constants or prod(launch.block) <= room
-            if fits and prod(launch.block) <= _bound(bounds, launch):
+            threads = prod(launch.block)
+            fits = launch.constants != state.launch.constants or threads <= most
+            if fits and least <= threads <= _bound(bounds, launch):
                 yield Application(self.name, what, replace(state, launch=launch))
 
 
@@ -75,12 +77,14 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
             yield what, launch
 
 
-def _room(state: State, spec: KernelSpec) -> int:
-    """The threads that shared arrays have room for, as far as it is known."""
+def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
+    """The threads that shared arrays need and have room for, as far as it is known."""
     if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
-        return _MOST_THREADS
+        return 1, _MOST_THREADS
     kernel = CudaKernel.of(state, spec)
-    return _MOST_THREADS if kernel is None else room_for_threads(kernel) or _MOST_THREADS
+    if kernel is None:
+        return 1, _MOST_THREADS
+    return threads_for_numbers(kernel), room_for_threads(kernel) or _MOST_THREADS
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:

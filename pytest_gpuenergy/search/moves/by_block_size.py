@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     bare,
@@ -69,6 +69,38 @@ def room_for_threads(kernel: CudaKernel) -> int:
         for access in accesses.of(array):
             most = min(most, _threads_for(kernel, access, dims))
     return most
+
+
+def threads_for_numbers(kernel: CudaKernel) -> int:
+    """The smallest block whose threads fill the places of shared arrays that are read by number.
+
+    As in ``part[threadIdx.x / 32] = sum; ... part[0] + part[1]``, which needs two warps.
+    """
+    fewest, accesses = 1, Accesses(kernel)
+    for array in kernel.text.variables:
+        if not array.shared or len(array.dims) != 1:
+            continue
+        known = [
+            (access.use, kernel.polynomial(access.address.subscripts[0]))
+            for access in accesses.of(array)
+            if len(access.address.subscripts) == 1
+        ]
+        shares = [_share(index) for use, index in known if use != "load" and index is not None]
+        numbers = [index.value for use, index in known if use != "store" and index is not None]
+        for number in numbers:
+            if number is not None and any(shares):
+                fewest = max(fewest, number * max(shares) + 1)
+    return fewest
+
+
+def _share(index: Polynomial) -> int:
+    """How many threads share a place, if it is the thread's number or a part of it; else 0."""
+    if index == _THREAD:
+        return 1
+    (atom, *others) = index.atoms or (None,)
+    if atom is None or others or atom.operator != "/" or atom.left != _THREAD or not atom.right:
+        return 0
+    return (atom.right.value or 0) if index == Polynomial.atom(atom) else 0
 
 
 def _goes_on_by_block(kernel: CudaKernel, loop: Loop) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     arguments_of,
@@ -14,6 +14,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     inside,
     nodes,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 
 if TYPE_CHECKING:
     from tree_sitter import Node

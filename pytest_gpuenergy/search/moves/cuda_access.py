@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     arguments_of,
@@ -20,6 +19,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
 from pytest_gpuenergy.search.moves.polynomials import Polynomial
 
@@ -281,6 +281,8 @@ class Accesses:
         while outer.type in ("parenthesized_expression", "field_expression"):
             outer = outer.parent or outer
         if outer.type == "pointer_expression" and operator_of(outer) == "&":
+            return None
+        if self._text.gets_a_name(node):
             return None
         return Access(node, _use_of(node, outer), address, node)
 

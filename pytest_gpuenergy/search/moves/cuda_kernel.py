@@ -5,20 +5,18 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import (
-    NARROW,
-    CudaText,
-    Loop,
-    Variable,
-    expression,
-)
+from pytest_gpuenergy.search.moves.counted_loops import with_counted_loops
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
+from pytest_gpuenergy.search.moves.cuda_text import CudaText
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
+    expression,
     field,
     operator_of,
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
 from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
@@ -43,7 +41,7 @@ class CudaKernel:
     """A text whose entry is understood, with values of its parameters for each set of sizes.
 
     Attributes:
-        text: of the kernel.
+        text: of the kernel, with `with_counted_loops`.
         launch: its plan.
         spec: of what it computes.
         facts: values for each set of sizes.
@@ -64,7 +62,7 @@ class CudaKernel:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        text = CudaText.of(state.source, spec.entry)
+        text = CudaText.of(with_counted_loops(state.source, spec.entry), spec.entry)
         facts = Facts.of(state.launch, spec)
         if text is None or facts is None or len(text.parameters) != len(spec.arguments):
             return None

@@ -1,127 +1,25 @@
-"""The entry of CUDA text: its parameters, variables and loops."""
+"""CUDA text whose entry is understood."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import (
-    ancestors,
-    arguments_of,
-    bare,
-    called,
-    called_last,
-    depth_of,
-    field,
-    inside,
-    nodes,
-    operator_of,
-    parse,
-    text_of,
-    walk,
-)
-from pytest_gpuenergy.search.moves.preprocessed import is_conditional, uncertain_macros
+from pytest_gpuenergy.search.moves.cuda_file import CudaFile
+from pytest_gpuenergy.search.moves.cuda_loops import Loop, loops_of
+from pytest_gpuenergy.search.moves.cuda_obstacles import obstacle_in
+from pytest_gpuenergy.search.moves.cuda_tree import called, field, name_of, nodes, parse
+from pytest_gpuenergy.search.moves.cuda_variables import Variables
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_UNCLEAR = {
-    "ERROR": "something that cannot be parsed",
-    "lambda_expression": "a lambda",
-    "gnu_asm_expression": "inline assembler",
-    "goto_statement": "a goto",
-    "try_statement": "an exception",
-    "preproc_if": "a condition of the preprocessor",
-    "preproc_ifdef": "a condition of the preprocessor",
-    "preproc_def": "a macro that it defines",
-    "preproc_function_def": "a macro that it defines",
-}
-"""What a text must not have for its entry to be understood."""
-_DEEPEST = 200
-"""Nodes in one another; more are generated code, or an attack on a recursive function."""
 _KEPT = 32
 """Texts that were understood last: every move and the priors look at the same one."""
-_GIVEN = ("assignment_expression", "init_declarator")
-_RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
-_STANDARD = {
-    "int8_t": "signed char",
-    "uint8_t": "unsigned char",
-    "int16_t": "short",
-    "uint16_t": "unsigned short",
-    "int32_t": "int",
-    "uint32_t": "unsigned int",
-}
-"""Types that C's library has other names for."""
-NARROW = frozenset(
-    [
-        *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
-        *("float", "double", "half", "__half"),
-    ]
-)
-"""Types in which an index may not fit, or lose a part of it."""
-_SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 
-@dataclass(frozen=True)
-class Variable:
-    """A parameter or a local variable.
-
-    Attributes:
-        name, node: its identifier where it is declared.
-        type: without qualifiers, and not by another name that the file has for it.
-        scope: where it is known, from its declaration on.
-        parameter: whether it is one.
-        pointer, reference, shared, const: of its declaration; the latter of what it points to.
-        dims: sizes of an array.
-        value: its first one.
-        declaration: of this variable alone; None if it is declared together with others.
-    """
-
-    name: str
-    node: Node
-    type: str
-    scope: Node
-    parameter: bool
-    pointer: bool
-    reference: bool
-    shared: bool
-    const: bool
-    dims: tuple[Node | None, ...]
-    value: Node | None
-    declaration: Node | None
-
-    @property
-    def key(self) -> int:
-        """Tells variables of the same name apart."""
-        return self.node.start_byte
-
-
-@dataclass(frozen=True)
-class Loop:
-    """``for (int v = start; v < bound; v += step) body``.
-
-    Attributes:
-        step: None for one.
-    """
-
-    node: Node
-    variable: Variable
-    start: Node
-    bound: Node
-    step: Node | None
-    body: Node
-
-
-class CudaText:
-    """A text whose entry is understood."""
-
-    def __init__(self, source: bytes, root: Node, function: Node, body: Node) -> None:
-        self.source = source
-        self.root = root
-        self.function = function
-        self.body = body
+class CudaText(Variables):
+    """A text, with the variables and loops of its entry."""
 
     @classmethod
     def of(cls, source: str, entry: str) -> CudaText | None:
@@ -146,274 +44,32 @@ class CudaText:
     @functools.cached_property
     def hidden_by(self) -> str:
         """What hides what the text does, in a few words; empty if nothing does."""
-        function = self.function
-        if function.has_error or depth_of(function) > _DEEPEST:
-            return "something that cannot be parsed"
-        if is_conditional(function):
-            return "a condition of the preprocessor"
-        if self._is_overloaded:
-            return "another function of its name"
-        if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
-            return "a volatile variable"
-        for node in walk(self.body):
-            if node.type in _UNCLEAR:
-                return _UNCLEAR[node.type]
-        hidden = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
-        hidden |= {name for name in self._definitions if not self._is_number(name, depth=8)}
-        hidden |= uncertain_macros(self.root)
-        leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
-        found = next((leaf for leaf in leaves if leaf in hidden), None)
-        return "" if found is None else f"the macro {found}"
+        return obstacle_in(self.file, self.function)
 
     @property
-    def _is_overloaded(self) -> bool:
-        """Whether there is another function of this name, which may be the one that is launched."""
-        name = name_of(self.function)
-        return any(name_of(n) == name for n in self.functions)
+    def source(self) -> bytes:
+        """The text."""
+        return self.file.source
 
-    def _is_number(self, name: str, depth: int) -> bool:
-        """Whether a macro is an expression of numbers, constants and such macros, or empty."""
-        value = self.constants.get(name, "")
-        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
-        return all(
-            leaf.type == "number_literal"
-            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
-            for leaf in leaves
-            if value
-        )
+    @property
+    def root(self) -> Node:
+        """Of its tree."""
+        return self.file.root
 
-    def _is_known(self, name: str, depth: int) -> bool:
-        return name in self.constants and self._is_number(name, depth - 1)
-
-    @functools.cached_property
-    def _definitions(self) -> dict[str, str]:
-        """Texts of macros without parameters."""
-        found = nodes(self.root, "preproc_def")
-        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
-
-    @functools.cached_property
+    @property
     def constants(self) -> dict[str, str]:
         """Texts of macros and constants of the file that may be whole numbers."""
-        known = {name: value for name, value in self._definitions.items() if value}
-        for node in self.root.named_children:
-            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
-            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
-                for one in nodes(node, "init_declarator"):
-                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
-        return known
-
-    @functools.cached_property
-    def _types(self) -> dict[str, str]:
-        """What other names of types stand for."""
-        found = dict(_STANDARD)
-        for node in self.root.named_children:
-            if node.type in ("type_definition", "alias_declaration"):
-                name = field(node, "declarator") or field(node, "name")
-                kind = text_of(field(node, "type"))
-                if name is not None and name.type == "type_identifier":
-                    found[text_of(name)] = found.get(kind, kind)
-        return found
-
-    @functools.cached_property
-    def parameters(self) -> tuple[Variable, ...]:
-        """Of the entry."""
-        found = field(_declarator(self.function), "parameters")
-        children = found.named_children if found is not None else []
-        declared = (n for n in children if n.type == "parameter_declaration")
-        return tuple(v for n in declared for v in self._declared(n, self.function))
-
-    @functools.cached_property
-    def variables(self) -> tuple[Variable, ...]:
-        """All of them, parameters first."""
-        local = []
-        for node in nodes(self.body, "declaration"):
-            scope = next(n for n in ancestors(node) if n.type in _SCOPES)
-            local += list(self._declared(node, scope))
-        return (*self.parameters, *local)
-
-    def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
-        qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
-        declarators = node.children_by_field_name("declarator")
-        kind = text_of(field(node, "type"))
-        for declarator in declarators:
-            value = field(declarator, "value") if declarator.type == "init_declarator" else None
-            outline = list(_outline(declarator))
-            identifier = outline[-1]
-            if identifier.type != "identifier":
-                continue
-            dims = [field(n, "size") for n in outline if n.type == "array_declarator"]
-            yield Variable(
-                name=text_of(identifier),
-                node=identifier,
-                type=self._types.get(kind, kind),
-                scope=scope,
-                parameter=scope == self.function,
-                pointer=any(n.type == "pointer_declarator" for n in outline),
-                reference=any(n.type == "reference_declarator" for n in outline),
-                shared="__shared__" in qualifiers,
-                const=bool(qualifiers & {"const", "constexpr"}),
-                dims=tuple(reversed(dims)),
-                value=value,
-                declaration=node if len(declarators) == 1 else None,
-            )
-
-    @functools.cached_property
-    def uses(self) -> dict[int, tuple[Node, ...]]:
-        """The identifiers that mean a variable after its declaration, by its key."""
-        found: dict[int, list[Node]] = {variable.key: [] for variable in self.variables}
-        for node in nodes(self.body, "identifier"):
-            variable = self.variable(node)
-            if variable is not None and node != variable.node:
-                found[variable.key].append(node)
-        return {key: tuple(some) for key, some in found.items()}
-
-    @functools.cached_property
-    def _by_name(self) -> dict[str, list[Variable]]:
-        found: dict[str, list[Variable]] = {}
-        for variable in self.variables:
-            found.setdefault(variable.name, []).append(variable)
-        return found
-
-    def variable(self, node: Node) -> Variable | None:
-        """What an identifier means; None if it is not a variable of the entry."""
-        if node.type != "identifier":
-            return None
-        candidates = [
-            one
-            for one in self._by_name.get(text_of(node), [])
-            if inside(node, one.scope) and one.key <= node.start_byte
-        ]
-        return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
-
-    def writes(self, variable: Variable) -> tuple[Node, ...]:
-        """The identifiers by which a scalar or pointer is changed, or may be."""
-        return self._writes[variable.key]
-
-    @functools.cached_property
-    def _writes(self) -> dict[int, tuple[Node, ...]]:
-        return {key: tuple(filter(self._is_written, some)) for key, some in self.uses.items()}
-
-    def _is_written(self, node: Node) -> bool:
-        at, outer = node, node.parent
-        while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
-            at, outer = outer, outer.parent
-        if outer is None:
-            return True
-        if outer.type == "assignment_expression":
-            return field(outer, "left") == at
-        if outer.type == "call_expression":  # of a method
-            return field(outer, "function") == at and not self.tile_of(outer)
-        if outer.type == "argument_list" and outer.parent is not None:
-            return called_last(outer.parent) in self._takes_references
-        if outer.type in ("init_declarator", "declaration"):
-            return any(v.reference for v in self.variables if v.value == at)
-        return outer.type == "update_expression" or (
-            outer.type == "pointer_expression" and operator_of(outer) == "&"
-        )
-
-    @functools.cached_property
-    def _takes_references(self) -> frozenset[str]:
-        """Functions of the text that may change their arguments."""
-        return frozenset(
-            name_of(n)
-            for n in nodes(self.root, "function_definition")
-            if any(nodes(_declarator(n) or n, "reference_declarator"))
-        )
+        return self.file.constants
 
     @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
         """All functions but the entry."""
-        found = nodes(self.root, "function_definition")
-        return tuple(n for n in found if n != self.function)
-
-    @functools.cached_property
-    def _tiles(self) -> dict[str, int]:
-        """Threads of the tiles into which cooperative groups divide a block, by name."""
-        found: dict[str, int] = {}
-        for node in nodes(self.body, "template_function"):
-            if text_of(field(node, "name")) != "tiled_partition":
-                continue
-            # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
-            around = next((n for n in ancestors(node) if n.type in _GIVEN), None)
-            name = text_of(field(around, "left") or field(around, "declarator"))
-            threads = text_of(field(node, "arguments"))[1:-1].strip()
-            found[name] = int(threads) if threads.isdecimal() and name not in found else 0
-        return found
-
-    def tile_of(self, call: Node) -> tuple[int, str] | None:
-        """The threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
-        function = field(call, "function")
-        if function is None or function.type != "field_expression" or arguments_of(call):
-            return None
-        threads = self._tiles.get(text_of(field(function, "argument")), 0)
-        method = text_of(field(function, "field"))
-        return (threads, method) if threads and method in _RANKS else None
+        return tuple(n for n in self.file.functions if n != self.function)
 
     @functools.cached_property
     def loops(self) -> tuple[Loop, ...]:
         """Those that count up by a fixed step."""
-        found = (self._loop(node) for node in nodes(self.body, "for_statement"))
-        return tuple(loop for loop in found if loop is not None)
-
-    def _loop(self, node: Node) -> Loop | None:
-        variables = [v for v in self.variables if v.scope == node and v.declaration is not None]
-        head, body = field(node, "condition"), field(node, "body")
-        update = field(node, "update")
-        if len(variables) != 1 or head is None or body is None or update is None:
-            return None
-        variable, left, bound = variables[0], field(head, "left"), field(head, "right")
-        if variable.value is None or left is None or bound is None or operator_of(head) != "<":
-            return None
-        if variable.type in NARROW:
-            return None
-        step = field(update, "right")
-        if update.type == "update_expression":
-            counts = operator_of(update) == "++"
-            changed = field(update, "argument")
-        else:
-            counts = update.type == "assignment_expression" and operator_of(update) == "+="
-            changed = field(update, "left")
-        named = changed is not None and self.variable(changed) == variable
-        if not (counts and named and self.variable(left) == variable):
-            return None
-        if len(self.writes(variable)) != 1 or not self.is_fixed(bound, node):
-            return None
-        if step is not None and not self.is_fixed(step, node):
-            return None
-        return Loop(node, variable, variable.value, bound, step, body)
-
-    def is_fixed(self, expression: Node, during: Node) -> bool:
-        """Whether nothing in ``during`` changes the value of an expression of scalars."""
-        if any(nodes(expression, "subscript_expression", "pointer_expression")):
-            return False
-        return self.is_fixed_address(expression, during)
-
-    def is_fixed_address(self, expression: Node, during: Node) -> bool:
-        """Whether nothing in ``during`` changes what an expression of pointers points to."""
-        if any(nodes(expression, "assignment_expression", "update_expression")):
-            return False
-        for node in nodes(expression, "identifier"):
-            variable = self.variable(node)
-            if variable is None:
-                continue
-            if inside(variable.node, during) and variable.scope != during:
-                return False
-            if self.changes(variable, during):
-                return False
-        return True
-
-    def changes(self, variable: Variable, during: Node) -> bool:
-        """Whether a part of the text may change a variable."""
-        writes = self.writes(variable)
-        return any(inside(write, during) or self._is_exposed(write) for write in writes)
-
-    def _is_exposed(self, write: Node) -> bool:
-        """Whether a variable gets another name, by which it can be changed anywhere."""
-        outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
-        if outer.type in ("init_declarator", "declaration"):
-            return True
-        is_address = outer.type == "pointer_expression"
-        return is_address and outer.parent is not None and outer.parent.type != "argument_list"
+        return loops_of(self)
 
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Calls of functions with these names."""
@@ -423,53 +79,11 @@ class CudaText:
 @functools.lru_cache(maxsize=_KEPT)
 def _parsed(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
-    root = parse(data)
-    for function in nodes(root, "function_definition"):
+    file = CudaFile(data, parse(data))
+    for function in file.functions:
         body = field(function, "body")
         if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
             continue
-        if not any(child.type == "__global__" for child in function.children):
-            continue
-        return CudaText(data, root, function, body)
+        if any(child.type == "__global__" for child in function.children):
+            return CudaText(file, function, body)
     return None
-
-
-def expression(text: str) -> Node:
-    """The tree of an expression on its own; of nothing if it is not one."""
-    found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
-    value = field(found, "value")
-    return parse(b"") if value is None or value.has_error else value
-
-
-def _outline(declarator: Node) -> Iterator[Node]:
-    """The parts of a declarator, down to the name."""
-    node: Node | None = declarator
-    while node is not None:
-        yield node
-        inner = field(node, "declarator")
-        if inner is None and node.type == "reference_declarator":
-            inner = next(iter(nodes(node, "identifier")), None)
-        node = inner
-
-
-def _declarator(function: Node) -> Node | None:
-    return next((n for n in nodes(function, "function_declarator")), None)
-
-
-def name_of(function: Node) -> str:
-    """Without the names of what it is a part of."""
-    return text_of(field(_declarator(function), "declarator")).split("::")[-1]
-
-
-def call_in(statement: Node) -> Node | None:
-    """The call that an expression statement consists of."""
-    if statement.type != "expression_statement" or not statement.named_children:
-        return None
-    inner = bare(statement.named_children[0])
-    return inner if inner.type == "call_expression" else None
-
-
-def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
-    """Whether a statement is a call of ``name`` with that many arguments."""
-    call = call_in(statement)
-    return call is not None and called(call) == name and len(arguments_of(call)) == arguments

@@ -11,10 +11,18 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _ALIGNMENT = b"__align__"
+_SELECTING = ("if_statement", "conditional_expression", "switch_statement")
+_REPEATING = (
+    *("for_statement", "while_statement", "do_statement", "for_range_loop", "case_statement"),
+    *("labeled_statement", "lambda_expression"),
+)
+_BLOCKS = ("translation_unit", "compound_statement", "declaration_list", "case_statement")
 
 
 def parse(text: bytes) -> Node:
-    """The root of a text's tree; its nodes' places are those in ``text``.
+    """The root of a text's tree, without comments inside statements.
+
+    Its nodes' places are those in ``text``.
 
     Raises:
         UnavailableError: tree-sitter is not installed.
@@ -28,13 +36,22 @@ def parse(text: bytes) -> Node:
         ) from None
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
     root = parser.parse(text).root_node
-    # The grammar does not know CUDA's alignment of variables, which makes no difference here.
     blank = bytearray(text)
     for node in walk(root):
+        begin, end = node.start_byte, node.end_byte
         if node.child_count == 0 and node.text == _ALIGNMENT:
-            end = text.find(b")", node.end_byte) + 1
-            blank[node.start_byte : end] = b" " * (end - node.start_byte)
+            # The grammar does not know CUDA's alignment of variables, which makes no difference.
+            end = text.find(b")", end) + 1
+        elif node.type != "comment" or _is_between(node):
+            continue
+        blank[begin:end] = b"".join(b"\n" if byte == 10 else b" " for byte in text[begin:end])
     return root if blank == text else parser.parse(bytes(blank)).root_node
+
+
+def _is_between(comment: Node) -> bool:
+    """Whether a comment stands between statements and not within one."""
+    around = comment.parent
+    return around is None or around.type in _BLOCKS or around.type.startswith("preproc")
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -99,6 +116,22 @@ def operator_of(node: Node) -> str:
     return text_of(found)
 
 
+def is_always(node: Node, statement: Node) -> bool:
+    """Whether a part of a statement is evaluated whatever happens, once the statement is."""
+    inner = node
+    for around in ancestors(node):
+        if not inside(around, statement):
+            break
+        first = field(around, "left" if operator_of(around) in ("&&", "||") else "condition")
+        if around.type in _SELECTING or operator_of(around) in ("&&", "||"):
+            if first is None or not inside(inner, first):
+                return False
+        elif around.type in _REPEATING:
+            return False
+        inner = around
+    return inside(node, statement)
+
+
 def ancestors(node: Node) -> Iterator[Node]:
     """The nodes around ``node``, the innermost first."""
     outer = node.parent
@@ -145,3 +178,34 @@ def start_of(loop: Node) -> int:
     before = loop.prev_named_sibling
     is_pragma = before is not None and before.type == "preproc_call"
     return before.start_byte if before is not None and is_pragma else loop.start_byte
+
+
+def declarator_of(function: Node) -> Node | None:
+    """The declarator of a function, with its name and parameters."""
+    return next((n for n in nodes(function, "function_declarator")), None)
+
+
+def name_of(function: Node) -> str:
+    """Without the names of what it is a part of."""
+    return text_of(field(declarator_of(function), "declarator")).split("::")[-1]
+
+
+def expression(text: str) -> Node:
+    """The tree of an expression on its own; of nothing if it is not one."""
+    found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
+    value = field(found, "value")
+    return parse(b"") if value is None or value.has_error else value
+
+
+def call_in(statement: Node) -> Node | None:
+    """The call that an expression statement consists of."""
+    if statement.type != "expression_statement" or not statement.named_children:
+        return None
+    inner = bare(statement.named_children[0])
+    return inner if inner.type == "call_expression" else None
+
+
+def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
+    """Whether a statement is a call of ``name`` with that many arguments."""
+    call = call_in(statement)
+    return call is not None and called(call) == name and len(arguments_of(call)) == arguments

@@ -6,16 +6,17 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable, is_call
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     field,
     indentation,
+    is_call,
     nodes,
     operator_of,
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.state import State
 
@@ -79,6 +80,9 @@ def _negated(kernel: CudaKernel, condition: Node) -> str:
     """The opposite; of comparisons only among whole numbers, because of NaN."""
     opposite = _OPPOSITES.get(operator_of(condition))
     left, right = field(condition, "left"), field(condition, "right")
+    denied = field(condition, "argument") if operator_of(condition) == "!" else None
+    if denied is not None and bare(denied).type == "binary_expression":
+        return text_of(denied)  # with its parentheses
     if condition.type == "binary_expression" and left is not None and right is not None:
         if operator_of(condition) == "||":
             return f"{_negated(kernel, bare(left))} && {_negated(kernel, bare(right))}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     conjuncts,
@@ -17,6 +16,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.reached import asks_for_thread
 
@@ -30,7 +30,8 @@ _CHANGES = ("assignment_expression", "update_expression")
 class ElementKernel:
     """``int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < bound) body``, and nothing after it.
 
-    There may be other axes of the block and the grid, and other conditions beside the comparison.
+    There may be other axes of the block and the grid, and other conditions beside the comparison or
+    around it.
 
     Attributes:
         variable: the element.
@@ -54,27 +55,27 @@ class ElementKernel:
     def of(cls, kernel: CudaKernel) -> ElementKernel | None:
         """None if a kernel is not like this."""
         every = statements(kernel.text.body)
-        guard = every[-1] if every else None
-        if guard is None or guard.type != "if_statement" or field(guard, "alternative"):
+        parts, body = _guards(every[-1]) if every else ([], None)
+        if body is None:
             return None
-        condition, body = field(guard, "condition"), field(guard, "consequence")
-        parts = conjuncts(bare(condition)) if condition is not None else []
-        found = [cls._compared(kernel, guard, part, parts) for part in parts if body is not None]
+        found = [cls._compared(kernel, every[-1], part, parts, body) for part in parts]
         return next((one for one in found if one is not None), None)
 
     @classmethod
     def _compared(
-        cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node]
+        cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node], body: Node
     ) -> ElementKernel | None:
         """Taken apart by one of its conditions."""
         left, bound = field(compared, "left"), field(compared, "right")
-        body = field(guard, "consequence")
-        if operator_of(compared) != "<" or left is None or bound is None or body is None:
+        if operator_of(compared) != "<" or left is None or bound is None:
             return None
         variable = kernel.text.variable(left)
         if variable is None or variable.declaration is None or variable.value is None:
             return None
         others = tuple(part for part in parts if part != compared)
+        later = (one for one in others if one.start_byte > compared.start_byte)
+        if any(_reads_by_thread(kernel, one) for one in later):
+            return None  # the comparison may be what keeps it from reading beyond an end
         declaration, index = variable.declaration, variable.value
         found = cls(variable, declaration, index, guard, bound, body, others)
         return found if found._is_alone(kernel, compared) else None
@@ -101,6 +102,31 @@ class ElementKernel:
         return kernel.text.is_fixed(self.bound, self.body) and all(
             inside(node, self.index) or not _names_thread(node) for node in members
         )
+
+
+def _guards(statement: Node) -> tuple[list[Node], Node | None]:
+    """All conditions of ``if (a && b) if (c) body``, and the body; None without any."""
+    parts: list[Node] = []
+    body: Node | None = None
+    inner = [statement]
+    while len(inner) == 1 and inner[0].type == "if_statement":
+        condition, then = field(inner[0], "condition"), field(inner[0], "consequence")
+        if field(inner[0], "alternative") or condition is None or then is None:
+            break
+        parts, body = [*parts, *conjuncts(bare(condition))], then
+        inner = statements(then)
+    return parts, body
+
+
+def _reads_by_thread(kernel: CudaKernel, condition: Node) -> bool:
+    """Whether a condition reads memory at a place that is not the same for all threads."""
+    for node in nodes(condition, "subscript_argument_list", "pointer_expression"):
+        index = kernel.polynomial(node.named_children[0]) if node.named_child_count == 1 else None
+        if node.type == "pointer_expression" or index is None:
+            return True
+        if index.depends_on("threadIdx") or index.depends_on("blockIdx"):
+            return True
+    return False
 
 
 def _names_thread(member: Node) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, text_of
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.uniformity import meets_others
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     arguments_of,
     bare,
@@ -23,6 +23,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.layout import block_of, indented
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, operator_of
+from pytest_gpuenergy.search.moves.cuda_tree import inside, is_always
 from pytest_gpuenergy.search.moves.lanes import Lanes
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.vector_parts import (
@@ -22,10 +22,6 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_CONDITIONAL = (
-    *("if_statement", "conditional_expression", "switch_statement"),
-    *("for_statement", "while_statement", "do_statement"),
-)
 _AXES = ("threadIdx.x", "blockIdx.x")
 
 
@@ -81,7 +77,7 @@ class Rows:
                 known = access.root in fixed or self._is_only_store(access, statement)
                 base = self._base(access) if known else None
                 address = self._address(access, level)
-                if base is None or address is None or not _is_always(access, statement):
+                if base is None or address is None or not is_always(access.node, statement):
                     continue
                 found.append(Row(access, self._name_for(access), base, address))
                 self.all.append(found[-1])
@@ -159,13 +155,3 @@ class Rows:
         vector = vector_of(row.access.root.type, self._width)
         pointer = f"reinterpret_cast<{vector}*>({row.address})"
         return stored(pointer, f"*reinterpret_cast<{vector}*>({row.name})", row.access.function)
-
-
-def _is_always(access: Access, statement: Node) -> bool:
-    """Whether a statement makes an access whatever happens."""
-    for node in ancestors(access.node):
-        if node.type in _CONDITIONAL or operator_of(node) in ("&&", "||"):
-            return False
-        if node == statement:
-            return True
-    return access.node == statement

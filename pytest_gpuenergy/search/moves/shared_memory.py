@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
 
 SHARED_BYTES = 48 << 10

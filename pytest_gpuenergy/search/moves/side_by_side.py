@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import inside, start_of, statements, text_of
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.lanes import Lanes, is_constant

@@ -62,7 +62,11 @@ def _quotients(kernel: TritonKernel) -> Iterator[ast.BinOp]:
 def _reciprocal_roots(kernel: TritonKernel) -> list[Edit]:
     text, edits = kernel.text, []
     for node in _quotients(kernel):
-        if text.called(node.right) == "sqrt" and isinstance(node.right, ast.Call):
+        if (
+            isinstance(node.right, ast.Call)
+            and text.called(node.right) == "sqrt"
+            and len(node.right.args) == 1
+        ):
             inner = text.text(node.right.args[0])
             is_one = isinstance(node.left, ast.Constant) and node.left.value == 1
             factor = "" if is_one else f"{text.operand(node.left)} * "

@@ -31,7 +31,8 @@ class SwitchToMmaOrWgmma(SourceMove):
         yield from tensor_core_products(kernel)
 
     def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
-        lengths = [kernel.polynomial(call.args[-1]) for call in kernel.text.calls("arange")]
+        ends = [call.args[-1:] for call in kernel.text.calls("arange")]
+        lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
         if any(one is None or (one.value or 0) < _SMALLEST for one in lengths):
             return
         for number, call in enumerate(kernel.text.calls("sum"), start=1):

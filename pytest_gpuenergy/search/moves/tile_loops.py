@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable, is_call
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     bare,
     called,
     field,
     inside,
+    is_call,
     nodes,
     operator_of,
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_gpuenergy.search.moves.edits import Edit
-
-_LANGUAGE = "triton.language"
+from pytest_gpuenergy.search.triton_names import LANGUAGE, certain_names, function_of, path_of
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,20 @@ class TritonText:
         return None
 
     def _is_only_jit(self) -> bool:
-        decorators = [ast.unparse(node) for node in self.function.decorator_list]
-        return len(decorators) == 1 and decorators[0] in ("triton.jit", "jit")
+        decorators = [path_of(node, self._names) for node in self.function.decorator_list]
+        return decorators == ["triton.jit"]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return certain_names(self.module)
 
     @cached_property
     def language(self) -> str:
-        """The name by which the module knows ``triton.language``; empty if by none."""
-        for node in self.module.body:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if alias.name == _LANGUAGE and alias.asname:
-                        return alias.asname
+        """How the module names ``triton.language``; empty if it has no name for it."""
+        for suffix in ("", ".language"):
+            for name, path in self._names.items():
+                if f"{path}{suffix}" == LANGUAGE:
+                    return f"{name}{suffix}"
         return ""
 
     @cached_property
@@ -141,12 +143,7 @@ class TritonText:
 
     def called(self, node: ast.expr) -> str:
         """The function of Triton's language that a call names; empty for anything else."""
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=base), attr=name)) if (
-                base == self.language
-            ):
-                return name
-        return ""
+        return function_of(path_of(node.func, self._names)) if isinstance(node, ast.Call) else ""
 
     def axis_of(self, call: ast.Call) -> ast.expr | None:
         """Of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""

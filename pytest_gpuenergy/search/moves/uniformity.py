@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.carried import Carried
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     bare,
@@ -16,6 +16,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     nodes,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.reached import asks_for_thread, reached
 

@@ -13,14 +13,13 @@ from pytest_gpuenergy.search.moves.cuda_access import (
     Accesses,
 )
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
-    ancestors,
     arguments_of,
     inside,
+    is_always,
     nodes,
-    operator_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.uniformity import meets_others
@@ -53,12 +52,6 @@ _VECTORS = {
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
 """How elements that can be moved by vectors are loaded and stored."""
-_CONDITIONAL = frozenset(
-    [
-        *("if_statement", "conditional_expression", "switch_statement"),
-        *("for_statement", "while_statement", "do_statement"),
-    ]
-)
 _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 
@@ -154,9 +147,9 @@ class Span:
                 continue
             if any(access.use == "atomic" for access in some):
                 continue
-            if not any(self._is_always(access) for access in some):
+            if not any(is_always(access.node, self.body) for access in some):
                 continue
-            if written and not all(self._is_always(access) for access in some):
+            if written and not all(is_always(access.node, self.body) for access in some):
                 continue
             if len({access.function for access in some}) > 1:
                 continue
@@ -184,15 +177,6 @@ class Span:
             if changed or inside(variable.node, self.body):
                 return None
         return base
-
-    def _is_always(self, access: Access) -> bool:
-        """Whether an access is made for every element."""
-        for node in ancestors(access.node):
-            if node.type in _CONDITIONAL or operator_of(node) in ("&&", "||"):
-                return False
-            if node == self.body:
-                return True
-        return access.node == self.body
 
     def place(self, part: Part, first: str) -> str | None:
         """The address of the first element; None if it cannot be named outside the body."""

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
+from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.uniformity import Sharing
@@ -37,9 +38,10 @@ _WARP = 32
 class VectorizeGlobalLoads(SourceMove):
     """A thread takes 2, 4 or 8 consecutive elements at a time.
 
-    In loops of one thread, in loops that the threads of a warp, block or grid share, and where
-    each thread has one element. What is loaded must be aligned for the sizes that are measured;
-    if it is not for others, the kernel looks at the address.
+    In loops of one thread, in loops that the threads of a warp, block or grid share, where each
+    thread has one element, and where a thread names its elements one by one. What is loaded must
+    be aligned for the sizes that are measured; if it is not for others, the kernel looks at the
+    address. Elements that are named must be aligned for all sizes.
     """
 
     name = "vectorize_global_loads"
@@ -50,6 +52,7 @@ class VectorizeGlobalLoads(SourceMove):
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
             yield from _in_loops(kernel, accesses, width)
+            yield from by_neighbours(kernel, width)
         guarded = without_early_return(kernel)
         accesses = Accesses(guarded, moved=True)
         for width in _WIDTHS:
@@ -285,7 +288,7 @@ def _by_elements(
     declared = f"{found.variable.type} {first} = {times(found.index, width)};"
     edits = [
         Edit(found.declaration.start_byte, found.declaration.end_byte, declared),
-        Edit(found.guard.start_byte, found.body.end_byte, text),
+        Edit(found.guard.start_byte, found.guard.end_byte, text),
     ]
     blocks, *others = kernel.launch.grid
     launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))

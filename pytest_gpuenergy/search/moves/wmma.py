@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.moves.base import Change
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Loop, Variable, is_call
+from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     arguments_of,
@@ -18,12 +18,14 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     field,
     indentation,
     inside,
+    is_call,
     nodes,
     operator_of,
     start_of,
     statements,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.layout import block_of, indented
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial

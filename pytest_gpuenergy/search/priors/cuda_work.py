@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import Variable
 from pytest_gpuenergy.search.moves.cuda_tree import (
     ancestors,
     bare,
@@ -21,6 +20,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
+from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.polynomials import Polynomial
 from pytest_gpuenergy.search.moves.shared_memory import dims_of
 from pytest_gpuenergy.search.moves.vector_parts import BYTES

@@ -10,8 +10,10 @@ function head() {
   place("head",
     element("h1", {}, data.gpu, " ", data.emulated ? element("span", { className: "badge" }, "emulated") : null),
     element("p", { className: "quiet" },
-      `run ${run.get("run")}, ${run.get("started")}: ${data.rows.length} measurements, ${counts.join(", ")}`),
-    data.emulated ? element("p", {}, "Time, power and energy on this page are recorded or modelled, not measured"
+      `run ${run.get("run")}, ${run.get("started")}: `, data.rows.length || !data.searches.length
+        ? `${data.rows.length} measurements, ${counts.join(", ")}`
+        : `${data.searches.length} search${data.searches.length === 1 ? "" : "es"} for better kernels`),
+    data.emulated && (data.rows.length || !data.searches.length) ? element("p", {}, "Time, power and energy on this page are recorded or modelled, not measured"
       + (data.replay ? "." : "; the kernels' results were verified.")) : null);
 }
 

@@ -42,6 +42,8 @@ function chosenRows() {
     && words.every((word) => row.text.includes(word)));
 }
 
+// Searches alone have no measurements to show.
+if (data.searches.length && !data.rows.length) document.body.classList.add("searches-only");
 head();
 replay();
 verdicts();
@@ -68,6 +70,7 @@ place("measurements", everything.node);
 validity();
 drift();
 boards();
+searches();
 place("run", identity(data.run));
 readAddress();
 if (location.hash.includes("=")) update();

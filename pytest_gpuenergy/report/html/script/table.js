@@ -4,7 +4,7 @@
 const SHOWN_AT_ONCE = 200;
 const classesOf = (column) => [column.number ? "number" : column.wide ? "wide" : "", column.detail ? "detail" : ""].join(" ").trim();
 
-function table(label, columns, rows, { classOf = () => "", atOnce = SHOWN_AT_ONCE } = {}) {
+function table(label, columns, rows, { classOf = () => "", idOf = null, atOnce = SHOWN_AT_ONCE } = {}) {
   let sorted = { key: null, descending: false };
   let current = rows;
   let most = atOnce;
@@ -50,7 +50,7 @@ function table(label, columns, rows, { classOf = () => "", atOnce = SHOWN_AT_ONC
   function fill() {
     const ordered = sorted.key === null ? current : [...current].sort(compare);
     const some = ordered.slice(0, most);
-    body.replaceChildren(...some.map((row) => element("tr", { className: classOf(row), role: "row" },
+    body.replaceChildren(...some.map((row) => element("tr", { className: classOf(row), role: "row", ...idOf && { id: idOf(row), tabIndex: -1 } },
       columns.map((column, number) => cellOf(row, column, number === 0)))));
     more.hidden = ordered.length <= some.length;
     more.textContent = `Show ${Math.min(5 * atOnce, ordered.length - some.length)} more of ${ordered.length}`;

@@ -1,0 +1,249 @@
+"""Elements that a thread names one by one, such as ``x[2 * i]`` and ``x[2 * i + 1]``, at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_gpuenergy.search.moves.base import Change
+from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.cuda_tree import (
+    ancestors,
+    bare,
+    field,
+    indentation,
+    is_always,
+    nodes,
+    statements,
+    text_of,
+)
+from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.moves.polynomials import Polynomial
+from pytest_gpuenergy.search.moves.uniformity import meets_others
+from pytest_gpuenergy.search.moves.vector_parts import (
+    BYTES,
+    HINTS,
+    element_edits,
+    loaded,
+    stored,
+    vector_of,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_AROUND_ONE = ("if_statement", "else_clause", "for_statement", "while_statement", "do_statement")
+_STOPS = (
+    *("break_statement", "continue_statement", "return_statement", "goto_statement"),
+    "labeled_statement",
+)
+_LOADS = ("subscript_expression", "pointer_expression")
+_OPENED = "{\n"
+
+
+@dataclass(frozen=True)
+class _Neighbours:
+    """Accesses of all of a few elements beside each other, which a block makes in any case.
+
+    Attributes:
+        accesses: in the order of the text.
+        places: which of the elements each of them means.
+        first: the statement with the first access.
+        last: likewise.
+        name: of an array for the elements.
+    """
+
+    accesses: tuple[Access, ...]
+    places: tuple[int, ...]
+    first: Node
+    last: Node
+    name: str
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether they are stored; else they are loaded."""
+        return self.accesses[0].use == "store"
+
+    @property
+    def address(self) -> str:
+        """Of the first element."""
+        access = self.accesses[self.places.index(0)]
+        return text_of(access.place) if access.function else f"&{text_of(access.place)}"
+
+
+def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Change]:
+    """The kernel with all of its neighbours in vectors of ``width`` elements.
+
+    What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
+    """
+    found = list(_Finder(kernel, width).all())
+    if not any(not one.is_stored for one in found):
+        return
+    edits = [edit for one in found for edit in _edits(kernel, one, width)]
+    lone = {one.first.id: one.first for one in found if _is_lone(one.first)}
+    for statement in lone.values():
+        by = indentation(statement, kernel.text.source)
+        edits.append(Edit(statement.start_byte, statement.start_byte, f"{_OPENED}{by}  "))
+        edits.append(Edit(statement.end_byte, statement.end_byte, f"\n{by}}}"))
+    names = ", ".join(dict.fromkeys(one.accesses[0].root.name for one in found))
+    # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
+    edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
+    source = edited(kernel.text.source, edits)
+    yield Change(f"neighbours of {names} by {width}", source, kernel.launch)
+
+
+class _Finder:
+    def __init__(self, kernel: CudaKernel, width: int) -> None:
+        self._kernel = kernel
+        self._width = width
+        self._accesses = Accesses(kernel, moved=True)
+        self._taken: set[str] = set()
+
+    def all(self) -> Iterator[_Neighbours]:
+        """In the order in which tensors are parameters."""
+        read_only = self._accesses.read_only()
+        for parameter in self._kernel.text.parameters:
+            kind, own = parameter.type, self._accesses.of(parameter)
+            if kind not in BYTES or vector_of(kind, self._width) is None:
+                continue
+            if parameter in read_only:
+                yield from self._among(own)
+            elif self._is_only_stored(own):
+                found = list(self._among(own))
+                if sum(len(one.accesses) for one in found) == len(own):
+                    yield from found
+
+    def _is_only_stored(self, own: tuple[Access, ...]) -> bool:
+        return bool(own) and all(
+            access.use == "store"
+            and access.root.key in self._kernel.tensors
+            and access.root.key not in self._accesses.unclear
+            and _is_whole_statement(access)
+            for access in own
+        )
+
+    def _among(self, own: tuple[Access, ...]) -> Iterator[_Neighbours]:
+        groups: defaultdict[tuple[Polynomial, str, int], list[tuple[int, Access, Node]]]
+        groups = defaultdict(list)
+        for access in own:
+            offset, statement = access.address.offset, _statement_of(access)
+            if offset is None or access.address.width or statement is None:
+                continue
+            if access.function not in HINTS:
+                continue
+            constant = dict(offset.terms).get((), 0)
+            base = offset - Polynomial.constant(constant)
+            block = statement.parent
+            block = statement if _is_lone(statement) or block is None else block
+            if self._kernel.is_multiple(base, self._width):
+                groups[base, access.function, block.id].append((constant, access, statement))
+        for some in groups.values():
+            rows = sorted({constant // self._width for constant, _, _ in some})
+            for row in rows:
+                first = row * self._width
+                members = [one for one in some if first <= one[0] < first + self._width]
+                if len({constant for constant, _, _ in members}) == self._width:
+                    found = self._together(members, first)
+                    if found is not None:
+                        self._taken.add(found.name)
+                        yield found
+
+    def _together(self, members: list[tuple[int, Access, Node]], least: int) -> _Neighbours | None:
+        first, last = members[0][2], members[-1][2]
+        found = _Neighbours(
+            tuple(access for _, access, _ in members),
+            tuple(constant - least for constant, _, _ in members),
+            first,
+            last,
+            self._name(members[0][1]),
+        )
+        between = [first]
+        if not _is_lone(first) and first.parent is not None:
+            between = [
+                one
+                for one in statements(first.parent)
+                if first.start_byte <= one.start_byte <= last.start_byte
+            ]
+        if any(any(nodes(one, *_STOPS)) for one in between):
+            return None
+        if found.is_stored and any(meets_others(self._kernel, one) for one in between):
+            return None
+        place = found.accesses[found.places.index(0)].place
+        return found if self._is_known_at(place, first, between) else None
+
+    def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:
+        """Whether an address means the same before the first statement as where it stands."""
+        text = self._kernel.text
+        if any(nodes(place, "call_expression", "assignment_expression", "update_expression")):
+            return False
+        for node in nodes(place, "identifier"):
+            variable = text.variable(node)
+            if variable is None:
+                continue
+            if variable.key >= first.start_byte or any(text.changes(variable, s) for s in between):
+                return False
+            if variable.dims and not variable.parameter:
+                return False
+        inner = bare(place)
+        if inner.type == "pointer_expression":
+            inner = bare(field(inner, "argument") or inner)
+        parts = (part for child in inner.named_children for part in nodes(child, *_LOADS))
+        return not any(parts)
+
+    def _name(self, access: Access) -> str:
+        number, name = 2, self._kernel.fresh(f"{access.root.name}_pair")
+        while name in self._taken:
+            name = self._kernel.fresh(f"{access.root.name}_pair{number}")
+            number += 1
+        return name
+
+
+def _statement_of(access: Access) -> Node | None:
+    """The statement that makes an access whatever happens; None without one."""
+    node = access.node
+    for around in ancestors(access.node):
+        is_lone = node.type == "expression_statement" and around.type in _AROUND_ONE
+        if around.type == "compound_statement" or is_lone:
+            return node if is_always(access.node, node) else None
+        node = around
+    return None
+
+
+def _is_lone(statement: Node) -> bool:
+    """Whether a statement is the whole body of a loop or a condition."""
+    return statement.parent is not None and statement.parent.type in _AROUND_ONE
+
+
+def _is_whole_statement(access: Access) -> bool:
+    """Whether ``tensor[...] = value;`` is a statement of its own."""
+    around = access.node if access.function else access.node.parent
+    return (
+        around is not None
+        and around.parent is not None
+        and around.parent.type == "expression_statement"
+    )
+
+
+def _edits(kernel: CudaKernel, found: _Neighbours, width: int) -> Iterator[Edit]:
+    access = found.accesses[0]
+    kind, function = access.root.type, access.function
+    vector = vector_of(kind, width)
+    lines = [f"alignas({BYTES[kind] * width}) {kind} {found.name}[{width}];"]
+    own = f"*reinterpret_cast<{vector}*>({found.name})"
+    if not found.is_stored:
+        pointer = f"reinterpret_cast<const {vector}*>({found.address})"
+        lines.append(f"{own} = {loaded(pointer, function)};")
+    by = indentation(found.first, kernel.text.source)
+    joint = f"\n{by}  " if _is_lone(found.first) else f"\n{by}"
+    yield Edit(
+        found.first.start_byte, found.first.start_byte, "".join(f"{line}{joint}" for line in lines)
+    )
+    for one, place in zip(found.accesses, found.places, strict=True):
+        yield from element_edits(one, f"{found.name}[{place}]")
+    if found.is_stored:
+        pointer = f"reinterpret_cast<{vector}*>({found.address})"
+        line = stored(pointer, own, function)
+        yield Edit(found.last.end_byte, found.last.end_byte, f"{joint}{line}")
