@@ -144,12 +144,18 @@ def pytest_runtest_makereport(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Show an error of ours in a test module as one sentence."""
+    """Show an error of ours in a test module as one sentence, that of a bad option only once.
+
+    Raises:
+        pytest.UsageError: an option of ours cannot work.
+    """
     report = yield
     call = getattr(report, "call", None)  # pytest keeps it for its own use
     if call is not None and call.excinfo is not None and _ERRORS in sys.modules:
-        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+        from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError, shorten
 
+        if isinstance(call.excinfo.value, BadOptionError):
+            raise pytest.UsageError(str(call.excinfo.value))
         shorten(report, call.excinfo, collector.config)
     return report
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuenergy.conv.templates import TEMPLATES as CONVOLUTIONS
 from pytest_gpuenergy.gemm.templates import TEMPLATES as PRODUCTS
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.tuning import record_folders, records
 from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName, usual_tuner
 from pytest_gpuenergy.tuning.records import RecordFile
@@ -81,8 +80,7 @@ def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
     Raises:
         InputError: one is damaged, of another format or inconsistent.
     """
-    paths = sorted(path for path in folder.glob("*.json") if is_file(path))
-    files = {path: load_records(path) for path in paths}
+    files = {path: load_records(path) for path in sorted(folder.glob("*.json"))}
     return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
 
 

@@ -255,6 +255,11 @@ def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
     if field.left_out:
         counts = ", ".join(f"{count} {words}" for words, count in sorted(field.left_out.items()))
         found.append(f"left out: {counts}")
+    if field.shared:
+        found.append(
+            f"{listed(field.shared)} stands for several workloads, which count as such: give each "
+            "a name of its own"
+        )
     if len(setpoints := list(field.options)) == 1:
         found.append(
             f"{setpoints[0]} is the only setpoint with clean figures: measure others, too, to have "

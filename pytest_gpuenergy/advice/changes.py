@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -157,6 +157,20 @@ class Candidate:
         return by_kernels + largest_of(self.chosen_from) * math.hypot(*found)
 
 
+def sum_of(candidate: Candidate, metric: Metric) -> Estimate | None:
+    """A sum with its 95 % interval, in ms, mJ or mJ ms; None where a figure has no usable one.
+
+    The errors are those of `log_change`; the upper end allows for the choice (`optimism`).
+    """
+    value = figure_of(cost_of(candidate.plan), metric)
+    weights = gradient(candidate.plan, metric)
+    inner = _around(0.0, [(option, weights(option)) for option in candidate.plan], TAIL)
+    if inner is None:
+        return None
+    high = limited(inner.high + candidate.optimism(metric))
+    return Estimate(value, value * math.exp(inner.low), value * math.exp(high))
+
+
 def log_change(
     base: Candidate, new: Candidate, metric: Metric, tail: float = TAIL
 ) -> Estimate | None:
@@ -180,18 +194,25 @@ def log_change(
                 option,
                 Cost(known.time + sign * more.time, known.energy + sign * more.energy),
             )
+    inner = _around(value, net.values(), tail)
+    if inner is None:
+        return None
+    low, high = inner.low - base.optimism(metric), inner.high + new.optimism(metric)
+    return Estimate(value, limited(low), limited(high))
+
+
+def _around(value: float, net: Collection[tuple[Option, Cost]], tail: float) -> Estimate | None:
+    """``value`` with the errors of options, each with its net weight; None if one has none."""
     own: list[tuple[float, float]] = []
-    shared = _board_variance(net.values())
-    for option, weight in net.values():
+    shared = _board_variance(net)
+    for option, weight in net:
         errors = option.errors
         if errors is None:
             return None
         own.append((errors.own.combined(weight), errors.degrees))
         shared += errors.shared.combined(weight)
     variance = sum(one for one, _ in own) + shared
-    inner = around(value, variance, welch(own, variance), tail)
-    low, high = inner.low - base.optimism(metric), inner.high + new.optimism(metric)
-    return Estimate(value, limited(low), limited(high))
+    return around(value, variance, welch(own, variance), tail)
 
 
 def rivals(chosen: Option, options: Iterable[Option], prices: Sequence[Cost]) -> list[Option]:

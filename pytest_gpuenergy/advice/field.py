@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from pytest_gpuenergy.advice.changes import Option
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.setpoints import setpoint_order, setpoints
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.support.errors import InputError
 
 _NAMED = 5
@@ -27,6 +30,7 @@ class Field:
         left_out: why measurements are not used, with how many there are.
         gpu_name: the GPU model of all.
         emulated: whether it is emulated.
+        shared: names that stand for several workloads, which are told apart (`Subjects`).
     """
 
     options: Mapping[str, Mapping[str, Sequence[Option]]]
@@ -34,18 +38,22 @@ class Field:
     left_out: Mapping[str, int]
     gpu_name: str
     emulated: bool
+    shared: Sequence[str] = ()
 
     @classmethod
     def of(cls, report: Report, weights: Mapping[str, float]) -> Field:
         """From a report's measurements without flags; ``weights`` are 1 where none is given.
 
         Raises:
-            InputError: none is without flags, they are of several GPU models, a workload of
-                ``weights`` is not among them, or one name stands for several workloads.
+            InputError: none is without flags, they are of several GPU models, or a workload of
+                ``weights`` is not among them.
         """
-        rows = report.measurements
         model = one_model(report)
-        _check_names(rows)
+        subjects = Subjects(report.measurements)
+        rows = [
+            replace(m, workload=replace(m.workload, name=subjects.name(m)))
+            for m in report.measurements
+        ]
         usable = [m for m in rows if not _why_not(m)]
         left_out = Counter(why for m in rows if (why := _why_not(m)))
         if not usable:
@@ -65,7 +73,7 @@ class Field:
         for m in usable:
             name = m.workload.name
             options[m.cap].setdefault(name, []).append(Option(m, workloads[name]))
-        return cls(options, workloads, left_out, model.gpu_name, model.emulated)
+        return cls(options, workloads, left_out, model.gpu_name, model.emulated, subjects.shared)
 
     def only(self, workload: str) -> Field:
         """The field of one workload alone, which runs once."""
@@ -200,14 +208,3 @@ def _why_not(m: Measurement) -> str:
     if m.validity:
         return f"flagged {m.validity[0]}"
     return "" if m.time_ms and m.energy_mj else "without energy"
-
-
-def _check_names(rows: Sequence[Measurement]) -> None:
-    known: dict[str, tuple[object, ...]] = {}
-    for m in rows:
-        work = (m.workload.parameters, m.workload.flops)
-        if known.setdefault(m.workload.name, work) != work:
-            raise InputError(
-                f"{m.workload.name} has other parameters in {m.node_id} than elsewhere in these "
-                "runs, so it is not one workload: name runs of the same."
-            )

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pytest_gpuenergy.advice.advise import Advice, Change, Setting
-from pytest_gpuenergy.advice.changes import Option, cost_of
+from pytest_gpuenergy.advice.changes import Option, cost_of, sum_of
 from pytest_gpuenergy.advice.field import listed
 from pytest_gpuenergy.advice.outcome import Outcome
-from pytest_gpuenergy.advice.solve import Cost
+from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.tables import energy, time
-from pytest_gpuenergy.report.text import figures, markdown_text, signed_percent
+from pytest_gpuenergy.report.text import figures, markdown_text, signed_percent, spread
 from pytest_gpuenergy.support.json_output import dump
 from pytest_gpuenergy.support.text import fitted, wrapped
 
@@ -117,18 +117,20 @@ def _change_lines(advice: Advice) -> Iterator[str]:
         advice.best.setpoint == advice.baseline.setpoint
         and not advice.changes[advice.goal.metric].value
     ):
-        yield f"this is the baseline: {_sums(advice.best.cost)}"
+        yield f"this is the baseline: {_sums(advice.best)}"
         return
     for metric in METRICS:
         yield f"{metric.label} {_change_words(advice.changes[metric])}"
     yield (
-        f"{_sums(advice.best.cost)}; at the baseline {advice.baseline.setpoint} "
-        f"{_sums(advice.baseline.cost)}"
+        f"{_sums(advice.best)}; at the baseline {advice.baseline.setpoint} {_sums(advice.baseline)}"
     )
 
 
-def _sums(cost: Cost) -> str:
-    return f"{time(cost.time)}, {energy(cost.energy)}, {figures(cost.product)} mJ·ms"
+def _sums(setting: Setting) -> str:
+    cost = setting.cost
+    values = (time(cost.time), energy(cost.energy), f"{figures(cost.product)} mJ·ms")
+    spreads = (spread(sum_of(setting.candidate, metric)) for metric in METRICS)
+    return ", ".join(f"{value}{ends}" for value, ends in zip(values, spreads, strict=True))
 
 
 def _change_words(change: Change) -> str:
@@ -164,8 +166,8 @@ def _kernel_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
             row.workload.name,
             f"{option.weight:g}",
             _kernel_words(rivals),
-            time(row.time_ms or 0.0),
-            energy(row.energy_mj or 0.0),
+            f"{time(row.time_ms or 0.0)}{spread(row.estimate(Metric.TIME))}",
+            f"{energy(row.energy_mj or 0.0)}{spread(row.estimate(Metric.ENERGY))}",
         )
 
 
@@ -242,9 +244,14 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "time_ms": cost.time,
         "energy_mj": cost.energy,
         "edp_mj_ms": cost.product,
+        **{f"{metric.field}_ci95": _ends(sum_of(setting.candidate, metric)) for metric in METRICS},
         "exact": setting.solution.exact,
         "bound": setting.solution.bound,
     }
+
+
+def _ends(found: Estimate | None) -> list[float] | None:
+    return None if found is None else [found.low, found.high]
 
 
 def _changes(changes: Mapping[Metric, Change]) -> dict[str, Any]:
@@ -268,5 +275,9 @@ def _kernel(option: Option, rivals: Sequence[Option]) -> dict[str, Any]:
         "item": row.node_id,
         "time_ms": row.time_ms,
         "energy_mj": row.energy_mj,
+        **{
+            f"{metric.field}_ci95": _ends(row.estimate(metric))
+            for metric in (Metric.TIME, Metric.ENERGY)
+        },
         "within_noise": list(dict.fromkeys(one.row.kernel.label for one in rivals)),
     }

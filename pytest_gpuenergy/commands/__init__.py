@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from pytest_gpuenergy.support.terminal import printable
+from pytest_gpuenergy.support.terminal import printable, terminal_width
 from pytest_gpuenergy.support.text import aligned
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
@@ -75,11 +75,13 @@ def add_output_arguments(parser: ArgumentParser) -> None:
 def write_outcome(
     arguments: Namespace,
     outcome: _T,
-    terminal: Callable[[_T], Iterable[str]],
+    terminal: Callable[[_T, int | None], Iterable[str]],
     json_document: Callable[[_T], str],
     markdown: Callable[[_T], str],
 ) -> None:
     """Write to the paths of ``--json`` and ``--md``, and to the terminal unless one of them is it.
+
+    ``terminal`` is called with the width of the terminal, see `stdout_width`.
 
     Raises:
         ReportError: a file cannot be written.
@@ -92,7 +94,12 @@ def write_outcome(
         elif target is not None:
             write_view(Path(target), view(outcome))
     if "-" not in (arguments.json, arguments.md):
-        print_lines(terminal(outcome))
+        print_lines(terminal(outcome, stdout_width()))
+
+
+def stdout_width() -> int | None:
+    """The width of the terminal on standard output; None where lines may have any length."""
+    return terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
 
 
 def write_text(text: str, target: str) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +17,6 @@ from pytest_gpuenergy.commands import (
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.support.errors import InputError, ReportInputError
-from pytest_gpuenergy.support.terminal import terminal_width
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.advice.advise import Goal
@@ -103,8 +100,7 @@ def run(arguments: Namespace) -> int:
     outcome = advise_on(
         report, goal, weights=weights, baseline=arguments.baseline, expected=expected
     )
-    width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
-    write_outcome(arguments, outcome, partial(terminal, width=width), json_document, markdown)
+    write_outcome(arguments, outcome, terminal, json_document, markdown)
     return 0 if outcome.whole is not None else 1
 
 

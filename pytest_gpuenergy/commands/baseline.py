@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_lines
+from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, stdout_width
 from pytest_gpuenergy.support.files import is_there
 
 DEFAULT = "gpuenergy-baseline.json"
@@ -62,7 +62,7 @@ def _update(arguments: Namespace) -> int:
         changed = update(old, new)
         write_json(changed.report, path)
     if old is not None:
-        print_lines(terminal(compare(old, new, GateSettings())))
+        print_lines(terminal(compare(old, new, GateSettings()), stdout_width()))
     print_lines(
         f"left out: {label(left.measurement.identity)} ({left.why})" for left in changed.left_out
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ from pytest_gpuenergy.commands import (
     add_command,
     print_lines,
     report_searches,
+    stdout_width,
     tell,
     write_text,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.terminal import terminal_width
 from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
@@ -324,10 +323,11 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
 
     report = calibrated_report(report) if calibrated else report
     emulated = report.run.emulated
-    width = terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
+    width = stdout_width()
     for part in by_model(report):
         rows, run = part.measurements, part.run
-        print_lines([f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"])
+        heading = f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"
+        print_lines(wrapped(heading, width))
         tables = summary(
             rows,
             emulated=emulated,

@@ -87,13 +87,16 @@ def check_fleet_device(spec: str) -> EmulatedSpec | None:
     """``--gpu-device`` of a fleet: the emulated GPUs of each host; None for the real ones.
 
     Raises:
-        InputError: it names one GPU, or is not understood.
+        InputError: it names GPUs, or is not understood.
     """
-    emulated = check_spec(spec)
-    if emulated is None and spec != "auto":
+    parts = [check_spec(part.strip()) for part in spec.split(",")]
+    emulated = parts[0]
+    if len(parts) > 1 or (emulated is None and spec != "auto"):
+        names = "GPUs" if len(parts) > 1 else "a GPU"
         raise InputError(
-            f"--gpu-device {spec} names a GPU of one host, but a fleet takes all that can measure: "
-            "give auto or emulated[:PROFILE][xN], and CUDA_VISIBLE_DEVICES on a host to use fewer."
+            f"--gpu-device {spec} names {names} of one host, but a fleet takes all that can "
+            "measure: give auto or emulated[:PROFILE][xN], and CUDA_VISIBLE_DEVICES on a host to "
+            "use fewer."
         )
     return emulated
 

@@ -10,13 +10,19 @@ from pytest_gpuenergy.gate.views import label
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support.text import wrapped
 
 SERIES_SHOWN = 8
 """With more series, the terminal shows no values."""
 
 
-def terminal(found: Sequence[Series]) -> Iterator[str]:
-    """Each series with its values and changes."""
+def terminal(found: Sequence[Series], width: int | None = None) -> Iterator[str]:
+    """Each series with its values and changes, in lines of at most ``width`` characters."""
+    for line in _lines(found):
+        yield from wrapped(line, width)
+
+
+def _lines(found: Sequence[Series]) -> Iterator[str]:
     for series in found:
         yield heading(series)
         if len(found) <= SERIES_SHOWN:

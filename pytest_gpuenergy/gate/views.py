@@ -15,7 +15,7 @@ from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text, signed_percent
 from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support.text import fitted, wrapped
 
 ROWS_SHOWN = 40
 
@@ -50,22 +50,30 @@ def budget_words(judgement: Judgement) -> str:
     return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
 
 
-def terminal(comparison: Comparison) -> Iterator[str]:
-    """The runs compared, a row per verdict, unmatched measurements and a summary."""
+def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
+    """The runs compared, a row per verdict, unmatched measurements and a summary.
+
+    Lines have at most ``width`` characters; None: any number.
+    """
+    shown = _notable(comparison.judgements)
+    for line in _above(comparison):
+        yield from wrapped(line, width)
+    if shown:
+        titles = ("kernel", "metric", "baseline", "new", "change", "interval", "verdict")
+        yield from fitted([titles, *map(_row, shown)], width)
+    for line in _below(comparison, len(comparison.judgements) - len(shown)):
+        yield from wrapped(line, width)
+
+
+def _above(comparison: Comparison) -> Iterator[str]:
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
     yield from shift_lines(comparison.shifts)
     for doubt in comparison.doubts:
         yield f"every verdict is in doubt: {doubt}"
-    shown = _notable(comparison.judgements)
-    if shown:
-        yield from aligned(
-            [
-                ("kernel", "metric", "baseline", "new", "change", "interval", "verdict"),
-                *map(_row, shown),
-            ]
-        )
-    hidden = len(comparison.judgements) - len(shown)
+
+
+def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
     if hidden:
         yield f"{hidden} SAME verdicts are not listed"
     for heading, unmatched in _unmatched(comparison):

@@ -140,6 +140,8 @@ class SimtParameters(Tiling):
         ):
             if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
                 continue
+            if thread[0] * thread[1] * tile_k // slices not in _PRODUCTS:
+                continue
             try:
                 base = cls(
                     tile_m=tile_m,
@@ -152,8 +154,6 @@ class SimtParameters(Tiling):
                     asynchronous=asynchronous,
                 )
             except InputError:  # warps do not fill the tile, or slices the step
-                continue
-            if base.products not in _PRODUCTS:
                 continue
             if gemm.layout == "nt" or thread[0] <= _MOST_ROWS:
                 yield from base.divided(gemm, card)

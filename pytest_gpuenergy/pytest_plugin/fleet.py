@@ -154,8 +154,8 @@ class FleetPlugin:
                 waiting.shutdown()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say again which seats were lost."""
-        for sentence in dict.fromkeys(self.lost):
+        """Say again what was left out, because ``-q`` has no header, and which seats were lost."""
+        for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
 
     def _seat(self, node: Any) -> Seat:

@@ -20,6 +20,9 @@ _SETPOINT = re.compile(
 )
 _OPERATORS = {"and", "or", "not"}
 _MOST_RUNS = 10
+_CHOSEN = "gpuenergy-chosen-by-id"
+_EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
+"""What an expression of pytest's consists of; words stand between operators."""
 
 
 def setpoints_named(config: pytest.Config) -> list[str]:
@@ -39,7 +42,10 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     example, is only known once the item has run.
     """
     own = [name.casefold() for item in items for name in _names(item)]
-    words = {word for word in _words(_keyword(config)) if not any(word in name for name in own)}
+    keyword = _keyword(config)
+    words = {word for word in _words(keyword) if not any(word in name for name in own)}
+    if whole := _no_expression(keyword):
+        words = {whole}
     by_id = {item.nodeid.casefold(): item for item in items}
     for word in words & by_id.keys():
         by_id[word].extra_keyword_matches.add(word)
@@ -48,6 +54,11 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
         unknown -= _name_as_in(run, by_id, unknown)
         if not unknown:
             break
+    if whole and not unknown:  # pytest is given a word that it understands
+        for item in items:
+            if whole in item.extra_keyword_matches:
+                item.extra_keyword_matches.add(_CHOSEN)
+        config.option.keyword = _CHOSEN
 
 
 def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]) -> set[str]:
@@ -81,6 +92,18 @@ def _names(item: pytest.Item) -> Iterator[str]:
 
 def _keyword(config: pytest.Config) -> str:
     return str(config.getoption("keyword") or "")
+
+
+def _no_expression(keyword: str) -> str:
+    """``keyword`` as a single id, if it cannot be an expression: ``scale-scale<4>-300W``.
+
+    Ids also have blanks, where a parameter has: ``test_scale[two words-300W]``.
+    """
+    words = re.findall(r"[^\s()]+", keyword.casefold())
+    is_one = _EXPRESSION.fullmatch(keyword) is not None
+    return (
+        "" if is_one and (len(words) < 2 or _OPERATORS & {*words}) else keyword.casefold().strip()
+    )
 
 
 def _words(expression: str) -> set[str]:

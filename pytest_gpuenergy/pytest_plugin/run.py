@@ -23,6 +23,7 @@ from pytest_gpuenergy.pytest_plugin.order import Place, interleave
 from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
 from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
 from pytest_gpuenergy.pytest_plugin.searches import graphs
+from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
 from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
@@ -110,6 +111,7 @@ class RunPlugin:
         """Make one item per setpoint.
 
         Raises:
+            BadOptionError: an option cannot work, as in every other test module.
             pytest.Collector.CollectError: the setpoints cannot be determined.
         """
         try:
@@ -117,6 +119,8 @@ class RunPlugin:
         except (GpuEnergyError, OSError) as error:
             deferring = self._config.pluginmanager.get_plugin(DEFERRING)
             if deferring is None:
+                if isinstance(error, InputError) and not hasattr(self._config, "workerinput"):
+                    raise BadOptionError(told(error)) from None
                 raise pytest.Collector.CollectError(told(error)) from None
             deferring.give_up(told(error))
             setpoints = [CURRENT]  # others collect what they run

@@ -9,6 +9,11 @@ import pytest
 import pytest_gpuenergy
 from pytest_gpuenergy.support.errors import GpuEnergyError
 
+
+class BadOptionError(pytest.Collector.CollectError):
+    """An option cannot work, which shows at collection: the run ends as on any usage error."""
+
+
 _OURS = Path(pytest_gpuenergy.__file__).parent
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pytest_gpuenergy.record.amounts import Whole
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
 
@@ -43,8 +44,8 @@ class AnchorCheck(Struct, frozen=True):
     time: Estimate | None = None
     energy: Estimate | None = None
     edp: Estimate | None = None
-    first_temperature_c: int | None = None
-    temperature_c: int | None = None
+    first_temperature_c: Whole | None = None
+    temperature_c: Whole | None = None
     validity: tuple[str, ...] = ()
     error: str | None = None
     items: tuple[str, ...] = ()

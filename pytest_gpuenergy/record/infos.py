@@ -6,16 +6,16 @@ import math
 
 from msgspec import Struct, field
 
-from pytest_gpuenergy.record.amounts import Bytes, Extent
+from pytest_gpuenergy.record.amounts import Bytes, Count, Extent, Whole
 
 
 class WorkloadInfo(Struct, frozen=True):
     """The workload that was measured; ``flops`` and ``bytes_moved`` are for one launch."""
 
     name: str
-    parameters: dict[str, int | str]
-    flops: int
-    bytes_moved: int
+    parameters: dict[str, Whole | str]
+    flops: Count
+    bytes_moved: Count
 
 
 class LaunchInfo(Struct, frozen=True, gc=False):
@@ -52,6 +52,6 @@ class KernelInfo(Struct, frozen=True):
     label: str
     digest: str
     origin: str
-    rank: int | None = None
-    details: dict[str, str | int | float] = field(default_factory=dict)
+    rank: Whole | None = None
+    details: dict[str, str | Whole | float] = field(default_factory=dict)
     launches: tuple[LaunchInfo, ...] = ()

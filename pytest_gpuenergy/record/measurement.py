@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.amounts import Megahertz, NotNegative
+from pytest_gpuenergy.record.amounts import Megahertz, NotNegative, Whole
 from pytest_gpuenergy.record.clock_state import ClockState
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.record.correctness import Correctness
@@ -56,7 +56,7 @@ class Measurement(Struct, frozen=True):
     kernel: KernelInfo
     outcome: Outcome
     cap: str
-    cap_index: int | None = None
+    cap_index: Whole | None = None
     power_limit_w: NotNegative | None = None
     enforced_power_limit_w: NotNegative | None = None
     cache: str = "hot"
@@ -91,7 +91,7 @@ class Measurement(Struct, frozen=True):
     wall_s: float = 0.0
     phases_s: dict[str, float] = field(default_factory=dict)
     in_process: bool | None = None
-    parameters: dict[str, str | int | float | bool] = field(default_factory=dict)
+    parameters: dict[str, str | Whole | float | bool] = field(default_factory=dict)
     sm_clock_mhz: Megahertz | None = None
     locked_sm_clock_min_mhz: Megahertz | None = None
     locked_sm_clock_max_mhz: Megahertz | None = None

@@ -10,7 +10,7 @@ from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.report.clock_saving import ClockSaving
 from pytest_gpuenergy.report.tables import Best, best_of_each, title_label
 from pytest_gpuenergy.report.text import signed_percent
-from pytest_gpuenergy.support.text import fitted
+from pytest_gpuenergy.support.text import fitted, wrapped
 
 CLOCK_OVER_CAP = "best locked clock over best cap without one"
 
@@ -32,7 +32,7 @@ def best_lines(
     label = title_label(emulated=emulated, calibrated=calibrated)
     savings = [one for one in best if one.savings]
     setpoint = "best setpoint" if savings or any(map(_locked, best)) else "best cap"
-    yield f"best of each workload{label}"
+    yield from wrapped(f"best of each workload{label}", width)
     yield from _table(
         [
             ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto"),
@@ -41,7 +41,7 @@ def best_lines(
         width,
     )
     if savings:
-        yield f"{CLOCK_OVER_CAP}{label}"
+        yield from wrapped(f"{CLOCK_OVER_CAP}{label}", width)
         titles = ("workload", *(metric.label for metric in METRICS))
         yield from _table([titles, *map(_saving_row, savings)], width)
     if any(m.validity for one in best for m in (one.time, one.energy, one.edp)):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.record.ratio import limited
 from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report, merge
@@ -233,7 +234,7 @@ class _Mean:
         if self.half is None:
             return None
         own = self.ratio or 0.0
-        half = self.half * math.sqrt(max(1.0, common, own if own > _FAR else 0.0))
+        half = limited(self.half * math.sqrt(max(1.0, common, own if own > _FAR else 0.0)))
         return Interval(math.exp(self.log - half), math.exp(self.log + half))
 
 

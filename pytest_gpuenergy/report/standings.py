@@ -66,7 +66,7 @@ def standings(measurements: Iterable[Measurement]) -> tuple[Standing, ...]:
     """The standing of each workload and cache state that has figures, in order of appearance."""
     return tuple(
         Standing(
-            one.rows[0].workload.name,
+            one.name,
             one.rows[0].cache,
             _leaders(one.ties[Metric.TIME]),
             _leaders(one.ties[Metric.ENERGY]),

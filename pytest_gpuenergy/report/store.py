@@ -38,6 +38,7 @@ UNKNOWN_GPU = "unknown GPU"
 _RUN, _LINES, _CHECKS, _LATEST = "run.json", "measurements.jsonl", "anchors.jsonl", "latest"
 _STATIONS, _BOARDS = "stations.jsonl", "boards.jsonl"
 _RAW = (_RUN, _LINES, _CHECKS, _STATIONS, _BOARDS)
+_CHOICES = f"name a folder in {HOME}/runs, the id of one, or a JSON report"
 _WARNING = "# Made by pytest-gpuenergy: nothing here belongs in version control.\n*\n"
 _T = TypeVar("_T")
 _Record = TypeVar("_Record", bound=Measurement | AnchorCheck | StationInfo)
@@ -234,7 +235,11 @@ def load_report(path: Path) -> Report:
         ReportInputError: it is neither, or it is damaged; the message says what is wrong.
     """
     if is_folder(path):
+        if not is_run(path):
+            raise ReportInputError(f"{path} is not a run, because it has no {_RUN}: {_CHOICES}.")
         return RunFolder(path).load()
+    if not is_there(path):
+        raise ReportInputError(f"{path} does not exist: {_CHOICES}.")
     text = read_text(path)
     try:
         version = schema_version(text)
@@ -360,7 +365,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # reading a pipe might block forever
-            raise ReportInputError(f"{path} is not a file.")
+            raise ReportInputError(f"{path} is not a file: move it away, or name another run.")
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size} bytes"
             raise ReportInputError(f"{path} is larger than a report may be: {size}.")

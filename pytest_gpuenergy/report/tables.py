@@ -12,6 +12,7 @@ from pytest_gpuenergy.record.setpoints import Order, clocks, limit_label, setpoi
 from pytest_gpuenergy.report.clock_saving import ClockSaving, clock_saving
 from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.roofline import Roofline, roofline
+from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.report.text import figures, spread
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
 from pytest_gpuenergy.support.text import wrapped
@@ -48,9 +49,11 @@ def figure(m: Measurement, metric: Metric) -> str:
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
     """Measurements by workload and setpoint, in the order of `ordered`."""
+    listed = ordered(measurements)
+    subjects = Subjects(listed)
     groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in ordered(measurements):
-        groups.setdefault((m.workload.name, m.cap), []).append(m)
+    for m in listed:
+        groups.setdefault((subjects.name(m), m.cap), []).append(m)
     return groups
 
 
@@ -60,13 +63,14 @@ def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
     A run's own order is not useful to a reader, because it interleaves caps and kernels.
     """
     listed = list(measurements)
+    subjects = Subjects(listed)
     places: dict[str, int] = {}
     for m in listed:
-        places.setdefault(m.workload.name, len(places))
+        places.setdefault(subjects.name(m), len(places))
 
     def place(m: Measurement) -> tuple[int, Order, float]:
         rank = m.kernel.rank
-        return (places[m.workload.name], setpoint_order(m), inf if rank is None else rank)
+        return (places[subjects.name(m)], setpoint_order(m), inf if rank is None else rank)
 
     return sorted(listed, key=place)
 
@@ -94,7 +98,8 @@ class Best:
     """The best of one workload in one cache state, over all kernels and setpoints.
 
     Attributes:
-        workload: its `subject`.
+        workload: its name, see `Subjects.of`.
+        name: the same without the cache state.
         rows: all its measurements with figures.
         ties: by metric, the least figure with all that are within noise of it.
         front: the `pareto` front of the rows.
@@ -104,6 +109,7 @@ class Best:
     """
 
     workload: str
+    name: str
     rows: list[Measurement]
     ties: Mapping[Metric, Tie]
     front: list[Measurement]
@@ -148,20 +154,25 @@ class Best:
         return f"{least} {self.where(metric)}{' !' if found.validity else ''}"
 
 
-def subject(m: Measurement) -> str:
-    """The workload's name, followed by the cache state when it is ``cold``."""
-    return m.workload.name if m.cache in ("hot", "unknown") else f"{m.workload.name}, {m.cache}"
+def best_of_each(
+    measurements: Iterable[Measurement], subjects: Subjects | None = None
+) -> list[Best]:
+    """The best of each workload and cache state that has figures, in order of appearance.
 
-
-def best_of_each(measurements: Iterable[Measurement]) -> list[Best]:
-    """The best of each workload and cache state that has figures, in order of appearance."""
+    Args:
+        measurements: on one GPU model.
+        subjects: of all that is shown beside them; None: of these alone.
+    """
+    listed = list(measurements)
+    subjects = Subjects(listed) if subjects is None else subjects
     groups: dict[str, list[Measurement]] = {}
-    for measurement in measurements:
+    for measurement in listed:
         if measurement.measured:
-            groups.setdefault(subject(measurement), []).append(measurement)
+            groups.setdefault(subjects.of(measurement), []).append(measurement)
     return [
         Best(
             name,
+            subjects.name(rows[0]),
             rows,
             {metric: found for metric in METRICS if (found := tie(rows, metric)) is not None},
             pareto(rows),
@@ -253,7 +264,7 @@ def summary(
 def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
     """The workloads and setpoints that may be the best by a metric."""
     return {
-        (row.workload.name, row.cap)
+        (best.name, row.cap)
         for best in best_of_each(measurements)
         for tied in best.ties.values()
         for row in tied.rows

@@ -44,7 +44,9 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"The {what} {str(path)!r} is not a file.")
+            raise InputError(
+                f"The {what} {str(path)!r} is not a file: move it away, or name another."
+            )
         content = b""
         if (size := status.st_size) <= largest_bytes:
             with path.open("rb") as stream:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_file, is_folder
+from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
@@ -45,12 +45,14 @@ def given_folder(folder: Path) -> Path:
 
 
 def record_paths(folder: Path) -> list[Path]:
-    """The record files in ``folder`` or, if it has none, those in its folders per GPU model."""
+    """The record files in ``folder`` or, if it has none, those in its folders per GPU model.
+
+    Whatever else has the name of one is among them, so that it is refused when it is read.
+    """
     own, below = (
         sorted({path for kind in KINDS for path in folder.glob(pattern.format(kind))})
         for pattern in ("*_{}_*.json", "*/*_{}_*.json")
     )
-    own, below = ([path for path in paths if is_file(path)] for paths in (own, below))
     return own or [path for path in below if path.parent.name != PERFORMANCE_FOLDER]
 
 

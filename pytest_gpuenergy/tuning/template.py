@@ -33,8 +33,9 @@ class TemplateParameters(ABC, Generic[W]):
     """The smallest values of parameters, if not 0."""
 
     def __post_init__(self) -> None:
+        smallest = self.least
         for name, value in vars(self).items():  # a search makes ten thousand: no copies
-            least = self.least.get(name, 0)
+            least = smallest.get(name, 0)
             if not isinstance(value, int) or not least <= value <= LARGEST:
                 raise InputError(
                     f"The template {self.template} needs {name} to be a whole number from "

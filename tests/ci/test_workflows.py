@@ -51,10 +51,17 @@ class Checkout:
 
     def __post_init__(self) -> None:
         self.summary = self.path.parent / "summary.md"
-        self.git("init", "-q", "-b", "main")
-        (self.path / "pyproject.toml").write_text(INI)
-        (self.path / "test_scale.py").write_text(BENCH)
-        self.commit(PARTS)
+
+    @classmethod
+    def new(cls, folder: Path) -> Checkout:
+        """With its first revision, in a folder that is not there yet."""
+        folder.mkdir()
+        made = cls(folder)
+        made.git("init", "-q", "-b", "main")
+        (folder / "pyproject.toml").write_text(INI)
+        (folder / "test_scale.py").write_text(BENCH)
+        made.commit(PARTS)
+        return made
 
     def git(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -105,17 +112,28 @@ class Checkout:
         return {name: self.run(name) for name in STEPS if name not in leave_out}
 
     def keep_baseline(self) -> None:
-        """Measure this revision, and keep it as a maintainer would."""
-        assert self.run("measure").returncode == 0
+        """Keep what was measured of this revision, as a maintainer would."""
         report = self.path / JOB["env"]["OUT"] / "report.json"
         shutil.copy(report, self.path / BASELINE)
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
-    folder = tmp_path / "checkout"
-    folder.mkdir()
-    return Checkout(folder)
+    return Checkout.new(tmp_path / "checkout")
+
+
+@pytest.fixture(scope="module")
+def first_measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose first revision was measured."""
+    made = Checkout.new(tmp_path_factory.mktemp("measured") / "checkout")
+    assert made.run("measure").returncode == 0
+    return made.path
+
+
+@pytest.fixture
+def measured(first_measured: Path, tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
+    """A copy of that checkout."""
+    return Checkout(shutil.copytree(first_measured, tmp_path / "checkout", symlinks=True))
 
 
 def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
@@ -123,7 +141,8 @@ def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Checkout) -> None:
+def test_a_regression_fails_gate_and_comparison_and_is_annotated(measured: Checkout) -> None:
+    checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, SLOWER))
     done = checkout.run_all()
@@ -143,7 +162,8 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(checkout: Check
 
 @pytest.mark.slow
 @pytest.mark.thorough  # as are a push of documentation and a cap that is not taken
-def test_a_change_of_nothing_passes(checkout: Checkout) -> None:
+def test_a_change_of_nothing_passes(measured: Checkout) -> None:
+    checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, f"{LINE}  // twice"))
     done = checkout.run_all()
@@ -216,16 +236,16 @@ def test_a_push_of_documentation_only_passes(checkout: Checkout) -> None:
 
 
 @pytest.mark.slow
-def test_without_a_baseline_the_gate_says_so_and_passes(checkout: Checkout) -> None:
-    checkout.run("measure")
-    gate = checkout.run("gate")
+def test_without_a_baseline_the_gate_says_so_and_passes(measured: Checkout) -> None:
+    gate = measured.run("gate")
     assert gate.returncode == 0
     assert gate.stdout.startswith(f"::warning title=gate::There is no baseline {BASELINE}")
-    assert checkout.run("summary").returncode == 0
+    assert measured.run("summary").returncode == 0
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_fails_and_is_in_the_summary(checkout: Checkout) -> None:
+def test_a_wrong_kernel_fails_and_is_in_the_summary(measured: Checkout) -> None:
+    checkout = measured
     checkout.keep_baseline()
     checkout.commit(PARTS.replace(LINE, "  y[i] = 3 * x[i];"))
     done = checkout.run_all("ab")

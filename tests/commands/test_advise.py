@@ -75,17 +75,18 @@ def test_the_terminal_has_the_setpoint_the_saving_and_the_kernels(
     assert lines[0].startswith("  time +2.0 % (+1.")
     assert lines[1].startswith("  energy -30.0 % (-30.")
     assert lines[3] == (
-        "  1.12 ms, 140 mJ, 157 mJ·ms; at the baseline 700W 1.10 ms, 200 mJ, 220 mJ·ms"
+        "  1.12 ms ±0.14 %, 140 mJ ±0.14 %, 157 mJ·ms ±0.2 %; "
+        "at the baseline 700W 1.10 ms ±0.14 %, 200 mJ ±0.14 %, 220 mJ·ms ±0.2 %"
     )
     rows = [line.split() for line in lines]
-    assert ["resnet03", "1", "k01", "561", "µs", "70.0", "mJ"] in rows
+    assert "resnet03 1 k01 561 µs ±0.2 % 70.0 mJ ±0.2 %" in [" ".join(row) for row in rows]
     assert lines[-3] == "each workload by itself" or lines[-4] == "each workload by itself"
 
 
 def test_a_narrow_terminal_is_not_exceeded(
     write: Make, sweep: list[Measurement], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.commands.advise.terminal_width", lambda **_: 50)
+    monkeypatch.setenv("COLUMNS", "50")
     assert main(["advise", write(*sweep)]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 50
 
@@ -240,12 +241,24 @@ def test_intervals_without_bounds_are_no_error(
     assert main(["advise", write(*wide), "--json", "-"]) == 0
 
 
-def test_one_name_for_two_workloads_is_refused(
+def test_workloads_that_share_a_name_are_told_apart(
     write: Make, sweep: list[Measurement], capsys: Capture
 ) -> None:
-    other = replace(sweep[0].workload, parameters={"kind": "gemm"})
-    assert main(["advise", write(*sweep[1:], replace(sweep[0], workload=other))]) == 2
-    assert "resnet03 has other parameters in" in capsys.readouterr().err
+    padded = {"kind": "conv2d", "padding": "1"}
+    rows = [
+        replace(m, workload=replace(m.workload, name="layer", parameters=padded))
+        if m.workload.name == "resnet06"
+        else replace(m, workload=replace(m.workload, name="layer"))
+        for m in sweep
+    ]
+    assert main(["advise", write(*rows)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        "layer stands for several workloads, which count as such: give each a name of " in lines[1]
+    )
+    assert lines[2].startswith("all 2 workloads together: ")
+    for name in ("layer (padding none)", "layer (padding 1)"):
+        assert sum(line.strip().startswith(f"{name} ") for line in lines) == 2
 
 
 def test_what_is_not_exact_or_not_sure_is_said(

@@ -389,3 +389,17 @@ def test_a_damaged_run_is_left_out_of_the_history(
     captured = capsys.readouterr()
     assert captured.err.startswith("left out: ")
     assert ", 1 run\n" in captured.out
+
+
+def test_comparisons_and_histories_are_as_wide_as_the_terminal(
+    make_run: MakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, edp in (("a", 1.0), ("b", 1.2)):
+        make_run(name, *(measurement(f"k{n:02d}", edp if n == 1 else 1.0) for n in range(1, 8)))
+    monkeypatch.setenv("COLUMNS", "50")
+    for command in (["compare", "a", "b"], ["history"], ["baseline", "update", "a", "--to", "c"]):
+        main([*command])
+    main(["baseline", "update", "b", "--to", "c"])
+    out = capsys.readouterr().out
+    assert "WORSE" in out
+    assert max(map(len, out.splitlines())) <= 50

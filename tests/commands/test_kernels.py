@@ -136,9 +136,18 @@ def test_rates_and_raw_results_are_no_record_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_performance(tmp_path / "tuned" / "performance" / file_name(TINY), [1200.0])
-    (tmp_path / "tuned" / file_name(TINY) / "raw").mkdir(parents=True)
+    (tmp_path / "tuned" / TINY.name / "raw").mkdir(parents=True)
     assert main(["kernels", "list", "--records", str(tmp_path / "tuned")]) == 2
     assert "There are no record files in" in capsys.readouterr().err
+
+
+def test_a_folder_in_the_place_of_a_record_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / file_name(TINY)).mkdir()
+    assert main(["kernels", "list", "--records", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{file_name(TINY)}' is not a file: move it away, or name another.\n" in said
 
 
 def test_show_prints_source_and_launch(capsys: pytest.CaptureFixture[str]) -> None:

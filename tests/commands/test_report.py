@@ -224,9 +224,9 @@ def test_the_summary_is_as_wide_as_the_terminal(
     make_run(project, "a", K01, replace(K02, validity=("host_gaps", "temperature_drift")))
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["report"]) == 0
-    _, *table = capsys.readouterr().out.splitlines()
-    assert max(map(len, table)) <= int(columns)
-    assert "temperature_drift" in "\n".join(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert "temperature_drift" in "\n".join(lines)
 
 
 def test_without_any_run_there_is_advice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +245,10 @@ def test_runs_of_a_real_and_an_emulated_gpu_do_not_mix(
 
 def test_a_missing_run_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "no-such-run"]) == 2
-    assert capsys.readouterr().err == "gpuenergy: error: no-such-run does not exist.\n"
+    assert capsys.readouterr().err == (
+        "gpuenergy: error: no-such-run does not exist: name a folder in .gpuenergy/runs, the id of "
+        "one, or a JSON report.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
     outcome = report(tmp_path)
     assert outcome.code == 2
-    assert outcome.err.endswith("run.json does not exist.\n")
+    assert "is not a run, because it has no run.json: name a folder in" in outcome.err
 
 
 figures = st.floats(min_value=1e-6, max_value=1e9)

@@ -18,7 +18,7 @@ from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.workloads import Conv2d
 
 H100 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
-DRAWN = settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite

@@ -23,6 +23,8 @@ def test_items_are_measured_where_no_file_is_shared(hosts: Hosts, run_fleet: Run
         [
             "fleet: ssh:h1:*,h2:*,h3:*: 2 workers: h1 (1), h2 (1)",
             "fleet: left out: h3: ssh: Could not resolve hostname h3.",
+            "*= gpuenergy =*",
+            "fleet: left out: h3: ssh: Could not resolve hostname h3.",
         ]
     )
     kept = [json.loads(line) for name in ("h1", "h2") for line in hosts.measured(name)]

@@ -69,15 +69,19 @@ def real_hosts(
     servers = []
     for name in ("h1", "h2"):
         hosts.add(name)
-        port, home = free_port(), hosts.folder / name
+        home = hosts.folder / name
         names = f"GPUENERGY_CAP_WRITES=deny GPUENERGY_EMULATED_HOST={name}"
-        given = {"port": port, "keys": keys, "home": home, "cache": hosts.cache, "names": names}
-        (keys / f"{name}.conf").write_text(SSHD.format(**given))
         words = [PROGRAMS["sshd"], "-D", "-e", "-f", keys / f"{name}.conf"]
-        server = subprocess.Popen(list(map(str, words)), stderr=subprocess.PIPE, text=True)
-        servers.append(server)
-        assert server.stderr is not None
-        line = server.stderr.readline()
+        for _ in range(5):  # another process may have taken the port meanwhile
+            port = free_port()
+            given = {"port": port, "keys": keys, "home": home, "cache": hosts.cache, "names": names}
+            (keys / f"{name}.conf").write_text(SSHD.format(**given))
+            server = subprocess.Popen(list(map(str, words)), stderr=subprocess.PIPE, text=True)
+            servers.append(server)
+            assert server.stderr is not None
+            line = server.stderr.readline()
+            if "listening" in line:
+                break
         assert "listening" in line, line
         key = " ".join((keys / "host.pub").read_text().split()[:2])
         known.append(f"[127.0.0.1]:{port} {key}\n")

@@ -140,7 +140,9 @@ def test_the_places_of_slurms_tasks_are_listed(
     ("arguments", "said"),
     [
         (("--ssh", "a,a"), "named twice"),
-        (("--gpu-device", "0"), "names a GPU of one host"),
+        (("--gpu-device", "0"), "names a GPU of one host, but a fleet takes all"),
+        (("--gpu-device", "0,1"), "names GPUs of one host, but a fleet takes all"),
+        (("--gpu-device", "0,x"), "'x' is not understood: give auto"),
         (("--slurm", "-p gpu"), "srun is missing"),
         (("--ray", "HEAD"), "give ray for the cluster"),
         (("--ray", "HEAD:1 dir=x"), "begins with /"),

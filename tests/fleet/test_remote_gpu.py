@@ -203,7 +203,7 @@ def test_gpus_that_are_set_unlike_most_are_left_out(monkeypatch: pytest.MonkeyPa
         (("k8s:x",), "--fleet 'k8s:x': give ray"),
         (("ssh:",), "--fleet 'ssh:': '' is not the name of a host"),
         (("ssh:h1", "--gpu-device", "0"), "--gpu-device 0 names a GPU of one host"),
-        (("ssh:h1", "--gpu-device", "0,1"), "--gpu-device '0,1' is not understood"),
+        (("ssh:h1", "--gpu-device", "0,1"), "--gpu-device 0,1 names GPUs of one host, but a fleet"),
     ],
 )
 def test_a_fleet_that_is_not_understood_is_refused(

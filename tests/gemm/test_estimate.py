@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES
 from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.gemm.templates import Parameters, ranked
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.card import Card, card_of
 from pytest_gpuenergy.workloads import Gemm
@@ -23,7 +23,13 @@ V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10)
 LARGE = Gemm("g", 4096, 4096, 4096)
 
 
-@settings(max_examples=5)
+@pytest.fixture(scope="module")
+def offered() -> list[Parameters]:
+    """What is offered for the large product."""
+    return ranked(LARGE, H200)
+
+
+@settings(max_examples=3)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
 def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> None:
     gemm = Gemm("g", *sizes)
@@ -34,10 +40,10 @@ def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> 
         assert chosen.asynchronous is (card.capability >= 80)
 
 
-def test_the_most_promising_come_first() -> None:
-    offered = [one.cycles(LARGE, H200) for one in ranked(LARGE, H200)]
-    assert offered == sorted(offered)
-    assert len(offered) > 1000
+def test_the_most_promising_come_first(offered: list[Parameters]) -> None:
+    cycles = [one.cycles(LARGE, H200) for one in offered]
+    assert cycles == sorted(cycles)
+    assert len(cycles) > 1000
 
 
 def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
@@ -45,9 +51,9 @@ def test_more_blocks_than_a_parameter_can_be_are_not_offered() -> None:
     assert max(one.blocks for one in ranked(large, H200)) <= 1 << 20
 
 
-def test_no_estimate_is_below_the_peak() -> None:
+def test_no_estimate_is_below_the_peak(offered: list[Parameters]) -> None:
     least = LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
-    assert all(one.cycles(LARGE, H200) >= least for one in ranked(LARGE, H200))
+    assert all(one.cycles(LARGE, H200) >= least for one in offered)
 
 
 def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
@@ -58,7 +64,9 @@ def test_tiles_of_small_products_are_shared_by_slices_or_blocks() -> None:
     assert ranked(deep, H200)[0].shares_tiles(deep)
 
 
-@pytest.mark.parametrize("n", [2048, 4096, 8192])
+@pytest.mark.parametrize(
+    "n", [2048, *(pytest.param(n, marks=pytest.mark.thorough) for n in (4096, 8192))]
+)
 def test_large_products_have_large_tiles(n: int) -> None:
     first = ranked(Gemm("g", n, n, n), H200)[0]
     assert first.tile_m * first.tile_n >= 128 * 128

@@ -13,6 +13,7 @@ from threading import Event
 
 import pytest
 
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.gemm.heuristics import Advice, advice
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
@@ -49,6 +50,12 @@ TILES = (
 )
 
 Install = Callable[[str], None]
+
+
+@pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are proposed, and not run."""
+    monkeypatch.setattr(EmulatedDevice, "prepare", lambda *_: None)
 
 
 @pytest.fixture
@@ -111,6 +118,7 @@ def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     )
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
     install(TILES)
     with open_device("emulated:h200") as device:
@@ -122,6 +130,7 @@ def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> Non
     assert len(found) == 4
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_search_goes_on_without_its_tiles(install: Install, tmp_path: Path) -> None:
     install("os.abort()")
     with open_device("emulated:h200") as device:

@@ -9,6 +9,7 @@ import pytest
 from gemm_products import products
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from points import each_once
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
@@ -39,7 +40,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
 
 
 @pytest.mark.slow
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(products(st.just("float32"), 70), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters
@@ -48,8 +49,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("blocks", [0, 5, 40])
+@pytest.mark.parametrize(("blocks", "layout"), each_once([0, 5], ["nn", "nt"]))
 def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, blocks: int) -> None:
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "blocks": blocks})
@@ -59,7 +59,7 @@ def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, bloc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
 def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any) -> None:
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "tile_k": 16, "slices": 4})
@@ -78,7 +78,9 @@ def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("along", "slices"), [(16, 2), (32, 2)])
+@pytest.mark.parametrize(
+    ("along", "slices"), [pytest.param(16, 2, marks=pytest.mark.thorough), (32, 2)]
+)
 def test_longer_parts_of_rows_of_a_may_be_transposed(
     device: EmulatedDevice, along: int, slices: int
 ) -> None:

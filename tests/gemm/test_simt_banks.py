@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from points import each_once
 
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.workloads import Gemm
@@ -115,20 +116,22 @@ def printed_by(main: str, parameters: SimtParameters, layout: Any, folder: Path)
     return json.loads(printed)
 
 
-SIZES: Any = pytest.mark.parametrize(
-    "sizes",
-    [
-        {"tile_m": 128, "tile_n": 256, "tile_k": 16, "thread_m": 8, "thread_n": 16},
-        {"tile_m": 64, "tile_n": 96, "tile_k": 8, "thread_m": 8, "thread_n": 12},
-        {"tile_m": 64, "tile_n": 64, "tile_k": 32, "thread_m": 8, "thread_n": 8, "slices": 2},
-        {"tile_m": 32, "tile_n": 32, "tile_k": 64, "thread_m": 8, "thread_n": 4, "slices": 8},
-        {"tile_m": 32, "tile_n": 32, "tile_k": 128, "thread_m": 8, "thread_n": 4, "slices": 4},
-    ],
+SIZES = (
+    {"tile_m": 128, "tile_n": 256, "tile_k": 16, "thread_m": 8, "thread_n": 16},
+    {"tile_m": 64, "tile_n": 96, "tile_k": 8, "thread_m": 8, "thread_n": 12},
+    {"tile_m": 64, "tile_n": 64, "tile_k": 32, "thread_m": 8, "thread_n": 8, "slices": 2},
+    {"tile_m": 32, "tile_n": 32, "tile_k": 64, "thread_m": 8, "thread_n": 4, "slices": 8},
+    {"tile_m": 32, "tile_n": 32, "tile_k": 128, "thread_m": 8, "thread_n": 4, "slices": 4},
 )
 
 
-@pytest.mark.parametrize(("layout", "transpose_a"), [("nn", 0), ("nt", 0), ("nn", 8)], ids=str)
-@SIZES
+@pytest.mark.parametrize(
+    ("sizes", "layout", "transpose_a"),
+    each_once(
+        {f"sizes{at}": (sizes,) for at, sizes in enumerate(SIZES)},
+        [("nn", 0), ("nt", 0), ("nn", 8)],
+    ),
+)
 def test_half_a_warp_is_served_at_once(
     sizes: Any, layout: Any, transpose_a: int, tmp_path: Path
 ) -> None:
@@ -139,7 +142,7 @@ def test_half_a_warp_is_served_at_once(
     assert {wavefronts(one) for one in loads} == {2}
 
 
-@SIZES
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("which", [0, -1], ids=["least", "most"])
 def test_elements_that_are_transposed_go_to_different_banks(
     sizes: Any, which: int, tmp_path: Path

@@ -40,7 +40,7 @@ def parameters(draw: st.DrawFn) -> WgmmaTf32Parameters:
 
 
 @pytest.mark.slow
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(aligned_products(MODES, 140), parameters())
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: WgmmaTf32Parameters

@@ -194,7 +194,10 @@ def test_a_run_can_be_named_by_its_id(project: Project) -> None:
     ("arguments", "sentence"),
     [
         (("--gpuenergy-fail", "edp:5%"), "*--gpuenergy-fail needs a baseline: *"),
-        (("--gpuenergy-compare", "no.json"), "*/no.json does not exist."),
+        (
+            ("--gpuenergy-compare", "no.json"),
+            "*/no.json does not exist: name a folder in .gpuenergy/runs, *.",
+        ),
         ((*COMPARE, "--gpuenergy-fail", "edp"), "*--gpuenergy-fail 'edp' is not understood: *"),
         ((*COMPARE, "--gpuenergy-fail="), "*--gpuenergy-fail is empty: *"),
         (("--gpuenergy-compare=",), "*--gpuenergy-compare is empty: *"),

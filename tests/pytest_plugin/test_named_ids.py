@@ -102,3 +102,15 @@ def test_a_cap_in_an_id_for_k_needs_no_option_either(project: Project, word: str
 
 def test_a_cap_alone_is_no_id_that_asks_for_it(project: Project) -> None:
     assert project.run("-k", "300W", *DRY).ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.slow
+def test_ids_that_are_no_expression_for_k_can_be_run(project: Project) -> None:
+    module = TWO.replace("[64, 128]", '[64, 128], ids=["one word", "two"]')
+    module = module.replace('f"{SOURCE}// {size}"', "SOURCE")  # which other tests have compiled
+    project.module(module.replace("workload=SCALE", 'workload=SCALE, label=f"scale<{size}>"'))
+    project.run("--powercap", "300W").assert_outcomes(passed=2)
+    item = "test_scale.py::test_scale[one word-300W]"
+    for word in ("scale<64>-300W", "scale-scale<64>-300W", item, f" {item} ", "scale<64> at 300W"):
+        assert ids(project.run("-k", word, "--powercap", "300W", *DRY)) == [item]
+    assert project.run("-k", "scale<65>", *DRY).ret == pytest.ExitCode.USAGE_ERROR

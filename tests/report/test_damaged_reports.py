@@ -258,3 +258,13 @@ def test_half_a_surrogate_pair_is_read_as_a_question_mark(
 ) -> None:
     document["measurements"][0]["node_id"] = "a\ud800b\udc80 \U0001f600 \\ud800"
     assert load(document).measurements[0].node_id == "a?b? \U0001f600 \\ud800"
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [("workload", "flops"), ("kernel", "rank"), ("parameters", "n")]
+)
+def test_a_whole_number_that_is_no_amount_is_named(
+    document: dict[str, Any], refused: Callable[..., str], where: str, name: str
+) -> None:
+    document["measurements"][0][where][name] = 10**400
+    assert refused(document).removeprefix("a value of ").startswith(f"measurements[0].{where}")

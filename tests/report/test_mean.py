@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.station import StationInfo
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
@@ -236,3 +237,16 @@ def test_one_run_is_refused_with_a_sentence(
     write_json(run("1", kernels()), tmp_path / "1.json")
     assert main(["report", "--mean", str(tmp_path / "1.json")]) == 2
     assert "A mean needs at least two runs: name more of them." in capsys.readouterr().err
+
+
+def test_a_mean_of_figures_with_hardly_a_bound_can_be_read_back(tmp_path: Path) -> None:
+    sides = [run(name, kernels()) for name in "12"]
+    vague, *rest = sides[0].measurements
+    vague = replace(vague, energy_mj_ci95=Interval(-1e300, 1e300))
+    write_json(
+        mean_of_runs([replace(sides[0], measurements=(vague, *rest)), sides[1]]),
+        tmp_path / "mean.json",
+    )
+    (found, *_) = load_report(tmp_path / "mean.json").measurements
+    assert found.energy_mj_ci95 is not None
+    assert found.energy_mj_ci95.high > 1e6 * (found.energy_mj or 0.0)

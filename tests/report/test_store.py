@@ -368,13 +368,15 @@ def test_a_missing_report_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"run\.json does not exist"):
+    with pytest.raises(
+        ReportError, match=r"is not a run, because it has no run\.json: name a folder in"
+    ):
         load_report(tmp_path)
 
 
-def test_a_path_under_a_file_cannot_be_read(tmp_path: Path) -> None:
+def test_a_path_under_a_file_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ReportError, match="cannot be read: Not a directory"):
+    with pytest.raises(ReportError, match=r"report\.json does not exist: name a folder in"):
         load_report(tmp_path / "file" / "report.json")
 
 

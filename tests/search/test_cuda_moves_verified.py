@@ -10,22 +10,30 @@ from pytest_gpuenergy.search.moves import MOVES
 
 pytestmark = pytest.mark.slow
 
+AGAIN = pytest.mark.thorough
 APPLICATIONS = [
     ("add", "vectorize_global_loads", "4 elements per thread"),
     ("half add", "vectorize_global_loads", "8 elements per thread"),
     ("stencil", "vectorize_global_loads", "2 elements per thread"),
-    ("histogram", "vectorize_global_loads", "4 elements per thread"),
+    pytest.param("histogram", "vectorize_global_loads", "4 elements per thread", marks=AGAIN),
     ("grid stride", "vectorize_global_loads", "shared loops over i at line 4 by 4"),
     ("softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
-    ("uneven softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
+    pytest.param(
+        "uneven softmax",
+        "vectorize_global_loads",
+        "shared loops over c at line 11/21/29 by 4",
+        marks=AGAIN,
+    ),
     ("rows", "vectorize_global_loads", "4 elements per thread"),
-    ("layernorm", "vectorize_global_loads", "shared loops over c at line 6/16 by 4"),
+    pytest.param(
+        "layernorm", "vectorize_global_loads", "shared loops over c at line 6/16 by 4", marks=AGAIN
+    ),
     ("naive gemm", "vectorize_global_loads", "loop 1 over i by 4"),
     ("softmax", "cache_policy_cg", "__ldcg for x"),
-    ("tiled gemm", "cache_policy_cg", "__ldg for b"),
+    pytest.param("tiled gemm", "cache_policy_cg", "__ldg for b", marks=AGAIN),
     ("layernorm", "cache_policy_cg", "__ldca for w"),
     ("transpose", "pad_tail_and_mask", "rows of tile by 1"),
-    ("tiled gemm", "pad_tail_and_mask", "rows of As by 4"),
+    pytest.param("tiled gemm", "pad_tail_and_mask", "rows of As by 4", marks=AGAIN),
     ("whole tiles", "pad_tail_and_mask", "guards that always hold"),
     ("squares", "avoid_atomics_reduce", "block reduction for total"),
     ("squares", "avoid_atomics_reduce", "warp reduction for total"),
@@ -37,7 +45,7 @@ APPLICATIONS = [
     ("layernorm", "softmax_math_fusion", "reciprocal square roots"),
     ("stencil", "softmax_math_fusion", "fast divisions"),
     ("tiled gemm", "enable_async_pipeline", "loop 1 over t in 2 stages"),
-    ("tiled gemm", "enable_async_pipeline", "loop 1 over t in 3 stages"),
+    pytest.param("tiled gemm", "enable_async_pipeline", "loop 1 over t in 3 stages", marks=AGAIN),
     ("tiled gemm", "grouped_gemm_colmajor", "groups of 4 rows of blocks"),
     ("half gemm", "switch_to_mma_or_wgmma", "wmma for acc"),
 ]

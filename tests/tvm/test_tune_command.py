@@ -92,13 +92,16 @@ def test_it_measures_later(tuned: Tuned, tmp_path: Path) -> None:
 
 
 @pytest.mark.tvm
-def test_an_outcome_that_was_lost_is_written_by_resume(tuned: Tuned, tmp_path: Path) -> None:
+def test_an_outcome_that_was_lost_is_written_by_resume(
+    tuned: Tuned, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(tuned.folder, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "performance")
     (tmp_path / "tuning.csv").write_text("")  # as a full disk leaves it
+    resume = ["--trials", "3", "--no-energy", "--resume", "--keep", "1", "--out", str(tmp_path)]
     for passed_over in (False, True):
-        done = tune(tmp_path, "--trials", "3", "--no-energy", "--resume")
-        assert ("already complete" in done.stderr) == passed_over
+        assert main(["tune", *EMULATED, "--shape", SHAPE, *resume]) == 0
+        assert ("already complete" in capsys.readouterr().err) == passed_over
     (row,) = csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines())
     assert row["workload"] == "small"
     assert len(list((tmp_path / "performance").glob("small_*.json"))) == 1

@@ -24,7 +24,8 @@ from pytest_gpuenergy.report.models import Models, by_model
 from pytest_gpuenergy.report.roofline import arithmetic
 from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import best_of_each, subject
+from pytest_gpuenergy.report.subjects import Subjects
+from pytest_gpuenergy.report.tables import best_of_each
 
 Values = dict[str, Any]
 
@@ -62,11 +63,12 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
     """
     run, measurements = report.run, report.measurements
-    best = [one for part in by_model(report) for one in best_of_each(part.measurements)]
+    subjects = Subjects(measurements)
+    best = [one for part in by_model(report) for one in best_of_each(part.measurements, subjects)]
     standing = Standing.of(best)
     boards, models = Boards(report), Models(report)
     rows = [
-        {**row_values(m, models.of(m), standing), **calibrated_values(m, boards)}
+        {**row_values(m, models.of(m), standing, subjects), **calibrated_values(m, boards)}
         for m in measurements
     ]
     return {
@@ -89,7 +91,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "shifts": [] if baseline is None else _shifts(report, baseline),
         "differences": []
         if baseline is None
-        else [_difference(one) for one in differences(report, baseline)],
+        else [_difference(one, subjects) for one in differences(report, baseline)],
     }
 
 
@@ -179,11 +181,11 @@ def _shifts(report: Report, baseline: Report) -> list[Values]:
     ]
 
 
-def _difference(one: Difference) -> Values:
+def _difference(one: Difference, subjects: Subjects) -> Values:
     (before, now), intervals = one.values, one.intervals
     change, relative = one.change, one.relative_change
     return {
-        "workload": subject(one.now),
+        "workload": subjects.of(one.now),
         "workload_name": one.now.workload.name,
         "kernel": one.now.kernel.label,
         "cap": one.now.cap,

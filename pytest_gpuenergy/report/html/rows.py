@@ -13,7 +13,8 @@ from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.setpoints import clock_label, limit_label
 from pytest_gpuenergy.report.roofline import per_time, roofline
-from pytest_gpuenergy.report.tables import Best, subject
+from pytest_gpuenergy.report.subjects import Subjects, with_cache
+from pytest_gpuenergy.report.tables import Best
 
 Values = dict[str, Any]
 LESS, MORE = "less", "more"
@@ -58,17 +59,19 @@ class Standing:
         )
 
 
-def row_values(m: Measurement, gpu_name: str, standing: Standing) -> Values:
+def row_values(m: Measurement, gpu_name: str, standing: Standing, subjects: Subjects) -> Values:
     """One measurement; figures that are not finite numbers are None.
 
     Args:
         m: the measurement.
         gpu_name: of the card whose peaks its figures are compared with.
         standing: of all measurements.
+        subjects: likewise.
     """
     roof = roofline(m, gpu_name)
     return {
-        "workload": subject(m),
+        "workload": subjects.of(m),
+        "known_as": with_cache(m.workload.name, m),
         "kernel": m.kernel.label,
         "band": str(m.kernel.details.get("band", m.kernel.origin)),
         "cap": m.cap,

@@ -93,7 +93,7 @@ counts = st.integers(-(2**63), 2**63 - 1) | st.integers(-70, 70) | st.sampled_fr
 wholes = st.integers(-(2**63), 2**63 - 1)
 
 
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(wholes, counts), min_size=20, max_size=20))
 def test_shifts_clamp_their_count(run: Run, pairs: Sequence[tuple[int, int]]) -> None:
     ways = [(kind, count) for kind in INTEGERS for count in ("int", "long long")]
@@ -178,7 +178,7 @@ def divided(a: int, b: int, dtype: str) -> tuple[int, int]:
     return wrapped(quotient, wide), a - b * quotient
 
 
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(divisors | wholes, divisors), min_size=20, max_size=20))
 def test_division_never_traps(run: Run, pairs: Sequence[tuple[int, int]]) -> None:
     calls = "".join(f"    both<{kind}>(x, y + {4 * k});\n" for k, kind in enumerate(INTEGERS))
@@ -288,7 +288,7 @@ def test_conversion_intrinsics_round_and_saturate(run: Run, kind: str) -> None:
     st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9),
     st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=2.0**-30, max_value=1e9),
 )
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 def test_directed_rounding_brackets_the_exact_result(run: Run, a: float, b: float) -> None:
     text = """__global__ void k(const float* x, float* y) {
       y[0] = __fadd_rd(x[0], x[1]); y[1] = __fadd_ru(x[0], x[1]); y[2] = __fadd_rz(x[0], x[1]);

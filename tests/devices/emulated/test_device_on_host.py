@@ -120,7 +120,8 @@ def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
     ("condition", "more"),
     [
         *((skips, "") for skips in (*LATER, "calls > 2 && i == 99")),
-        *((skips, TOGETHER) for skips in LATER),
+        (LATER[0], TOGETHER),
+        *(pytest.param(skips, TOGETHER, marks=pytest.mark.thorough) for skips in LATER[1:]),
     ],
 )
 def test_slow_kernels_are_launched_again_too(

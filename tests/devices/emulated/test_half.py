@@ -94,7 +94,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=50, max_size=50))
 def test_each_operation_rounds_once(
     run: Run, name: str, triples: list[tuple[int, int, int]]
@@ -118,7 +118,7 @@ def test_each_operation_rounds_once(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=25, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=10, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
 def test_conversions_round_as_they_are_told(run: Run, name: str, values: list[float]) -> None:
     _, _, header, _, one, _ = FORMATS[name]

@@ -68,7 +68,10 @@ def test_a_kernel_with_state_is_wrong(name: str) -> None:
         verified(body, declared)
 
 
-@pytest.mark.parametrize("name", STATE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (at > 0)) for at, name in enumerate(STATE)],
+)
 def test_it_is_wrong_too_if_its_launches_are_too_long_to_be_repeated(name: str) -> None:
     body, declared = STATE[name]
     with pytest.raises(KernelFault, match=r"elements of y .* (wrong|never written)"):

@@ -55,7 +55,7 @@ def _held(matrix):
     return matrix[row, k // 4 * 8 + thread % 4 * 2 + k % 2]
 
 
-@settings(max_examples=12, deadline=None,
+@settings(max_examples=6, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @pytest.mark.parametrize(
     ("columns", "kind"), [(8, "bf16"), (256, "bf16"), (72, "f16"), (40, "tf32")]

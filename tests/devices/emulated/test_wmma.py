@@ -66,24 +66,37 @@ def _stored(matrix, layout, element):
     return padded.astype(element)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-{case[3]}")
-def test_products_have_the_right_elements_in_each_layout(run, case):
+def _in_each_layout():
+    """Cases with layouts of A, B and C; each case once, in another layout than the one before."""
+    for number, case in enumerate(CASES):
+        layouts = list(itertools.product(("row", "col"), repeat=3))[
+            :: 3 if case[0] == "half" else 5
+        ]
+        for at, layout in enumerate(layouts):
+            yield pytest.param(
+                case,
+                layout,
+                id=f"{case[0]}-{case[2]}-{case[3]}-{'-'.join(layout)}",
+                marks=[pytest.mark.thorough] * (at != number % len(layouts)),
+            )
+
+
+@pytest.mark.parametrize(("case", "layout"), [*_in_each_layout()])
+def test_products_have_the_right_elements_in_each_layout(run, case, layout):
     kind, element, accumulator, (m, n, k) = case
     random = np.random.default_rng(3)
     low = 0 if element == "u1" else -4
     a, b, c = (random.integers(low, 5, size).astype(float) for size in ((m, k), (k, n), (m, n)))
-    layouts = list(itertools.product(("row", "col"), repeat=3))[:: 3 if kind == "half" else 5]
-    for layout in layouts:
-        inputs = {
-            "a": _stored(a, layout[0], element),
-            "b": _stored(b, layout[1], element),
-            "c": _stored(c, layout[2], NUMPY[accumulator]),
-        }
-        source = _source(kind, element, accumulator, (m, n, k), layout)
-        outputs = {"d": (inputs["c"].size, np.dtype(NUMPY[accumulator]).name)}
-        got = run(source, inputs, outputs, block=32)["d"].reshape(inputs["c"].shape)
-        got = got[:, : n if layout[2] == "row" else m]
-        np.testing.assert_array_equal(got if layout[2] == "row" else got.T, 2 * (a @ b + c))
+    inputs = {
+        "a": _stored(a, layout[0], element),
+        "b": _stored(b, layout[1], element),
+        "c": _stored(c, layout[2], NUMPY[accumulator]),
+    }
+    source = _source(kind, element, accumulator, (m, n, k), layout)
+    outputs = {"d": (inputs["c"].size, np.dtype(NUMPY[accumulator]).name)}
+    got = run(source, inputs, outputs, block=32)["d"].reshape(inputs["c"].shape)
+    got = got[:, : n if layout[2] == "row" else m]
+    np.testing.assert_array_equal(got if layout[2] == "row" else got.T, 2 * (a @ b + c))
 
 
 BEFORE = """#include <mma.h>

@@ -5,7 +5,7 @@ const TRENDS = { time_us: ["time", 1e3], energy_mj: ["energy", 1], edp_mj_ms: ["
 function trends() {
   if (data.trend === null) return null;
   show("trend");
-  const rows = new Map(data.rows.map((row) => [JSON.stringify([row.workload, row.kernel, row.cap]), row]));
+  const rows = new Map(data.rows.map((row) => [JSON.stringify([row.known_as, row.kernel, row.cap]), row]));
   const all = data.trend.map((one) => ({ ...one, row: [`${one.workload}, ${one.cache}`, one.workload]
     .map((workload) => rows.get(JSON.stringify([workload, one.kernel, one.cap]))).find(Boolean) })).filter((one) => one.row);
   if (!all.length) {
