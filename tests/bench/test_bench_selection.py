@@ -35,7 +35,7 @@ def test_the_id_says_current_where_no_cap_is_set(bench: Bench) -> None:
     ("expression", "selected"),
     [
         ("case1", [f"case1-k{rank:02d}-450W" for rank in range(1, 13)]),
-        pytest.param("case1-k01", ["case1-k01-450W"], marks=pytest.mark.thorough),
+        ("case1-k01", ["case1-k01-450W"]),
         ("k01-450W and (case2 or case3)", ["case2-k01-450W", "case3-k01-450W"]),
     ],
 )
@@ -48,12 +48,12 @@ def test_a_name_selects_no_neighbour(bench: Bench, expression: str, selected: li
     ("words", "ranks"),
     [
         ("all", [1, 2, 3, 4]),
-        pytest.param("top1", [1], marks=pytest.mark.thorough),
+        ("top1", [1]),
         ("top2", [1, 2]),
-        pytest.param("top9", [1, 2, 3, 4], marks=pytest.mark.thorough),
+        ("top9", [1, 2, 3, 4]),
         ("2,4", [2, 4]),
-        pytest.param("4, 2", [2, 4], marks=pytest.mark.thorough),
-        pytest.param("3", [3], marks=pytest.mark.thorough),
+        ("4, 2", [2, 4]),
+        ("3", [3]),
     ],
 )
 def test_kernels_are_chosen_by_rank(bench: Bench, words: str, ranks: list[int]) -> None:
@@ -81,22 +81,16 @@ def test_quick_leaves_the_kernels_to_who_names_them(bench: Bench) -> None:
     ("arguments", "layers"),
     [
         (["-k", "k01"], list(CASES)),
-        pytest.param(
-            ["--network", "resnet"],
-            ["resnet03", "resnet06", "resnet09"],
-            marks=pytest.mark.thorough,
-        ),
+        (["--network", "resnet"], ["resnet03", "resnet06", "resnet09"]),
         (["--network", "yolo"], ["yolo02", "yolo08", "yolo12", "yolo18"]),
         (["--network", "yolo, cases", "-k", "02 or case7"], ["yolo02", "case7"]),
-        pytest.param(
-            ["-k", "resnet"], ["resnet03", "resnet06", "resnet09"], marks=pytest.mark.thorough
-        ),
+        (["-k", "resnet"], ["resnet03", "resnet06", "resnet09"]),
         (["-k", "ResNet03-k01"], ["resnet03"]),
-        pytest.param(["-k", "yolo02 or case1"], ["case1", "yolo02"], marks=pytest.mark.thorough),
-        pytest.param(["-k", "not resnet"], list(CASES), marks=pytest.mark.thorough),
+        (["-k", "yolo02 or case1"], ["case1", "yolo02"]),
+        (["-k", "not resnet"], list(CASES)),
         (["--network", "cases", "-k", "case2 or resnet03"], ["case2"]),
-        pytest.param(["--case", "5"], ["case5"], marks=pytest.mark.thorough),
-        pytest.param(["--case", "all"], list(CASES), marks=pytest.mark.thorough),
+        (["--case", "5"], ["case5"]),
+        (["--case", "all"], list(CASES)),
         (["--case", "5,yolo02", "--case", "case1"], ["case5", "yolo02", "case1"]),
         (["--case", "2", "--network", "resnet"], ["case2", "resnet03", "resnet06", "resnet09"]),
     ],
@@ -221,16 +215,7 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench: Ben
             f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
             "such as 1,5,25 or k01.",
         )
-        for words in ("bad", "1,,2")
-    ]
-    + [
-        pytest.param(
-            words,
-            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
-            "such as 1,5,25 or k01.",
-            marks=pytest.mark.thorough,
-        )
-        for words in ("top0", "top", "-1", "1-3")
+        for words in ("bad", "top0", "top", "1,,2", "-1", "1-3")
     ]
     + [(words, f"--kernels {words}: there is no kernel {words}; *") for words in ("0", "99")],
 )
@@ -258,14 +243,7 @@ def test_bundled_records_must_be_complete(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "",
-        pytest.param("{", marks=pytest.mark.thorough),
-        pytest.param('{"format": "something else"}', marks=pytest.mark.thorough),
-        pytest.param("[]", marks=pytest.mark.thorough),
-        "\0\1\2",
-        pytest.param('{"schema_version": 1}', marks=pytest.mark.thorough),
-    ],
+    ["", "{", '{"format": "something else"}', "[]", "\0\1\2", '{"schema_version": 1}'],
     ids=["empty", "truncated", "foreign", "list", "binary", "report"],
 )
 def test_a_file_that_is_no_record_file_is_refused(bench: Bench, content: str) -> None:

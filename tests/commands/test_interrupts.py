@@ -117,8 +117,8 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
     "numbers",
     [
         (signal.SIGINT,),
-        pytest.param((signal.SIGTERM,), marks=pytest.mark.thorough),
-        pytest.param((signal.SIGHUP,), marks=pytest.mark.thorough),
+        (signal.SIGTERM,),
+        (signal.SIGHUP,),
         pytest.param((signal.SIGINT, signal.SIGTERM), marks=pytest.mark.thorough),
         (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
     ],

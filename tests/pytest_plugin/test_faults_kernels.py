@@ -95,14 +95,14 @@ def limit_w() -> float:
     ("fault", "outcome"),
     [
         ("hung", "timeout"),
-        pytest.param("prints", "timeout", marks=pytest.mark.thorough),
+        ("prints", "timeout"),
         ("vast", "timeout"),
         ("illegal", "correctness"),  # the race check sees the address before it is used
-        pytest.param("null", "correctness", marks=pytest.mark.thorough),
+        ("null", "correctness"),
         pytest.param("misaligned", "runtime", marks=pytest.mark.thorough),
         ("trap", "runtime"),
         ("threads", "constraints"),
-        pytest.param("shared", "constraints", marks=pytest.mark.thorough),
+        ("shared", "constraints"),
     ],
 )
 def test_a_kernel_that_fails_takes_only_its_own_item_along(

@@ -221,7 +221,7 @@ def test_where_no_folder_can_be_made_nothing_is_measured(project: Project) -> No
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", [pytest.param("SIGINT", marks=pytest.mark.thorough), "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_restores_the_cap_and_keeps_the_results(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
