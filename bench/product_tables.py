@@ -26,8 +26,9 @@ from typing import Any
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.best_perf import AS_EXACT
+from pytest_gpuenergy.report.merging import merge
 from pytest_gpuenergy.report.plot import draw
-from pytest_gpuenergy.report.store import Report, load_report, merge
+from pytest_gpuenergy.report.store import Report, load_report
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.report.text import figures
 from pytest_gpuenergy.report.ties import tie

@@ -16,7 +16,8 @@ from collections.abc import Set
 from pathlib import Path
 
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.store import load_report, merge
+from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report.store import load_report
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning.record_folders import find_records

@@ -22,7 +22,8 @@ from statistics import geometric_mean
 from typing import Any
 
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.store import load_report, merge
+from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report.store import load_report
 from pytest_gpuenergy.report.tables import markdown_table
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.json_input import FormError, convert

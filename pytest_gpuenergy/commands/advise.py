@@ -111,7 +111,8 @@ def _chosen(arguments: Namespace) -> Report:
     from pytest_gpuenergy.advice.field import of_model, one_model
     from pytest_gpuenergy.commands.report import find_runs
     from pytest_gpuenergy.commands.selection import select
-    from pytest_gpuenergy.report.store import load_report, merge
+    from pytest_gpuenergy.report.merging import merge
+    from pytest_gpuenergy.report.store import load_report
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]
     if arguments.gpu is not None:

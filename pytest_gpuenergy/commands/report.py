@@ -135,7 +135,7 @@ def run(arguments: Namespace) -> int:
     """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
     from pytest_gpuenergy.report.figure_table import check_sort
     from pytest_gpuenergy.report.mean import mean_of_runs
-    from pytest_gpuenergy.report.store import merge
+    from pytest_gpuenergy.report.merging import merge
 
     asked = {name: getattr(arguments, name) for name in _TEXTS}
     for name in ("baseline", "trend"):

@@ -20,8 +20,9 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.ratio import limited
 from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.report.merging import merge
 from pytest_gpuenergy.report.models import Models
-from pytest_gpuenergy.report.store import Report, merge
+from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import ReportInputError
 from pytest_gpuenergy.support.statistics import NORMAL
 

@@ -22,7 +22,7 @@ from pytest_gpuenergy.report import Measurement, RunFolder, load_report
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.html.data import page_data
 from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.store import merge
+from pytest_gpuenergy.report.merging import merge
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.errors import ReportError
 

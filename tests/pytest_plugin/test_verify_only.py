@@ -8,7 +8,7 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.store import merge
+from pytest_gpuenergy.report.merging import merge
 
 if TYPE_CHECKING:
     from conftest import Project

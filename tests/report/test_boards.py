@@ -21,7 +21,8 @@ from pytest_gpuenergy.report.board_lines import board_lines, board_table
 from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, calibrated_report, spread
 from pytest_gpuenergy.report.html.data import page_data
 from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.store import Report, load_report, merge
+from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report.store import Report, load_report
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_rows
 from pytest_gpuenergy.report.views import write_json
 

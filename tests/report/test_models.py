@@ -20,10 +20,11 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Measurement, Report
 from pytest_gpuenergy.report.differences import differences
 from pytest_gpuenergy.report.markdown import markdown
+from pytest_gpuenergy.report.merging import merge
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.shift import pairs
 from pytest_gpuenergy.report.standings import standings
-from pytest_gpuenergy.report.store import RunFolder, durations_s, merge
+from pytest_gpuenergy.report.store import RunFolder, durations_s
 from pytest_gpuenergy.report.tidy import tidy_csv
 from pytest_gpuenergy.report.trackers import github_action_json
 from pytest_gpuenergy.report.views import json_document, write_classic_csv

@@ -31,7 +31,8 @@ from pytest_gpuenergy.report import (
     load_report,
     store,
 )
-from pytest_gpuenergy.report.store import latest_only, latest_run, merge
+from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report.store import latest_only, latest_run
 from pytest_gpuenergy.report.views import json_document, write_json
 from pytest_gpuenergy.support.errors import ReportError
 from pytest_gpuenergy.support.files import write_atomically
