@@ -83,7 +83,6 @@ __device__ __forceinline__ void prepare(const Stage& stage, unsigned thread) {
 #endif
     }
   }
-  written_for_async();
 }
 #elif SPLIT
 __device__ __forceinline__ void prepare(const Stage& stage, int thread) {
@@ -91,7 +90,6 @@ __device__ __forceinline__ void prepare(const Stage& stage, int thread) {
     float4 piece = reinterpret_cast<const float4*>(stage.a)[i];
     reinterpret_cast<float4*>(stage.rest_of_a)[i] = rest_of(piece);
   }
-  written_for_async();
 }
 #else
 __device__ __forceinline__ void prepare(const Stage&, int) {}
@@ -279,6 +277,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int step = work.begin; step < work.end; ++step) {
           wait(full[ring.stage], ring.parity);
           prepare(stage_at(stages, ring.stage), thread);
+          written_for_async();
           arrive_as_warp(ready[ring.stage]);
           ring.advance();
         }

@@ -58,9 +58,9 @@ def write_repeated(first: Array, whole: Array) -> None:
     if whole.shape[whole.ndim - len(row) :] != row or first.size > whole.size:
         raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
     rows = whole.reshape(-1, *row)
-    for begin in range(0, len(rows), len(first)):
-        piece = rows[begin : begin + len(first)]
-        piece[...] = first[: len(piece)]
+    for begin in range(0, rows.shape[0], first.shape[0]):
+        piece = rows[begin : begin + first.shape[0]]
+        piece[...] = first[: piece.shape[0]]
 
 
 def _largest_prime(most: int) -> int:

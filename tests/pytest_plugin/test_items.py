@@ -176,8 +176,8 @@ def test_a_table_of_which_the_card_can_take_nothing_fails(project: Project) -> N
 def test_a_table_that_is_none_is_refused(project: Project) -> None:
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [0]')
     result = project.run()
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
         ["*/pyproject.toml: the power caps of 'NVIDIA H200' must be a list of positive watts, *."]
     )
     assert not project.runs
