@@ -25,7 +25,7 @@ constexpr bool is_number = is_integer<T> || std::is_floating_point_v<T>;
 
 // What it promotes to; narrow floating-point formats convert as float.
 template <class To, class From>
-CUHOST_INLINE To saturated(From v) {
+CUHOST_INLINE auto saturated(From v) {
   using Limits = std::numeric_limits<To>;
   constexpr From above = (From)(Limits::max() / 2 + 1) * 2;  // exact, unlike the maximum
   if (v != v) return sizeof(To) == 8 || sizeof(From) == 8 ? (To)(1ull << (sizeof(To) * 8 - 1)) : To(0);
@@ -35,7 +35,7 @@ CUHOST_INLINE To saturated(From v) {
 }
 
 template <class To, class From>
-CUHOST_INLINE To converted(From v) {
+CUHOST_INLINE auto converted(From v) {
   using Value = std::remove_cv_t<To>;
   if constexpr (std::is_floating_point_v<From> && std::is_integral_v<Value> &&
                 !std::is_same_v<Value, bool>) {

@@ -4,7 +4,7 @@
 
 namespace cuhost {
 template <class To, class From>
-inline To bits(From from) {
+inline auto bits(From from) {
   static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
   To to;
   __builtin_memcpy(&to, &from, sizeof to);

@@ -4,7 +4,6 @@
 #include <cstddef>
 // libstdc++ would instantiate the special functions of C++17, which device code lacks, for each kernel.
 #undef _GLIBCXX_USE_STD_SPEC_FUNCS
-#include <atomic>  // for atomic.h, which comes after macros that it cannot stand
 #include <cfloat>
 #include <climits>
 #include <cstdint>
@@ -15,6 +14,13 @@
 #include <string.h>
 #include <type_traits>
 #include <utility>
+// std::memory_order for atomic.h, which comes after macros that <atomic> cannot stand. All of <atomic>
+// would be instantiated for each kernel.
+#if __has_include(<bits/atomic_base.h>)
+#include <bits/atomic_base.h>
+#else
+#include <atomic>
+#endif
 
 #include "arithmetic.h"
 #include "device_math.h"

@@ -18,7 +18,7 @@ __attribute__((noinline)) auto rounded(int mode, F&& compute) {
 }
 
 template <class T>
-inline T to_whole(int mode, T v) {
+inline auto to_whole(int mode, T v) {
   if constexpr (sizeof(T) == 4) {
     return mode == FE_TOWARDZERO ? __builtin_truncf(v)
            : mode == FE_DOWNWARD ? __builtin_floorf(v)

@@ -20,7 +20,7 @@ extern const cuhost_Indices cuhost_indices __asm__("cuhost_where");
 static_assert(sizeof(cuhost_Indices) == sizeof(Where), "both are one object");
 
 template <class T>
-inline uint64_t to_slot(T value) {
+inline auto to_slot(T value) {
   static_assert(sizeof(T) <= 8, "a warp exchanges values of at most 8 bytes");
   uint64_t slot = 0;
   __builtin_memcpy(&slot, &value, sizeof value);
@@ -28,7 +28,7 @@ inline uint64_t to_slot(T value) {
 }
 
 template <class T>
-inline T shuffle(unsigned mask, T value, int source) {
+inline auto shuffle(unsigned mask, T value, int source) {
   uint64_t slot = cuhost_warp(mask, to_slot(value), source, warp_exchange);
   T result;
   __builtin_memcpy(&result, &slot, sizeof result);
@@ -43,14 +43,14 @@ inline T shuffle(unsigned mask, T value, int source) {
 #define CUHOST_EACH_TIME inline __attribute__((always_inline))
 
 template <class T>
-inline bool cuhost_differ(const T& one, const T& other) {
+inline auto cuhost_differ(const T& one, const T& other) {
   if constexpr (std::is_arithmetic_v<T>) return one != other;
   else return __builtin_memcmp(&one, &other, sizeof(T)) != 0;
 }
 
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
-CUHOST_UNCHECKED T atomic(Update update, T* address, F&& change) {
+CUHOST_UNCHECKED auto atomic(Update update, T* address, F&& change) {
   cuhost_turn();
 #if defined(CUHOST_CHECKED)
   cuhost_atomic(address, sizeof(T), update);
@@ -250,7 +250,7 @@ inline unsigned __isGlobal(const void* p) {
 
 // Lanes of the mask that have not exited, each with its value: f(lane, value).
 template <class T, class F>
-inline unsigned cuhost_each_lane(unsigned mask, T value, F&& f) {
+inline auto cuhost_each_lane(unsigned mask, T value, F&& f) {
   unsigned members = __ballot_sync(mask, 1);
   for (unsigned left = members; left; left &= left - 1) {
     int lane = __builtin_ctz(left);

@@ -62,8 +62,8 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     ),
 }
 _TRANSLATOR = """
-    arithmetic conversions declarations expressions headers kernel_text outline spin_loops
-    tokens toolchain translate uninitialized unset_flags
+    arithmetic conversions declarations expressions headers kernel_text linking outline
+    spin_loops tokens toolchain translate uninitialized unset_flags
 """
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")

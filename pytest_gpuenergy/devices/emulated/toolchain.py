@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gpuenergy.devices.emulated import linking
 from pytest_gpuenergy.devices.emulated.compiler import run_compiler, version_of
 from pytest_gpuenergy.devices.emulated.conversions import conversions_in, with_conversions
 from pytest_gpuenergy.devices.emulated.diagnostics import first_error
@@ -36,32 +37,17 @@ from pytest_gpuenergy.support.paths import compiled_variable, written_to_cache
 from pytest_gpuenergy.support.scratch import build_folder, sweep
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "12"  # version of the layout of the prepared folder
-_RUNTIME = (
-    *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
-    *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
-    *("shared", "stacks", "teams", "undefined", "warpgroups"),
-)
+_LAYOUT = "13"  # version of the layout of the prepared folder
 _VECTORIZED = ("matrices", "products", "warpgroups")
 _SANDBOX = "sandbox"
-_CHECKED_RUNTIME = (
-    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
-)
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
 # and GCC crashes where a text itself renames them.
 _WRAPPED = tuple(
     f"-Wl,--wrap=_Z{name}" for name in ("nwm", "nam", "dlPv", "daPv", "dlPvm", "daPvm")
 )
-# To link parts of the C++ library takes a third of the time of looking through all of it, and gold,
-# which not every system has, takes half of the usual linker's. The first that works is taken.
-_STATIC = ("-static-libstdc++", "-static-libgcc")
-_WAYS_TO_LINK = (("-fuse-ld=gold", *_STATIC), _STATIC, ())
-# Of the runtime, so that it loads what kernels may need: it tells which files they may read.
-_WITH_MATH = ("-Wl,--no-as-needed", "-lm")
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
-_OPTIONS = "link-options"  # a file of the prepared folder
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
@@ -104,8 +90,6 @@ class Toolchain:
         """
         if not is_folder(self.folder):
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
-        units = _RUNTIME + (_CHECKED_RUNTIME if "checked" in variants else ())
-        runtime = [f"{self.folder / name}.o" for name in units]
         with build_folder(program.parent) as folder:
             try:
                 objects = self._objects(folder, variants, text.marked, text.source)
@@ -117,7 +101,9 @@ class Toolchain:
             if _TAKES_MEMORY.search(text.source):
                 objects = [self._with_heap(folder, one) for one in objects]
             linked = folder / "program"
-            self._run(folder, "-no-pie", *self._link_options, *objects, *runtime, "-o", str(linked))
+            run = functools.partial(run_compiler, self.compiler, scratch=folder)
+            checked = "checked" in variants
+            self._said(linking.link(run, self.folder, objects, linked, checked=checked), folder)
             linked.replace(program)
 
     def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
@@ -136,10 +122,6 @@ class Toolchain:
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
 
-    @functools.cached_property
-    def _link_options(self) -> list[str]:
-        return (self.folder / _OPTIONS).read_text().split()
-
     @property
     def sandbox(self) -> Path:
         """The program that starts compiled programs, see sandbox.cpp."""
@@ -155,7 +137,7 @@ class Toolchain:
         told = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             told = subprocess.run(
-                [self.folder / "runtime"],
+                [self.folder / linking.TRACED],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -187,7 +169,10 @@ class Toolchain:
         return made, self._run(folder, *command, "-c", source.name, "-o", made)
 
     def _run(self, scratch: Path, *arguments: str) -> str:
-        done = run_compiler(self.compiler, *arguments, scratch=scratch)
+        return self._said(run_compiler(self.compiler, *arguments, scratch=scratch), scratch)
+
+    def _said(self, done: subprocess.CompletedProcess[str], scratch: Path) -> str:
+        """What the compiler said, unless it failed."""
         if done.returncode:
             if full := next((words for words in _NO_ROOM if words in done.stderr), None):
                 raise DeviceError(
@@ -222,12 +207,13 @@ class Toolchain:
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
             commands = []
-            for unit in (*_RUNTIME, *_CHECKED_RUNTIME, _SANDBOX):
+            for unit in (*linking.RUNTIME, *linking.CHECKED_RUNTIME, _SANDBOX):
                 source = str(cuda_dir() / "host" / f"{unit}.cpp")
                 flags = [*RUNTIME_FLAGS, *(MATRIX_FLAGS if unit in _VECTORIZED else ())]
                 commands.append([*flags, "-c", source, "-o", f"{folder / unit}.o"])
             self._run_all(scratch, commands, jobs)
-            self._link_runtime(scratch, folder)
+            run = functools.partial(run_compiler, self.compiler, scratch=scratch)
+            self._raise_if_failed(linking.build_runtime(run, folder))
             started = ["-no-pie", f"{folder / _SANDBOX}.o", "-o", str(folder / _SANDBOX)]
             self._run_all(scratch, [started], 1)
             try:
@@ -235,17 +221,6 @@ class Toolchain:
             except OSError:
                 if not is_folder(self.folder):  # another process was faster
                     raise
-
-    def _link_runtime(self, scratch: Path, folder: Path) -> None:
-        """Link the runtime alone, in the quickest way that the compiler has."""
-        objects = [f"{folder / unit}.o" for unit in _RUNTIME]
-        command = ["-no-pie", *objects, *_WITH_MATH, "-o", f"{folder}/runtime"]
-        for options in _WAYS_TO_LINK:
-            done = run_compiler(self.compiler, *options, *command, scratch=scratch)
-            if not done.returncode:
-                break
-        self._raise_if_failed(done)
-        (folder / _OPTIONS).write_text(" ".join(options))
 
     def _precompile_headers(self, cache: Path) -> None:
         """In place, because clang's hold the path of the header that they were built from."""
