@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.gate.identity import shared_identities
@@ -17,7 +18,6 @@ from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.board_lines import board_lines
 from pytest_gpuenergy.report.durations import duration_lines
-from pytest_gpuenergy.report.html import write_html
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
 from pytest_gpuenergy.report.tables import idle_caps, summary
@@ -87,11 +87,17 @@ def write_outputs(
         searches = searches_of(report) if html_paths else ()
     except (GpuEnergyError, OSError) as error:
         problems.append(told(error))
-    for write, targets in (
+    outputs: list[tuple[Callable[[Report, Path], object], set[Path | None]]] = [
         (write_json, json_paths),
         (write_classic_csv, csv_folders),
-        (partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches), html_paths),
-    ):
+    ]
+    if html_paths:
+        # To import it takes a tenth of the time until a run without a page begins.
+        from pytest_gpuenergy.report.html import write_html
+
+        page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
+        outputs.append((page, html_paths))
+    for write, targets in outputs:
         for target in targets:
             assert target is not None
             try:
