@@ -16,7 +16,8 @@ def test_items_are_those_of_a_settled_card(
 ) -> None:
     path = tmp_path / "settled.json"
     device = ["--gpu-device", f"emulated:{profile}"]
-    assert settled.main([*device, "--kernels", "axpy", "--json", str(path)]) == 0
+    options = ["--kernels", "axpy", "--seconds", "20", "--json", str(path)]
+    assert settled.main([*device, *options]) == 0
     items = json.loads(path.read_text())["items"]
     assert [(one["state"], one["held"]) for one in items] == [
         ("rested", True),

@@ -24,6 +24,10 @@ pip() {{  # the package under test is installed already
   echo "pip $*" >&3
   if [[ $1 == wheel ]]; then mkdir -p wheels && touch {WHEEL}; fi
 }}
+python3() {{  # to install a pip of its own takes seconds, and is never used
+  if [[ $* == '-m venv '* ]]; then set -- -m venv --without-pip "${{@:3}}"; fi
+  command python3 "$@"
+}}
 """
 
 
