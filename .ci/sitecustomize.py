@@ -9,6 +9,20 @@ process runs twice as slow; coverage.py only counts and reports here.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from types import CodeType
+
+
+def lines_of(code: CodeType) -> Iterator[int]:
+    """Its lines, also those with only annotations.
+
+    To find those takes half of the time that SlipCover adds to an import, and coverage.py knows
+    itself which lines are statements.
+    """
+    yield from {line for *_, line in code.co_lines() if line}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from lines_of(constant)
 
 
 def measure(path: str) -> None:
@@ -23,6 +37,7 @@ def measure(path: str) -> None:
     slipcover.__doc__ = "PYTEST_DONT_REWRITE"  # or pytest warns that it is imported already
     root = Path(__file__).resolve().parents[1]
     config = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["coverage"]["run"]
+    slipcover.Slipcover.lines_from_code = staticmethod(lines_of)
     measured = slipcover.Slipcover(d_miss_threshold=2**31 - 1)
     sources = [root / name for name in config["source"]]
     matcher = slipcover.FileMatcher(sources, [str(root / name) for name in config["omit"]])
