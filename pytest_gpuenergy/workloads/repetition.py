@@ -55,12 +55,18 @@ def write_repeated(first: Array, whole: Array) -> None:
         whole[...] = first
         return
     row = first.shape[1:]
-    if whole.shape[whole.ndim - len(row) :] != row or first.size > whole.size:
+    if whole.shape[whole.ndim - len(row) :] != row or not 0 < first.size <= whole.size:
         raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
     rows = whole.reshape(-1, *row)
-    for begin in range(0, rows.shape[0], first.shape[0]):
-        piece = rows[begin : begin + first.shape[0]]
-        piece[...] = first[: piece.shape[0]]
+    written = len(first)
+    rows[:written] = first
+    # Of a beginning of a few numbers, as many copies are made at once as a larger one would have:
+    # else there were millions of writes, on a GPU each with a launch of its own.
+    most = written * max(1, DRAWN_ELEMENTS // first.size)
+    while written < len(rows):
+        piece = rows[written : written + min(written, most)]
+        piece[...] = rows[: len(piece)]
+        written += len(piece)
 
 
 def _largest_prime(most: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.workloads import repetition
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.edges import Edges
-from pytest_gpuenergy.workloads.repetition import beginning, repeated
+from pytest_gpuenergy.workloads.repetition import beginning, repeated, write_repeated
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 LIMIT = 1000
@@ -76,3 +76,29 @@ def test_a_workload_draws_large_inputs_quickly(dtype: str, edges: Edges | None) 
     drawn = workload.make_inputs(0) if edges is None else workload.make_edge_inputs(0, edges)
     rows = 199  # the largest prime number of rows of 5 that make up no more than 1000
     np.testing.assert_array_equal(drawn["x"], np.resize(drawn["x"][:rows], (600, 5)))
+
+
+@given(st.integers(1, 7), st.integers(1, 5000))
+def test_a_few_numbers_are_repeated_over_all(count: int, size: int) -> None:
+    values = np.empty(max(count, size), np.int64)
+    write_repeated(np.arange(count), values)
+    np.testing.assert_array_equal(values, np.arange(values.size) % count)
+
+
+def test_a_few_numbers_are_written_in_few_steps() -> None:
+    writes = []
+
+    class Recorded(np.ndarray):
+        def __setitem__(self, key: object, value: object) -> None:
+            writes.append(key)
+            super().__setitem__(key, value)
+
+    values = np.empty(100 * LIMIT, np.int64).view(Recorded)
+    write_repeated(np.arange(2), values)
+    assert len(writes) < 120
+
+
+@pytest.mark.parametrize("first", [np.empty(0), np.ones(9), np.ones((2, 3))])
+def test_what_is_no_beginning_is_refused(first: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="is not the beginning of"):
+        write_repeated(first, np.empty((4, 2)))
