@@ -30,7 +30,6 @@ from pytest_gpuenergy.pytest_plugin.option_table import (
     runs_items,
 )
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin
-from pytest_gpuenergy.support.imports import uncollected
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.control.setpoint import Setpoint
@@ -74,6 +73,8 @@ def load_run(config: pytest.Config) -> RunPlugin:
     """
     loaded: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if loaded is None:
+        from pytest_gpuenergy.support.imports import uncollected
+
         with uncollected():
             from pytest_gpuenergy.pytest_plugin.run import RunPlugin
 

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pytest_gpuenergy.support.files import is_file
+
 CHECKED_RUNTIME = (
     *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
 )
@@ -85,7 +87,7 @@ def link(
         What the compiler said.
     """
     options = (folder / _OPTIONS).read_text().split()
-    if (runtime := _partly_linked(folder, checked=checked)).exists():
+    if is_file(runtime := _partly_linked(folder, checked=checked)):
         done = _link_quickly(run, options, [*objects, str(runtime)], program)
         if not done.returncode:
             return done
