@@ -57,16 +57,12 @@ def write_repeated(first: Array, whole: Array) -> None:
     row = first.shape[1:]
     if whole.shape[whole.ndim - len(row) :] != row or not 0 < first.size <= whole.size:
         raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
-    rows = whole.reshape(-1, *row)
-    written = len(first)
+    rows, written = whole.reshape(-1, *row), first.shape[0]
     rows[:written] = first
-    # Of a beginning of a few numbers, as many copies are made at once as a larger one would have:
-    # else there were millions of writes, on a GPU each with a launch of its own.
-    most = written * max(1, DRAWN_ELEMENTS // first.size)
-    while written < len(rows):
-        piece = rows[written : written + min(written, most)]
-        piece[...] = rows[: len(piece)]
-        written += len(piece)
+    while written < rows.shape[0]:  # twice as many each time, since a beginning may be two numbers
+        piece = rows[written : 2 * written]
+        piece[...] = rows[: piece.shape[0]]
+        written *= 2
 
 
 def _largest_prime(most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,24 @@ def test_what_is_drawn_comes_again_and_again(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(values, np.arange(values.size) % period_of(shape))
 
 
+class CountedWrites(np.ndarray):
+    """Counts how often elements are written, which takes a launch each in a GPU's memory."""
+
+    writes = 0
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        CountedWrites.writes += 1
+        super().__setitem__(where, value)
+
+
+def test_a_beginning_of_two_numbers_takes_few_writes() -> None:
+    values = np.zeros(100_001).view(CountedWrites)
+    CountedWrites.writes = 0
+    write_repeated(np.array([1.0, 2.0]), values)
+    np.testing.assert_array_equal(values, np.resize([1.0, 2.0], 100_001))
+    assert CountedWrites.writes < 20
+
+
 @given(SHAPES)
 def test_almost_as_much_is_drawn_as_may_be(shape: tuple[int, ...]) -> None:
     assert 0.8 * LIMIT < period_of(shape) <= LIMIT
@@ -76,26 +95,6 @@ def test_a_workload_draws_large_inputs_quickly(dtype: str, edges: Edges | None) 
     drawn = workload.make_inputs(0) if edges is None else workload.make_edge_inputs(0, edges)
     rows = 199  # the largest prime number of rows of 5 that make up no more than 1000
     np.testing.assert_array_equal(drawn["x"], np.resize(drawn["x"][:rows], (600, 5)))
-
-
-@given(st.integers(1, 7), st.integers(1, 5000))
-def test_a_few_numbers_are_repeated_over_all(count: int, size: int) -> None:
-    values = np.empty(max(count, size), np.int64)
-    write_repeated(np.arange(count), values)
-    np.testing.assert_array_equal(values, np.arange(values.size) % count)
-
-
-def test_a_few_numbers_are_written_in_few_steps() -> None:
-    writes = []
-
-    class Recorded(np.ndarray):
-        def __setitem__(self, key: object, value: object) -> None:
-            writes.append(key)
-            super().__setitem__(key, value)
-
-    values = np.empty(100 * LIMIT, np.int64).view(Recorded)
-    write_repeated(np.arange(2), values)
-    assert len(writes) < 120
 
 
 @pytest.mark.parametrize("first", [np.empty(0), np.ones(9), np.ones((2, 3))])
