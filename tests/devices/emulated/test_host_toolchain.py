@@ -236,3 +236,14 @@ def test_a_compiler_that_cannot_build_the_runtime_is_named(tmp_path):
     with pytest.raises(DeviceError, match=r"fake-g\+\+ cannot build .* \(too old\): set \$CXX"):
         host.compile(kernel)
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_text_may_need_more_of_the_library_than_the_runtime(run):
+    source = """
+    #include <cuda/std/functional>
+    __global__ void k(const float* x, float* y) {
+      cuda::std::function<float(float)> twice = [](float v) { return 2 * v; };
+      y[0] = twice(x[0]);
+    }"""
+    x = np.array([3], np.float32)
+    assert run(source, {"x": x}, {"y": (1, "float32")})["y"][0] == 6
