@@ -15,7 +15,11 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
 from pytest_gpuenergy.tuning.record_folders import given_folder
 from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.gemm_sizes import measured_products, products_in
+from pytest_gpuenergy.workloads.gemm_sizes import (
+    measured_products,
+    products_in,
+    search_words_said,
+)
 from pytest_gpuenergy.workloads.table import network
 
 if TYPE_CHECKING:
@@ -78,26 +82,43 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the records of the selected products come."""
-    from pytest_gpuenergy.contenders import TUNED_BY, contender_records
+    """From where the records of the selected products come, and what has no effect."""
+    from pytest_gpuenergy.contenders import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [one for one in chosen if "gemm_workload" in one]
-    if items and not gemm and config.getoption("--gemm") is not None:
+    sizes = config.getoption("--gemm")
+    if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
+    said = search_words_said(sizes) if gemm and sizes else None
+    lines = [f"bench: {said}"] if said else []
+    tuned = dict.fromkeys(
+        (one["gemm_workload"], TUNED_BY[one["contender"]])
+        for one in gemm
+        if one.get("contender") in TUNED_BY
+    )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
-        return []
-    folder, gpu = records_folder(config), run.session.device.name
+        return lines
+    folder, gpu = records_folder(config), run.session.device
     sources: dict[Path, str] = {}
-    for one in tuned:
+    unfit: list[str] = []
+    for product, tuner in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            tuner = TUNED_BY[one["contender"]]
-            found = contender_records(folder, one["gemm_workload"], gpu, tuner)
+            found, rank = best_record(folder, product, gpu, tuner)
             assert found.folder is not None  # it was read
-            sources[found.folder] = found.gpu
-    return sources_said(sources, gpu)
+            if rank is None:
+                unfit.append(product.name)
+            else:
+                sources[found.folder] = found.gpu
+    lines += sources_said(sources, gpu.name)
+    if unfit:
+        names = unfit[0] + (f" and {len(unfit) - 1} more" if unfit[1:] else "")
+        lines.append(
+            f"bench: no record for {names} fits {gpu.name}: parameters are chosen as without "
+            "records"
+        )
+    return lines
 
 
 @pytest.hookimpl(trylast=True)
