@@ -10,7 +10,6 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
-    OTHER_REGISTERS,
     SHARED_BYTES_PER_CYCLE,
     WARPGROUP_ROWS,
     HopperTiling,
@@ -22,13 +21,16 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
-_TILES_M = (64, 128, 160)
+_TILES_M = (64, 96, 128, 160)
 _LEAST_SPLIT_K = _LINE
 """Of sums of split elements. Their lower bits are cut off, which loses up to 2^-20 of a product
 with that of the smaller parts, and 3 * 2^-23 with the lowest bits of each smaller part: more than
 the error bounds of up to ten products allow. In a whole step and more, that averages out."""
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
+_OTHER_REGISTERS = 32
+"""Of a thread, besides its sums and rows: with 96 rows and three consumers, a thread that has 160
+registers keeps nothing else in memory (ptxas of CUDA 13.0)."""
 _PRODUCTS_PER_CYCLE = 1024
 """In TF32 on a multiprocessor: half as many as of 16-bit elements (H100 whitepaper)."""
 
@@ -100,7 +102,7 @@ class WgmmaTf32Parameters(HopperTiling):
     def consumer_registers(self, gemm: Gemm) -> int:
         """Registers that a consumer's thread needs, about: sums twice, of steps and of all."""
         rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
-        return 2 * self.instruction_sums + rows + OTHER_REGISTERS
+        return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
         """Dynamic shared memory of a block: its stages, and room to align them."""
