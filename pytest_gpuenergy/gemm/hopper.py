@@ -23,7 +23,6 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 WARPGROUP = 128  # threads
 WARPGROUP_ROWS = 64
 """Of one instruction."""
-SHARED_BYTES_PER_CYCLE = 128
 _ENOUGH_WARPS = 12
 """As the estimate counts them: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
@@ -244,19 +243,12 @@ class HopperTiling(Tiling):
         Raises:
             InputError: the template does not compute in the product's mode, or its `refusal`.
         """
-        self._check_product(gemm)
+        self.check_mode(gemm)
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
         constants = {**self._role_constants(), **self.instruction_constants(gemm)}
         texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
         return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
-
-    def _check_product(self, gemm: Gemm) -> None:
-        if gemm.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in the modes {', '.join(self.modes)}, not "
-                f"in {gemm.mode}."
-            )
-        if reason := self.refusal(gemm):
-            raise InputError(f"The template {self.template} {reason}.")
 
     def _role_constants(self) -> dict[str, Constant]:
         """What the kernel needs to know of its warpgroups, and of its sums in PTX."""

@@ -10,12 +10,12 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
-    SHARED_BYTES_PER_CYCLE,
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
 )
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE
 from pytest_gpuenergy.tuning.template_text import Constant
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 

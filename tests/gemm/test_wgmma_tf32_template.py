@@ -89,7 +89,7 @@ def test_a_tile_that_consumers_do_not_fill_is_refused(change: dict[str, int]) ->
 
 
 def test_float32_is_refused() -> None:
-    with pytest.raises(InputError, match="computes in the modes tf32, 3xtf32, not in float32"):
+    with pytest.raises(InputError, match="computes in tf32, 3xtf32, not in mode float32"):
         SMALL.kernel(Gemm("g", 64, 64, 64))
 
 
