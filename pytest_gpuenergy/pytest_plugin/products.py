@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -25,8 +25,12 @@ from pytest_gpuenergy.workloads.table import network
 if TYPE_CHECKING:
     from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.kernel import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
     from pytest_gpuenergy.tvm.store import KernelStore
+
+MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
+"""By contender, product and UUID of the GPU."""
 
 NETWORK = "gemm"
 RECORDS = Path("bench", "records")
@@ -138,6 +142,12 @@ def kernel_store() -> Iterator[KernelStore]:
 
     with KernelStore() as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def made_kernels() -> MadeKernels:
+    """What each contender made for each product on each GPU, or why it did not."""
+    return {}
 
 
 @pytest.fixture

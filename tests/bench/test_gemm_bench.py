@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from bench_folder import INI, ROOT
 
+from pytest_gpuenergy.contenders import CONTENDERS as KNOWN
+from pytest_gpuenergy.contenders import Bench
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.tvm import store  # imported before pytester notes what is
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
@@ -76,6 +81,25 @@ def test_without_sizes_the_default_set_runs(folder: pytest.Pytester, arguments: 
 def test_quick_takes_the_ends_of_the_default_set(folder: pytest.Pytester) -> None:
     found = ids(folder, NAMED, "--quick", "-k", "template")
     assert found == ["gemm_512x256x640_nn-template-200W", "gemm_8192x8192x8192_nt-template-200W"]
+
+
+@pytest.mark.parametrize("error", [UnavailableError, InputError])
+def test_a_contender_is_asked_once_for_all_power_caps(
+    folder: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: type[GpuEnergyError]
+) -> None:
+    asked = []
+
+    def fake(gemm: Gemm, _: Bench) -> AnyKernel:
+        asked.append(gemm.layout)
+        raise error("It takes half an hour to say no.")
+
+    monkeypatch.setitem(cast("dict[str, Any]", KNOWN), "template", fake)
+    result = folder.runpytest_inprocess(
+        NAMED, "--gemm", "MNK=8", "-k", "template", "--powercap", "1,2,3", "-rsf"
+    )
+    assert sorted(asked) == ["nn", "nt"]
+    without = {"skipped" if error is UnavailableError else "failed": 6}
+    result.assert_outcomes(**without, deselected=6 * OTHERS)
 
 
 def test_trials_have_no_effect(folder: pytest.Pytester) -> None:
