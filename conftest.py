@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers", BENCH / "test_values.py")
 QUICK_KERNELS = 2
 T = TypeVar("T")
+EXCLUDED = re.compile(r"\bnot\s+[^\s()]+")
+"""A word that -k excludes."""
 SAID = pytest.StashKey[list[str]]()
 
 
@@ -110,7 +113,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         CONV2D: _networks(config) == [NETWORK],
         PRODUCTS: NETWORK not in _networks(config)
         and config.getoption("--gemm") is None
-        and not products_in(config.getoption("keyword") or ""),
+        and not products_in(EXCLUDED.sub("", config.getoption("keyword") or "")),
         REPLAY: config.getoption("--model") is None,
         SEARCH: config.getoption("--search-out") is None,
     }
