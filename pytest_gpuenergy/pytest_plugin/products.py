@@ -205,8 +205,9 @@ def _path(config: pytest.Config, option: str) -> Path | None:
 
 def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
     """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    why = "as" if len(sources) == 1 else "where"
     return [
         f"bench: kernels from {source}, tuned for {tuned_for}"
-        + ("" if tuned_for == gpu else f", as there are none for {gpu}")
+        + ("" if tuned_for == gpu else f", {why} there are none for {gpu}")
         for source, tuned_for in sources.items()
     ]
