@@ -89,7 +89,7 @@ def pytest_report_collectionfinish(
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
         return []
-    folder, gpu = records_folder(config), run.session.device.name
+    folder, gpu = records_folder(config), run.session.card.device.name
     sources: dict[Path, str] = {}
     for one in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
