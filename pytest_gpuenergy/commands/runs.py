@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import tell
 from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.files import matching
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -67,8 +68,7 @@ def runs_of_project(root: Path) -> list[Report]:
     from pytest_gpuenergy.report.store import HOME, is_run, load_report
 
     reports = []
-    folders = sorted((root / HOME / "runs").glob("*"))
-    for folder in filter(is_run, folders):
+    for folder in filter(is_run, matching(root / HOME / "runs", "*")):
         try:
             reports.append(load_report(folder))
         except ReportError as error:
@@ -95,6 +95,7 @@ def check_outputs(
     Raises:
         InputError: one would.
     """
+    from pytest_gpuenergy.report.legacy import is_legacy, outputs_in
     from pytest_gpuenergy.report.store import files_read
     from pytest_gpuenergy.report.views import Target, check_targets
     from pytest_gpuenergy.search.page import files_of
@@ -111,5 +112,7 @@ def check_outputs(
     ]
     named = [run for run in runs if run is not None]
     found = find_runs(named) if named else []  # no view may be written to the latest run anyway
-    files = [file for run in found for file in files_read(run)]
+    files = [
+        file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
+    ]
     check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])

@@ -8,11 +8,13 @@ import io
 import json
 import os
 import random
+import shutil
 from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from closed_folders import close
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -298,6 +300,54 @@ def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
     outcome = report(tmp_path)
     assert outcome.code == 2
     assert "is not a run, because it has no run.json: name a folder in" in outcome.err
+
+
+@pytest.mark.parametrize("call", ["iterdir", "open"])
+def test_what_vanishes_meanwhile_is_left_out(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Folders while outputs are looked for, or outputs before they are read."""
+    inner = getattr(Path, call)
+
+    def vanishing(path: Path, *arguments: Any, **named: Any) -> Any:
+        if "powercap3" in path.parts:
+            shutil.rmtree(tree / "case2" / "powercap3", ignore_errors=True)
+        return inner(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, call, vanishing)
+    outcome = report(tree, "--json", "-")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert {(m["workload"]["name"], m["cap"]) for m in outcome.document["measurements"]} == {
+        ("case2", "powercap1"),
+        ("case10", "powercap1"),
+        ("case10", "powercap3"),
+    }
+
+
+def test_a_folder_of_another_user_among_outputs_is_skipped(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(tree / "case2", monkeypatch)
+    found = report(tree, "--json", "-").document["measurements"]
+    assert {m["workload"]["name"] for m in found} == {"case10"}
+
+
+def test_only_outputs_are_looked_for_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all that is below it, which takes long in ``/``."""
+    looked: list[str] = []
+    inner = Path.iterdir
+
+    def noted(path: Path) -> Any:
+        looked.append(path.name)
+        return inner(path)
+
+    (tmp_path / "home" / "user" / "texts").mkdir(parents=True)
+    monkeypatch.setattr(Path, "iterdir", noted)
+    assert report(tmp_path).code == 2
+    assert "home" in looked
+    assert "user" not in looked
 
 
 figures = st.floats(min_value=1e-6, max_value=1e9)
