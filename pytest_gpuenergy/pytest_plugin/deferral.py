@@ -36,13 +36,18 @@ class DeferringPlugin:
         self._reason = ""
         self._claimed = self._suspect = False
 
-    def give_up(self, reason: str) -> None:
-        """Tell the controller that this worker can measure nothing."""
+    def give_up(self, reason: str, kind: str = UNUSABLE) -> None:
+        """Tell the controller that this worker can measure nothing.
+
+        Args:
+            reason: a sentence that says why.
+            kind: `UNUSABLE` or `BAD_OPTION`.
+        """
         if not self._reason:
             self._reason = reason
             card = self._session.card
             emulated = card.opened and card.device.emulated
-            self._link.tell(UNUSABLE, reason, host_name(emulated=emulated))
+            self._link.tell(kind, reason, host_name(emulated=emulated))
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
     def pytest_collection_finish(self, session: pytest.Session) -> None:

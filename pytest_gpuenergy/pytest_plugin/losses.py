@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+import pytest
+
 from pytest_gpuenergy.control.lease_record import run_uuids
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.worker import Worker
@@ -16,10 +18,32 @@ class Losses:
         self._left_out: dict[str, str] = {}
         self._given_up: dict[str, str] = {}
         self._set: list[Worker] = []
+        self._refused = False
 
     def leave_out(self, name: str, sentence: str) -> None:
         """Note why the run goes on without the worker called ``name``."""
         self._left_out[name] = sentence
+
+    def misfits(self, workers: Collection[Worker], *, replaceable: bool) -> list[Worker]:
+        """Workers that are to be left out, because an option fits others, but not them.
+
+        Args:
+            workers: all of the run.
+            replaceable: whether others measure what one cannot.
+
+        Raises:
+            pytest.UsageError: the option fits none, or others cannot measure instead; raised once.
+        """
+        bad = [one for one in workers if one.bad_option and one.name not in self._left_out]
+        if self._refused or not bad:
+            return []
+        if replaceable:
+            if any(one.collected and not one.bad_option for one in workers):
+                return bad
+            if not all(one.collected or one.down for one in workers):
+                return []  # it may fit those
+        self._refused = True
+        raise pytest.UsageError(" ".join(dict.fromkeys(one.unusable for one in bad)))
 
     def give_up(self, name: str, reason: str) -> None:
         """Note why a fleet has given up a worker, which it tells the user itself."""

@@ -15,7 +15,7 @@ from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.link import LINE, Link
+from pytest_gpuenergy.pytest_plugin.link import BAD_OPTION, LINE, UNUSABLE, Link
 from pytest_gpuenergy.pytest_plugin.named_ids import name_items
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
@@ -117,15 +117,22 @@ class RunPlugin:
         try:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            deferring = self._config.pluginmanager.get_plugin(DEFERRING)
-            if deferring is None:
-                if isinstance(error, InputError) and not hasattr(self._config, "workerinput"):
-                    raise BadOptionError(told(error)) from None
-                raise pytest.Collector.CollectError(told(error)) from None
-            deferring.give_up(told(error))
+            self._refuse_setpoints(told(error), bad_option=isinstance(error, InputError))
             setpoints = [CURRENT]  # others collect what they run
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
+
+    def _refuse_setpoints(self, problem: str, *, bad_option: bool) -> None:
+        """Raise what ends the collection, unless others can measure instead of this worker."""
+        deferring = self._config.pluginmanager.get_plugin(DEFERRING)
+        if deferring is not None:
+            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
+            return
+        if bad_option and not hasattr(self._config, "workerinput"):
+            raise BadOptionError(problem)
+        if bad_option and self.session.link is not None:
+            self.session.link.tell(BAD_OPTION, problem, "")
+        raise pytest.Collector.CollectError(problem)
 
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""

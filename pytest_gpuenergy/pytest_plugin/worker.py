@@ -23,7 +23,9 @@ class Worker:
         host: what its host is called, by the user if a fleet names it.
         setpoint: the label of what its GPU is set to; empty if it is as it was.
         running: the item that it has begun and not ended.
+        collected: whether it has collected its items.
         unusable: why it cannot measure; empty if it can, as far as is known.
+        bad_option: whether that is because of an option.
         deferred: items that it has put off.
         completed: whether it has ended an item.
         ended_by: the signal by which somebody else has ended it; empty if nobody has.
@@ -37,7 +39,9 @@ class Worker:
     host: str = ""
     setpoint: str = ""
     running: str | None = None
+    collected: bool = False
     unusable: str = ""
+    bad_option: bool = False
     deferred: set[str] = field(default_factory=set)
     completed: bool = False
     ended_by: str = ""
@@ -76,8 +80,9 @@ class Worker:
             self.setpoint = data[0]
         elif kind == link.DEFERRED:
             self.deferred.add(data[0])
-        elif kind == link.UNUSABLE:
+        elif kind in (link.UNUSABLE, link.BAD_OPTION):
             self.unusable, host = data
+            self.bad_option = kind == link.BAD_OPTION
             self.host = self.host or host
         elif kind == link.ENDED_BY:
             self.ended_by = data[0]

@@ -105,6 +105,14 @@ class Workers:
         for node_id, place in zip(ids, places, strict=False):
             if place >= 0:
                 self._groups.setdefault(node_id, names[place])
+        self._worker(node).collected = True
+        self._judge_options()
+
+    @pytest.hookimpl(tryfirst=True)  # before the terminal counts it as an error
+    def pytest_collectreport(self) -> None:
+        """End the run over an option that has made a worker's collection fail."""
+        self._plugin.read()
+        self._judge_options()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -129,6 +137,7 @@ class Workers:
             self.losses.leave_set(worker)
         if error is not None and not worker.completed:
             self._futile[worker.place] += 1
+        self._judge_options()
         if self._scheduler is not None:
             self._scheduler.call_others()  # what waited for this one alone, or is left to nobody
 
@@ -275,6 +284,10 @@ class Workers:
             worker.hear(kind, *data)
             if kind == link.UNUSABLE:
                 self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
+
+    def _judge_options(self) -> None:
+        for one in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
+            self._leave_out(one.name, f"{one.title}: {one.unusable}")
 
     def _leave_out(self, name: str, sentence: str) -> None:
         self.losses.leave_out(name, sentence)

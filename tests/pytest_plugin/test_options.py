@@ -221,7 +221,7 @@ def test_a_bad_value_is_refused_before_collection(
         (("--powercap", "50W"), "--powercap 50W: this GPU accepts 200 W to 700 W."),
         (
             ("--powercap", "1,"),
-            "--powercap '' is not understood: give a list of indices (1 to 5), "
+            "--powercap '' is not understood: give a list of indices such as 1, "
             "watts such as 300W, all, or current.",
         ),
     ],
