@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 from pytest_gpuenergy.commands import (
     Subparsers,
     add_command,
     add_output_arguments,
+    count,
     write_outcome,
 )
 from pytest_gpuenergy.record.metrics import METRICS, Metric
@@ -40,7 +41,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
         "--metric", choices=[*map(str, METRICS)], default="edp", help="Default: edp"
     )
     parser.add_argument(
-        "--runs", metavar="N", type=_count, help="Only the latest N runs (default: all)"
+        "--runs", metavar="N", type=count, help="Only the latest N runs (default: all)"
     )
     add_output_arguments(parser)
 
@@ -63,9 +64,3 @@ def run(arguments: Namespace) -> int:
         )
     write_outcome(arguments, found, terminal, json_document, markdown)
     return 0
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number of runs above zero")
-    return int(text)
