@@ -57,10 +57,12 @@ def write_repeated(first: Array, whole: Array) -> None:
     row = first.shape[1:]
     if whole.shape[whole.ndim - len(row) :] != row or first.size > whole.size:
         raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
-    rows = whole.reshape(-1, *row)
-    for begin in range(0, rows.shape[0], first.shape[0]):
-        piece = rows[begin : begin + first.shape[0]]
-        piece[...] = first[: piece.shape[0]]
+    rows, written = whole.reshape(-1, *row), first.shape[0]
+    rows[:written] = first
+    while written < rows.shape[0]:  # twice as many each time, since a beginning may be two numbers
+        piece = rows[written : 2 * written]
+        piece[...] = rows[: piece.shape[0]]
+        written *= 2
 
 
 def _largest_prime(most: int) -> int:
