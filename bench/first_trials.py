@@ -2,9 +2,14 @@
 
     gpuenergy gemm tune "MNK=1024 t=1000; MNK=4096 mode=bfloat16 t=1000" --no-energy --out tuned
     python bench/first_trials.py tuned [--first 16]
+    python bench/first_trials.py tuned --again emulated:h100
 
 A search does not know how many trials follow, so that one long search answers this.
 Speeds are those of single trials, which last 30 ms: their noise favours the longer search.
+
+With --again, searches of our templates for products are made once more as the present version would
+make them, and take the times from the stored trials. Kernels that are not among these count as
+trials that find nothing. The device is one like that of the searches; nothing runs on it.
 """
 
 from __future__ import annotations
@@ -14,12 +19,21 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.space import TemplateSpace
 from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.tuning.space import Feedback
+from pytest_gpuenergy.tuning.template_form import untimed
 from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, read_trials
+from pytest_gpuenergy.workloads.registry import from_parameters
 
 HEADER = ("workload", "trials", "best (ms)", "found by trial", "of its speed by trial {first}")
 
@@ -31,10 +45,12 @@ class Search:
     Attributes:
         workload: its name.
         times_ms: of the trials in order; infinite for those that failed.
+        again_ms: of those that the present version would make first, if that is asked.
     """
 
     workload: str
     times_ms: Sequence[float]
+    again_ms: Sequence[float] = ()
 
     @property
     def best_ms(self) -> float:
@@ -43,7 +59,7 @@ class Search:
 
     def share(self, first: int) -> float:
         """The speed of the best of the first trials, relative to that of the best of all."""
-        return self.best_ms / min(self.times_ms[:first])
+        return self.best_ms / min((self.again_ms or self.times_ms)[:first])
 
 
 def searches(folder: Path) -> list[Search]:
@@ -66,6 +82,45 @@ def searches(folder: Path) -> list[Search]:
     return found
 
 
+class _Idle:
+    """A device that prepares no kernels, so that a search costs nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def prepare(self, kernels: object) -> None:
+        """Leave them alone."""
+
+
+def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
+    """The times of the first trials that the present version would make, from stored trials.
+
+    Args:
+        raw: folder of the raw results of one search.
+        device: like the one that it was made on.
+        trials: how many to make.
+
+    Raises:
+        InputError: it is no search of our templates for a product.
+    """
+    recipes = TEMPLATE_FORM.read(raw / TEMPLATE_FORM.file_name)
+    stored = [one.time_ms for one in read_trials(raw / TRIALS_FILE)]
+    times_ms = {untimed(recipe): time_ms for recipe, time_ms in zip(recipes, stored, strict=False)}
+    workload = from_parameters(_identity(raw / IDENTITY_FILE))
+    proposer = TemplateSpace(workload, _Idle(device)).propose(raw, lambda: ())  # type: ignore[arg-type]
+    made: list[float] = []
+    while len(made) < trials:
+        for candidate in proposer.take(trials - len(made), Event()):
+            time_ms = times_ms.get(candidate.recipe)
+            made.append(time_ms or math.inf)
+            if time_ms is not None:
+                proposer.learn([Feedback(candidate.recipe, time_ms / 1e3)])
+    return made
+
+
 def table(found: Sequence[Search], first: int) -> str:
     """As Markdown, with the geometric mean."""
     shares = [one.share(first) for one in found]
@@ -85,8 +140,13 @@ def table(found: Sequence[Search], first: int) -> str:
 
 
 def _workload(path: Path) -> str:
+    return str(_identity(path)["name"])
+
+
+def _identity(path: Path) -> dict[str, Any]:
     try:
-        return str(json.loads(path.read_bytes())["workload"]["name"])
+        found = dict(json.loads(path.read_bytes())["workload"])
+        return {**found, "name": str(found["name"])}
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"{path} does not say which workload was searched.") from None
 
@@ -98,12 +158,21 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="That of gpuenergy tune --out")
     parser.add_argument("--first", type=int, default=16, help="Trials (default: 16)")
+    parser.add_argument("--again", metavar="DEVICE", help="Such as emulated:h100, see above")
     arguments = parser.parse_args(words)
     try:
         if arguments.first < 1:
             raise InputError(f"--first {arguments.first} is no number of trials: give at least 1.")
-        print(table(searches(arguments.folder), arguments.first))
-    except InputError as error:
+        found = searches(arguments.folder)
+        if arguments.again:
+            raws = [path.parent for path in sorted(arguments.folder.rglob(TRIALS_FILE))]
+            with open_device(arguments.again) as device:
+                found = [
+                    replace(one, again_ms=times_again_ms(raw, device, arguments.first))
+                    for one, raw in zip(found, raws, strict=True)
+                ]
+        print(table(found, arguments.first))
+    except GpuEnergyError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

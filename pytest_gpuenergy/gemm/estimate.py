@@ -23,8 +23,12 @@ _LATENCY_CYCLES = 700
 """From a load until its data are in shared memory, about."""
 _FIRST_CYCLES = 1000
 """Until the first step of a tile is in shared memory."""
-_LAUNCH_CYCLES = 4000
-"""Of the second launch, which adds the parts of shared tiles."""
+_LAUNCH_CYCLES = 10_000
+"""Of the second launch, which adds the parts of shared tiles: with it, the times of 3668 kernels on
+an H100 are as far from their estimates where tiles are shared as where they are not
+(``gemm-first-trials.tar.gz`` in ``bench/results/nvidia-h100-2026-11-26``)."""
+SCHEDULERS = 4
+"""Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
 _PARTS_BYTES_PER_CYCLE = 16
 """At which a multiprocessor writes and reads parts, about."""
 _LOADING_SHARE = 0.1
@@ -44,6 +48,8 @@ class Step:
         alone_cycles: that a block takes with the multiprocessor to itself, if known.
         last_cycles: of a tile, besides its steps and what they wait for.
         energy_cycles: for which the step's energy lasts at the power limit, if known.
+        issuing_warps: of the block, if the units that are busy are those of the schedulers, to
+            which a multiprocessor's warps belong in turn.
     """
 
     busy_cycles: float
@@ -52,13 +58,16 @@ class Step:
     alone_cycles: float = 0.0
     last_cycles: float = 0.0
     energy_cycles: float = 0.0
+    issuing_warps: int = 0
 
     def cycles(self, count: int, stages: int) -> float:
         """Cycles of `count` blocks together, with so many stages each."""
         idle = max(1.0, _BUSY_WARPS / max(1, count * self.warps))
         loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
         waiting = _LATENCY_CYCLES / (stages - 1)
-        busy = count * self.busy_cycles * idle + _STEP_CYCLES
+        each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
+        uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
+        busy = count * self.busy_cycles * idle * uneven + _STEP_CYCLES
         return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.estimate import Step, cycles_of
+from pytest_gpuenergy.gemm.estimate import SCHEDULERS, Step, cycles_of
 from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -37,8 +37,6 @@ _LONGEST_SIDE = 4
 """Of a tile, as a multiple of the other."""
 _MOST_REGISTERS = 255
 """Of a thread (all from sm_70 on)."""
-_SCHEDULERS = 4
-"""Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
 _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
 """In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
@@ -224,14 +222,14 @@ class SimtParameters(Tiling):
         """
         warps = self.threads // _WARP_LANES
         depth = self.tile_k // self.slices
-        per_product = _PRODUCT_CYCLES * _SCHEDULERS * _WARP_LANES / card.cores
+        per_product = _PRODUCT_CYCLES * SCHEDULERS * _WARP_LANES / card.cores
         read = (self.thread_m + self.thread_n) * depth
         copied = self.tile_k * (self.tile_m + self.tile_n)
         pieces = copied / _WIDEST
         lines = 0.0
         if self.transposes(gemm):
             if (
-                card.cores == _SCHEDULERS * _WARP_LANES
+                card.cores == SCHEDULERS * _WARP_LANES
                 and self.thread_m * self.thread_n > _WIDEST**2
             ):
                 per_product *= _TRANSPOSED_SHARE
@@ -246,14 +244,15 @@ class SimtParameters(Tiling):
             + 4 * copied * _LOADED_BYTE_PJ
         )
         step = Step(
-            busy_cycles=max(issued * warps / _SCHEDULERS, serving),
+            busy_cycles=max(issued * warps / SCHEDULERS, serving),
             warps=_ENOUGH_WARPS,
             loaded_bytes=4 * copied,
-            alone_cycles=issued * max(math.ceil(warps / _SCHEDULERS), _ALONE)
+            alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
             + lines * _LINE_CYCLES
             + _BARRIER_CYCLES,
             last_cycles=_TILE_CYCLES + sums / _SHARED_BYTES_PER_CYCLE,
             energy_cycles=energy_pj / _PJ_PER_CYCLE,
+            issuing_warps=warps,
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
 

@@ -18,6 +18,9 @@ from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_ADVISED = 4
 """Trials that the heuristics may choose: a quarter of 16."""
+_EFFECT_SD = 0.05
+"""See `TemplateProposer`; with it, 16 trials find most of what long searches on an H100 found
+(``docs/notes/products.md``)."""
 
 
 class TemplateSpace(ParameterSpace[Gemm]):
@@ -38,7 +41,16 @@ class TemplateSpace(ParameterSpace[Gemm]):
         first = _first(offered, advised.tiles)
         said = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
         said += [advised.said] if advised.said else []
-        super().__init__(product, device, card, TEMPLATE_FORM, offered, first=first, said=said)
+        super().__init__(
+            product,
+            device,
+            card,
+            TEMPLATE_FORM,
+            offered,
+            first=first,
+            said=said,
+            effect_sd=_EFFECT_SD,
+        )
 
 
 def _first(offered: Sequence[Parameters], tiles: Sequence[tuple[int, int]]) -> list[Parameters]:

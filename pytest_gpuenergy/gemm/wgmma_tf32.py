@@ -25,8 +25,8 @@ _TILES_M = (64, 96, 128, 160)
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
 _OTHER_REGISTERS = 32
-"""Of a thread, besides its sums and rows: with 96 rows and three consumers, a thread that has 160
-registers keeps nothing else in memory (ptxas of CUDA 13.0)."""
+"""Of a thread, besides its sums and rows: ptxas of CUDA 13.0 spills nothing where a tile of 96 rows
+and three consumers leaves a thread 160 registers."""
 _PRODUCTS_PER_CYCLE = 1024
 """In TF32 on a multiprocessor: half as many as of 16-bit elements (H100 whitepaper)."""
 

@@ -9,6 +9,14 @@ from pathlib import Path
 import first_trials
 import pytest
 
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
+from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.tuning.card import card_of
+from pytest_gpuenergy.tuning.template_form import recipe_of
+from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.workloads.registry import to_parameters
+
 
 def write_search(folder: Path, name: str, times_ms: Sequence[float | None]) -> None:
     raw = folder / name / "raw-template"
@@ -67,3 +75,27 @@ def test_a_folder_without_searches_is_named(
 ) -> None:
     assert first_trials.main([str(tmp_path)]) == 2
     assert f"{tmp_path} has no trials.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stored", "share"), [(slice(None), "100.0%"), (slice(-1, None), "0.0%")])
+def test_a_search_made_again_takes_its_times_from_the_stored_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: slice, share: str
+) -> None:
+    product = Gemm("g", 8, 8, 8, mode="tf32")
+    with open_device("emulated:h100") as device:
+        chosen = ranked(product, card_of(device))[stored]
+    write_search(tmp_path, "g", [1.0] * len(chosen))
+    raw = tmp_path / "g" / "raw-template"
+    (raw / "search.json").write_text(json.dumps({"workload": to_parameters(product)}))
+    recipes = [TEMPLATE_FORM.with_time(recipe_of(one), 1.0) for one in chosen]
+    (raw / TEMPLATE_FORM.file_name).write_text("".join(recipe + "\n" for recipe in recipes))
+    assert first_trials.main([str(tmp_path), "--first", "4", "--again", "emulated:h100"]) == 0
+    assert f"least: {share}" in capsys.readouterr().out
+
+
+def test_a_search_of_something_else_cannot_be_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_search(tmp_path, "a", [1.0])
+    assert first_trials.main([str(tmp_path), "--again", "emulated:h100"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuenergy.workloads import repetition
 from pytest_gpuenergy.workloads.contract import Contract
 from pytest_gpuenergy.workloads.edges import Edges
-from pytest_gpuenergy.workloads.repetition import beginning, repeated
+from pytest_gpuenergy.workloads.repetition import beginning, repeated, write_repeated
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 LIMIT = 1000
@@ -49,6 +50,24 @@ def test_they_have_the_shape_asked_for(shape: tuple[int, ...]) -> None:
 def test_what_is_drawn_comes_again_and_again(shape: tuple[int, ...]) -> None:
     values = whole(shape).reshape(-1)
     np.testing.assert_array_equal(values, np.arange(values.size) % period_of(shape))
+
+
+class CountedWrites(np.ndarray):
+    """Counts how often elements are written, which takes a launch each in a GPU's memory."""
+
+    writes = 0
+
+    def __setitem__(self, where: Any, value: Any) -> None:
+        CountedWrites.writes += 1
+        super().__setitem__(where, value)
+
+
+def test_a_beginning_of_two_numbers_takes_few_writes() -> None:
+    values = np.zeros(100_001).view(CountedWrites)
+    CountedWrites.writes = 0
+    write_repeated(np.array([1.0, 2.0]), values)
+    np.testing.assert_array_equal(values, np.resize([1.0, 2.0], 100_001))
+    assert CountedWrites.writes < 20
 
 
 @given(SHAPES)
