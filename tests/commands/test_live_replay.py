@@ -80,7 +80,7 @@ class TestWithPyTorch:
         return tmp_path
 
     @pytest.fixture
-    def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
+    def measured(self, transformers: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
         return host_stands_in(monkeypatch)
 
