@@ -104,7 +104,7 @@ def pytest_report_collectionfinish(
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
         return lines
-    folder, gpu = records_folder(config), run.session.device
+    folder, gpu = records_folder(config), run.session.card.device
     sources: dict[Path, str] = {}
     unfit: list[str] = []
     for product, tuner in tuned:
