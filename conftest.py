@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from pytest_gpuenergy.workloads import (
     network,
     networks_named,
 )
+from pytest_gpuenergy.workloads.gemm_sizes import products_in
 
 pytest_plugins = [
     "pytest_gpuenergy.pytest_plugin.products",
@@ -41,6 +43,8 @@ REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "peers", BENCH / "test_values.py")
 QUICK_KERNELS = 2
 T = TypeVar("T")
+EXCLUDED = re.compile(r"\bnot\s+[^\s()]+")
+"""A word that -k excludes."""
 SAID = pytest.StashKey[list[str]]()
 
 
@@ -104,10 +108,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Benches that take minutes run only if their path, or a network of theirs, is named."""
+    """Benches that take minutes run only if their path or workloads of theirs are named."""
     left_out = {
         CONV2D: _networks(config) == [NETWORK],
-        PRODUCTS: NETWORK not in _networks(config) and config.getoption("--gemm") is None,
+        PRODUCTS: NETWORK not in _networks(config)
+        and config.getoption("--gemm") is None
+        and not products_in(EXCLUDED.sub("", config.getoption("keyword") or "")),
         REPLAY: config.getoption("--model") is None,
         SEARCH: config.getoption("--search-out") is None,
     }
@@ -134,8 +140,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(str(error)) from None
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    return config.stash.get(SAID, [])
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """From where the bundled kernels come, if any are selected."""
+    if any("bundled_kernel" in getattr(item, "fixturenames", ()) for item in items):
+        return config.stash.get(SAID, [])
+    return []
 
 
 @pytest.fixture(scope="session")

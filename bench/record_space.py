@@ -1,12 +1,13 @@
 """Writes a recorded search space of our own, in the T4 form of the auto-tuning community.
 
-    python bench/record_space.py bench/spaces/simt-1024-h200-estimated.json.gz
+    python bench/record_space.py space.json.gz
 
 It has the choices of the template for float32 products (`gemm/simt.py`) for one product, with the
 time that the template's own estimate gives for each on the emulated H200. No kernel was compiled or
 run: compiling all of them for the host would take hours. The estimate was fitted to times of
 H200s; it has the waves of blocks, the limits of shared memory and registers and the power limit of
-the card, and so a landscape like that of a real one. It is deterministic.
+the card, and so a landscape like that of a real one. It is deterministic, but changes with the
+estimate: `bench/spaces` has what it was when strategies were compared.
 """
 
 from __future__ import annotations

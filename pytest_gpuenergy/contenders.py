@@ -17,7 +17,7 @@ from pytest_gpuenergy.gemm.cutlass.headers import find_headers
 from pytest_gpuenergy.gemm.cutlass.names import configuration_named
 from pytest_gpuenergy.gemm.cutlass.profiler import profiled_kernel
 from pytest_gpuenergy.gemm.space import fits
-from pytest_gpuenergy.gemm.templates import Parameters, ranked
+from pytest_gpuenergy.gemm.templates import Parameters, able_templates, ranked
 from pytest_gpuenergy.gemm.triton import triton_candidates
 from pytest_gpuenergy.support.errors import InputError, KernelFault, UnavailableError
 from pytest_gpuenergy.support.files import is_file
@@ -104,6 +104,32 @@ def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> R
         raise
 
 
+def best_record(
+    folder: Path, gemm: Gemm, gpu: Device, tuner: TunerName
+) -> tuple[RecordFile, int | None]:
+    """The records that a contender has for a product, and the best rank that the GPU can run.
+
+    That is None if it has not the resources for any, as may be with a template's for another GPU.
+
+    Args:
+        folder: see `contender_records`.
+        gemm: the product.
+        gpu: that will compute it.
+        tuner: which wrote the records.
+
+    Raises:
+        UnavailableError: there are none, or the templates do not run on the GPU at all.
+        InputError: the file cannot be used or is for another shape.
+    """
+    if tuner != TEMPLATE:
+        file = contender_records(folder, gemm, gpu.name, tuner)
+        return file, file.ranks[0]
+    card = card_of(gpu)
+    able_templates(gemm, card)
+    file = contender_records(folder, gemm, gpu.name, tuner)
+    return file, next((rank for rank in file.ranks if fits(file, rank, card)), None)
+
+
 def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     """Our templates: the best of their records, or else of the tiles that the estimate puts first.
 
@@ -111,14 +137,10 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     has claimed.
     """
     card = card_of(bench.gpu)
-    try:
-        file = contender_records(bench.records, gemm, bench.gpu.name, TEMPLATE)
-    except UnavailableError:
-        pass
-    else:  # those of another GPU may need more than this one has
-        fitting = [rank for rank in file.ranks if fits(file, rank, card)]
-        if fitting:
-            return recorded_kernel(file, fitting[0])
+    with suppress(UnavailableError):
+        file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
+        if rank is not None:
+            return recorded_kernel(file, rank)
     offered = ranked(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)

@@ -7,6 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from report_fixtures import a_run
+
 from pytest_gpuenergy.record.estimate import WANDER, Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -23,19 +25,7 @@ KERNELS = ("rotate", "scale")
 
 
 def run_of(boards: Sequence[str], **changes: Any) -> RunInfo:
-    values: dict[str, Any] = {
-        "run_id": "20260102T030405-abcdef",
-        "started": "2026-01-02T03:04:05+00:00",
-        "host": "bench",
-        "gpu_name": "NVIDIA H200",
-        "gpu_uuid": boards[0],
-        "architecture": "sm_90",
-        "emulated": True,
-        "power_limits_w": {"min": 200.0, "max": 700.0},
-        "software": {},
-        "options": {},
-    }
-    return RunInfo(**{**values, **changes})
+    return a_run(**{"gpu_uuid": boards[0], **changes})
 
 
 def station(uuid: str, **changes: Any) -> StationInfo:

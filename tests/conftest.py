@@ -89,6 +89,16 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
 
 
 @pytest.fixture(scope="session")
+def transformers() -> Iterator[None]:
+    """Skips what needs PyTorch and transformers, and has these load nothing from elsewhere."""
+    pytest.importorskip("torch", reason="needs PyTorch")
+    pytest.importorskip("transformers", reason="needs transformers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
 def host_cache(shared_cache: Path) -> Path:
     """The emulated GPU's part of it, with what all kernels share: headers and runtime."""
     folder = shared_cache / "emulated" / "host"

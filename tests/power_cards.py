@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.gpu import NvmlGpu
 from pytest_gpuenergy.devices.nvml import GuardedNvml
 
 PRIOR_MW = 450_000
 """Neither the default nor the greatest limit, so that only the prior one is right."""
+DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
+_CHILD = """
+import os, signal
+from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.control.lease import Lease
+from pytest_gpuenergy.control.setpoint import Setpoint
+device = open_device("emulated")
+lease = Lease(device)
+"""
 
 
 def as_real(device: EmulatedDevice) -> NvmlGpu:
@@ -26,3 +39,9 @@ def write(device: EmulatedDevice | NvmlGpu, limit_mw: int) -> None:
 
 def present_mw(device: EmulatedDevice | NvmlGpu) -> int:
     return int(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle))
+
+
+def killed(body: str) -> None:
+    """Run ``body``, with a ``lease`` of the ``device``, in a process that ends by SIGKILL."""
+    died = subprocess.run([sys.executable, "-c", _CHILD + body + DIE], timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL

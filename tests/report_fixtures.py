@@ -16,26 +16,27 @@ from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
 WATTS = {1: 200.0, 2: 325.0, 3: 450.0, 4: 575.0, 5: 700.0}
 
 
+def a_run(**changes: Any) -> RunInfo:
+    """The identity of a run, with whatever is given changed."""
+    values: dict[str, Any] = {
+        "run_id": "20260102T030405-abcdef",
+        "started": "2026-01-02T03:04:05+00:00",
+        "host": "bench",
+        "gpu_name": "NVIDIA H200",
+        "gpu_uuid": "GPU-1",
+        "architecture": "sm_90",
+        "emulated": True,
+        "power_limits_w": {"min": 200.0, "max": 700.0},
+        "software": {"python": "3.11"},
+        "options": {},
+    }
+    return RunInfo(**{**values, **changes})
+
+
 @pytest.fixture
 def run_info() -> Callable[..., RunInfo]:
-    """The identity of a run, with whatever is given changed."""
-
-    def make(**changes: Any) -> RunInfo:
-        values: dict[str, Any] = {
-            "run_id": "20260102T030405-abcdef",
-            "started": "2026-01-02T03:04:05+00:00",
-            "host": "bench",
-            "gpu_name": "NVIDIA H200",
-            "gpu_uuid": "GPU-1",
-            "architecture": "sm_90",
-            "emulated": True,
-            "power_limits_w": {"min": 200.0, "max": 700.0},
-            "software": {"python": "3.11"},
-            "options": {},
-        }
-        return RunInfo(**{**values, **changes})
-
-    return make
+    """`a_run`."""
+    return a_run
 
 
 @pytest.fixture

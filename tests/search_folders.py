@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kernel_specs import SCALE
+from report_fixtures import a_run
 
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.search import folder
 from pytest_gpuenergy.support.json_output import dump
 
 KERNEL = Path("kernels/_scale")
 ROOT, ONE, TWO, THREE = "s0", "s1", "s2", "s3"
-_INFO = RunInfo(
-    run_id="20260102T030405-abcdef",
-    started="2026-01-02T03:04:05+00:00",
-    host="host",
-    gpu_name="NVIDIA H200",
-    gpu_uuid="GPU-0",
-    architecture="sm_90",
-    emulated=True,
-    power_limits_w={},
-    software={},
-    options={},
-)
+_INFO = a_run()
 _GAIN = {
     "id": ONE,
     "accepted": True,
@@ -83,3 +78,21 @@ def write_search(out: Path, root: str = ROOT, one: str = ONE) -> Path:
     }
     (out / KERNEL / "search_state.json").write_text(json.dumps(state))
     return out
+
+
+@contextmanager
+def disk_with_room(files: int) -> Iterator[Callable[[], bool]]:
+    """Searches can write so many files; yields what tells whether they wanted to write more."""
+    real: Callable[..., None] = folder.write_atomically
+    left = files
+
+    def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "write_atomically", write_if_there_is_room)
+        yield lambda: left < 0

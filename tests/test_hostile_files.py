@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from report_fixtures import a_run
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.source import load_kernel, plan_of
-from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.replay.kernel_list import read_list
 from pytest_gpuenergy.replay.power import read_power
 from pytest_gpuenergy.report import load_report
@@ -95,7 +95,7 @@ def documents(record_file: RecordFile, tmp_path: Path) -> dict[str, Any]:
     kernel = Kernel(
         'extern "C" __global__ void f(float* y) {}', (Launch("f", (1, 1, 1), (1, 1, 1), ("y",)),)
     )
-    run = RunInfo("run", "2026-11-21", "host", "GPU", "GPU-1", "sm_90", True, {}, {}, {})
+    run = a_run()
     write_json(Report(run, ()), tmp_path / "report.json")
     return {
         "records": json.loads((tmp_path / "records.json").read_text()),

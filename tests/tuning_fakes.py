@@ -18,13 +18,22 @@ from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Time
 from pytest_gpuenergy.engine.quick import Sustained
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.json_input import FormError
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
 from pytest_gpuenergy.workloads.workload import Workload
 
 SLOWDOWN = 1.5
 """By how much the power limit of a `FakeDevice` makes kernels longer."""
+
+
+def time_ms(kernel: Kernel) -> float:
+    """The time of a kernel by the length of its text, unless the text is what happens to it."""
+    if kernel.source == "hang":
+        raise KernelFault("timeout", "It hangs.")
+    if kernel.source == "gone":
+        raise DeviceError("The GPU is lost.")
+    return float(len(kernel.source))
 
 
 def sustained_at(

@@ -13,7 +13,7 @@ from pytest_gpuenergy.devices.cuda import graphs
 from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.pytest_plugin import session
+from pytest_gpuenergy.pytest_plugin import card
 
 
 @contextmanager
@@ -69,6 +69,6 @@ def unmarked_gpu(
                     self.launches += 1
                 return self._returned
 
-        monkeypatch.setattr(session, "open_device", unmarked)
+        monkeypatch.setattr(card, "open_device", unmarked)
         monkeypatch.setattr(graphs, "GraphRepeater", Graph)
         yield

@@ -60,7 +60,7 @@ def run(arguments: Namespace) -> int:
     """Export both, measure, judge; 1 if the gate fails."""
     from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
     from pytest_gpuenergy.ab.side import check_sides, load_side
-    from pytest_gpuenergy.commands.report import check_outputs
+    from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.control.clocks import clock_words
     from pytest_gpuenergy.control.tables import cap_words
     from pytest_gpuenergy.devices.select import check_spec

@@ -85,7 +85,7 @@ def run(arguments: Namespace) -> int:
     """Advise, write or print; 1 if no setpoint has all workloads."""
     from pytest_gpuenergy.advice.outcome import advise_on
     from pytest_gpuenergy.advice.views import json_document, markdown, terminal
-    from pytest_gpuenergy.commands.report import check_outputs
+    from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.workloads.table import network, words_of
 
     goal = _goal(arguments)
@@ -109,7 +109,7 @@ def _chosen(arguments: Namespace) -> Report:
     from msgspec.structs import replace
 
     from pytest_gpuenergy.advice.field import of_model, one_model
-    from pytest_gpuenergy.commands.report import find_runs
+    from pytest_gpuenergy.commands.runs import find_runs
     from pytest_gpuenergy.commands.selection import select
     from pytest_gpuenergy.report.merging import merge
     from pytest_gpuenergy.report.store import load_report

@@ -46,7 +46,7 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 
 def _update(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.report import find_runs
+    from pytest_gpuenergy.commands.runs import find_runs
     from pytest_gpuenergy.gate.baseline import update
     from pytest_gpuenergy.gate.comparison import compare
     from pytest_gpuenergy.gate.settings import GateSettings

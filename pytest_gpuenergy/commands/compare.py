@@ -72,7 +72,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Compare, write or print; 1 if the gate fails."""
-    from pytest_gpuenergy.commands.report import check_outputs, find_runs
+    from pytest_gpuenergy.commands.runs import check_outputs, find_runs
     from pytest_gpuenergy.gate.comparison import compare
     from pytest_gpuenergy.gate.settings import GateSettings
     from pytest_gpuenergy.report.store import load_report

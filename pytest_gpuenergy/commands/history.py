@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import (
     Subparsers,
     add_command,
     add_output_arguments,
-    tell,
+    count,
     write_outcome,
 )
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError, ReportError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.errors import InputError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -45,14 +41,14 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
         "--metric", choices=[*map(str, METRICS)], default="edp", help="Default: edp"
     )
     parser.add_argument(
-        "--runs", metavar="N", type=_count, help="Only the latest N runs (default: all)"
+        "--runs", metavar="N", type=count, help="Only the latest N runs (default: all)"
     )
     add_output_arguments(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Print, or write."""
-    from pytest_gpuenergy.commands.report import check_outputs
+    from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
     from pytest_gpuenergy.gate.history import history
     from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
 
@@ -68,29 +64,3 @@ def run(arguments: Namespace) -> int:
         )
     write_outcome(arguments, found, terminal, json_document, markdown)
     return 0
-
-
-def runs_of_project(root: Path) -> list[Report]:
-    """The runs of the project in ``root``; one that cannot be read is left out, and named.
-
-    Raises:
-        InputError: there is none.
-    """
-    from pytest_gpuenergy.report.store import HOME, is_run, load_report
-
-    reports = []
-    folders = sorted((root / HOME / "runs").glob("*"))
-    for folder in filter(is_run, folders):
-        try:
-            reports.append(load_report(folder))
-        except ReportError as error:
-            tell(f"left out: {error}")
-    if not reports:
-        raise InputError(f"There is no run under {root / HOME}: run pytest first.")
-    return reports
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a number of runs above zero")
-    return int(text)

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.commands import tell
 from pytest_gpuenergy.commands.kernel_records import RECORDS
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.project import nearest
@@ -70,9 +71,11 @@ def product_kernels(
     from pytest_gpuenergy.kernels.launch_source import RankedKernel
     from pytest_gpuenergy.tuning.record_folders import given_folder
     from pytest_gpuenergy.tvm.store import KernelStore
-    from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+    from pytest_gpuenergy.workloads.gemm_sizes import measured_products, search_words_said
 
     products = measured_products(sizes)
+    if said := search_words_said(sizes):
+        tell(said)
     name = contender or USUAL_CONTENDER
     check_contender(name)
     folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS

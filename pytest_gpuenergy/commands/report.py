@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import (
     Subparsers,
     add_command,
-    print_lines,
     report_searches,
-    stdout_width,
-    tell,
     write_text,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
+from pytest_gpuenergy.commands.report_views import TEXTS, print_summary, write_views
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
-    from pytest_gpuenergy.search.page import SearchRecord
 
-
-_TEXTS = {
-    "json": "the JSON report",
-    "tidy": "one CSV table with a row per measurement and a column per field",
-    "md": "Markdown, as for the summary of a CI job",
-    "html": "one HTML page with charts that works offline",
-    "bencher": "Bencher Metric Format",
-    "gha": "what github-action-benchmark's customSmallerIsBetter reads",
-}
-"""Options that take a path, and what each writes there."""
 
 _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
 """Options whose views have no place for the mark of calibrated figures."""
@@ -42,7 +28,7 @@ _ONLY_FIGURES = ("csv", "bencher", "gha")
 """Options whose views have only kernels with figures."""
 
 _OF_RUNS = (
-    *(name for name in _TEXTS if name != "html"),
+    *(name for name in TEXTS if name != "html"),
     *("csv", "best_perf", "parquet", "baseline", "trend", "mean", "calibrated", "gpu"),
     *("case", "network"),
 )
@@ -102,7 +88,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "--gpu", metavar="NAME", help="GPU of an older tool's outputs (default: unknown)"
     )
     outputs = parser.add_argument_group("outputs; - as PATH is the terminal")
-    for name, what in _TEXTS.items():
+    for name, what in TEXTS.items():
         outputs.add_argument(f"--{name}", metavar="PATH", help=f"Write {what}")
     outputs.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
     outputs.add_argument(
@@ -137,7 +123,7 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.report.mean import mean_of_runs
     from pytest_gpuenergy.report.merging import merge
 
-    asked = {name: getattr(arguments, name) for name in _TEXTS}
+    asked = {name: getattr(arguments, name) for name in TEXTS}
     for name in ("baseline", "trend"):
         if getattr(arguments, name) is not None and asked["html"] is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
@@ -147,7 +133,7 @@ def run(arguments: Namespace) -> int:
                 f"--{name.replace('_', '-')} has raw figures only: give it without --calibrated."
             )
     sort = check_sort(arguments.sort, "--sort")
-    paths = {name: getattr(arguments, name) for name in (*_TEXTS, "parquet", "schema")}
+    paths = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
     named, outdirs = report_searches.split(arguments.runs)
     read = [*named, arguments.baseline, *(arguments.trend or ())]
@@ -169,32 +155,16 @@ def run(arguments: Namespace) -> int:
             f"The searches in {outdirs[0]} are shown on the HTML page only: give --html too, or "
             "name the run alone."
         )
-    runs = _load(find_runs(named), arguments.gpu)
+    runs = load_runs(find_runs(named), arguments.gpu)
     report = _chosen(mean_of_runs(runs) if arguments.mean else merge(runs), arguments)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
         from pytest_gpuenergy.report.boards import check_gains
 
         check_gains(report)
-    for name, target in asked.items():
-        if target is not None:
-            text = _page(report, runs, searches, arguments) if name == "html" else None
-            text = text or _text(name, report, calibrated=arguments.calibrated)
-            write_text(text, target)
-    if arguments.csv is not None:
-        from pytest_gpuenergy.report.views import write_classic_csv
-
-        write_classic_csv(report, arguments.csv)
-    if arguments.best_perf is not None:
-        from pytest_gpuenergy.report.best_perf import write_best_perf
-
-        write_best_perf(report, arguments.best_perf)
-    if arguments.parquet is not None:
-        from pytest_gpuenergy.report.tidy import write_parquet
-
-        write_parquet(report, arguments.parquet)
+    write_views(report, runs, searches, arguments)
     if arguments.schema is None and written.count(None) == len(written):
-        _print_summary(report, sort, calibrated=arguments.calibrated)
+        print_summary(report, sort, calibrated=arguments.calibrated)
         if searches:
             report_searches.print_searches(searches)
     return 0
@@ -232,147 +202,3 @@ def _refuse_useless(report: Report, arguments: Namespace) -> None:
                 f"--{name} has figures only, and none of the {len(measurements)} kernels has any "
                 f"({why}): omit --{name}."
             )
-
-
-def check_outputs(
-    outputs: Mapping[str, str | Path | None],
-    runs: Iterable[str | None] = (),
-    folders: Mapping[str, Path | None] | None = None,
-    outdirs: Iterable[Path] = (),
-) -> None:
-    """Check that no output would overwrite another one, or the runs it is made from.
-
-    Args:
-        outputs: paths by the names of their options.
-        runs: as on the command line; None is skipped.
-        folders: likewise, of trees.
-        outdirs: folders of searches that are read, too.
-
-    Raises:
-        InputError: one would.
-    """
-    from pytest_gpuenergy.report.store import files_read
-    from pytest_gpuenergy.report.views import Target, check_targets
-    from pytest_gpuenergy.search.page import files_of
-
-    targets = [
-        Target(f"--{name}", Path(path))
-        for name, path in outputs.items()
-        if path is not None and path != "-"
-    ]
-    targets += [
-        Target(f"--{name}", path, folder=True)
-        for name, path in (folders or {}).items()
-        if path is not None
-    ]
-    named = [run for run in runs if run is not None]
-    found = find_runs(named) if named else []  # no view may be written to the latest run anyway
-    files = [file for run in found for file in files_read(run)]
-    check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])
-
-
-def _text(name: str, report: Report, *, calibrated: bool) -> str:
-    """The view that the option ``name`` asks for; the page is `_page`."""
-    from pytest_gpuenergy.report.boards import calibrated_report
-    from pytest_gpuenergy.report.markdown import markdown
-    from pytest_gpuenergy.report.tidy import tidy_csv
-    from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
-    from pytest_gpuenergy.report.views import json_document
-
-    if name == "md":
-        return markdown(calibrated_report(report) if calibrated else report, calibrated=calibrated)
-    views = {
-        "json": json_document,
-        "tidy": tidy_csv,
-        "bencher": bencher_json,
-        "gha": github_action_json,
-    }
-    return views[name](report)
-
-
-def _page(
-    report: Report,
-    runs: Sequence[Report],
-    searches: Sequence[SearchRecord],
-    arguments: Namespace,
-) -> str:
-    """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
-    from pytest_gpuenergy.commands.history import runs_of_project
-    from pytest_gpuenergy.gate.page import trend_values, verdicts_of
-    from pytest_gpuenergy.gate.settings import GateSettings
-    from pytest_gpuenergy.report.html import html_page
-
-    baseline = verdicts = trend = None
-    if arguments.baseline is not None:
-        (baseline,) = _load(find_runs([arguments.baseline]), None)
-        verdicts = verdicts_of(baseline, report, GateSettings())
-    if arguments.trend is not None:
-        earlier = arguments.trend and _load(find_runs(arguments.trend), None)
-        by_id = {one.run.run_id: one for one in [*(earlier or runs_of_project(Path.cwd())), *runs]}
-        trend = trend_values(by_id.values())
-    graphs = report_searches.values(searches)
-    return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
-
-
-def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
-    from pytest_gpuenergy.report.best_lines import best_lines
-    from pytest_gpuenergy.report.board_lines import board_lines, calibration_lines
-    from pytest_gpuenergy.report.boards import calibrated_report
-    from pytest_gpuenergy.report.models import by_model
-    from pytest_gpuenergy.report.tables import summary
-
-    report = calibrated_report(report) if calibrated else report
-    emulated = report.run.emulated
-    width = stdout_width()
-    for part in by_model(report):
-        rows, run = part.measurements, part.run
-        heading = f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"
-        print_lines(wrapped(heading, width))
-        tables = summary(
-            rows,
-            emulated=emulated,
-            width=width,
-            sort=sort,
-            gpu_name=run.gpu_name,
-            calibrated=calibrated,
-        )
-        print_lines(tables)
-        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
-    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
-        print_lines(wrapped(line, width, whole_words=True))
-
-
-def _load(paths: list[Path], gpu: str | None) -> list[Report]:
-    from pytest_gpuenergy.report.legacy import is_legacy, load_legacy
-    from pytest_gpuenergy.report.store import load_report
-
-    reports = [load_legacy(path, gpu) if is_legacy(path) else load_report(path) for path in paths]
-    if gpu is not None and not all(report.run.gpu_name == gpu for report in reports):
-        raise InputError(
-            "--gpu names the GPU of an older tool's outputs, but these runs name their own: "
-            "omit --gpu."
-        )
-    for report in reports:
-        errors = [m.error for m in report.measurements if m.error]
-        total = len(report.measurements)
-        if report.run.legacy and 0 < len(errors) < total:
-            tell(f"{len(errors)} of {total} outputs have no figures: {errors[0]}")
-    return reports
-
-
-def find_runs(runs: list[str]) -> list[Path]:
-    """Paths of the runs given by path or by id; without any, this project's latest run.
-
-    Raises:
-        InputError: there is no latest run.
-    """
-    from pytest_gpuenergy.report.store import HOME, find_run, latest_run
-
-    if runs:
-        return [find_run(Path(run), Path()) for run in runs]
-    latest = latest_run(Path.cwd())
-    if latest is None:
-        raise InputError(
-            f"There is no run under {Path.cwd() / HOME}: run pytest first, or name a run."
-        )
-    return [latest.path]

@@ -69,7 +69,7 @@ def add_search_options(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("search")
     group.add_argument(
         "--trials",
-        type=_between(0, MOST_TRIALS),
+        type=_trials,
         metavar="N",
         help=f"Candidates to time for each workload (default: {_TRIALS})",
     )
@@ -265,6 +265,14 @@ def _search_settings(arguments: Namespace, trials: int) -> SearchSettings:
 
 def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
+
+
+def _trials(text: str) -> int:
+    if text and not text.strip("0"):
+        raise ArgumentTypeError(
+            "0 asks for no trials: give at least 1; with --resume, earlier trials count"
+        )
+    return _between(1, MOST_TRIALS)(text)
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:

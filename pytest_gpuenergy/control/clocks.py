@@ -16,6 +16,7 @@ CURRENT_CLOCKS = "current"
 """The word that leaves the clocks as they are."""
 
 _MEGAHERTZ = re.compile(r"([0-9]{1,5}) ?MHz", re.ASCII | re.IGNORECASE)
+_WORD = re.compile(rf"current|all|(?i:{_MEGAHERTZ.pattern})", re.ASCII)
 
 
 def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
@@ -43,9 +44,16 @@ def clock_words(text: str) -> list[str]:
     """The words of ``--smclock``; blanks around the commas are allowed.
 
     Raises:
-        InputError: there are none.
+        InputError: there are none, or one is not understood, whatever the card.
     """
-    return listed_words(text, "--smclock", "clock", "1500MHz, all or current")
+    return listed_words(
+        text,
+        "--smclock",
+        "clock",
+        "1500MHz, all or current",
+        known=_WORD,
+        forms="megahertz such as 1500MHz",
+    )
 
 
 def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | None]]:
@@ -114,12 +122,6 @@ def _resolve_word(word: str, clocks: Sequence[int]) -> list[int | None]:
         return [None]
     if word == "all":
         return [*even_steps(clocks)]
-    match = _MEGAHERTZ.fullmatch(word)
-    if match is None:
-        raise InputError(
-            f"--smclock {word!r} is not understood: give a list of megahertz such as 1500MHz, all, "
-            "or current."
-        )
     return [resolve_clock(word, clocks, said="--smclock")]
 
 

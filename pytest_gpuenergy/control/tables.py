@@ -32,6 +32,7 @@ CAP_TABLES_W: dict[str, tuple[float, ...]] = {
 STEPS = 5
 
 _WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", re.ASCII)
+_WORD = re.compile(rf"current|all|[0-9]+|{_WATTS.pattern}", re.ASCII)
 _DIGITS = 20  # Python refuses to convert numbers of thousands of digits
 
 
@@ -186,9 +187,16 @@ def cap_words(text: str) -> list[str]:
     """The words of ``--powercap``; blanks around the commas are allowed.
 
     Raises:
-        InputError: there are none.
+        InputError: there are none, or one is not understood, whatever the card.
     """
-    return listed_words(text, "--powercap", "power cap", "1,300W, all or current")
+    return listed_words(
+        text,
+        "--powercap",
+        "power cap",
+        "1,300W, all or current",
+        known=_WORD,
+        forms="indices such as 1, watts such as 300W",
+    )
 
 
 def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
@@ -261,18 +269,13 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
         return [CURRENT]
     if word == "all":
         return [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
-    if word.isascii() and word.isdecimal():
+    match = _WATTS.fullmatch(word)
+    if match is None:
         if len(word) < _DIGITS and 1 <= int(word) <= len(table):
             return [_from_table(int(word), table, limits)]
         raise InputError(
             f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
             f"({_listed(table)}); write {word}W for watts."
-        )
-    match = _WATTS.fullmatch(word)
-    if match is None:
-        raise InputError(
-            f"--powercap {word!r} is not understood: give a list of indices (1 to {len(table)}), "
-            "watts such as 300W, all, or current."
         )
     return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
 

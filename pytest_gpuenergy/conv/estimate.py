@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pytest_gpuenergy.conv.tile import WARP_LANES, Tile
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.conv.tile import Tile
+from pytest_gpuenergy.tuning.card import WARP_LANES, Card
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
 _SCHEDULERS = 4

@@ -12,13 +12,12 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, Origin
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.tuning.card import WARP_LANES, Card
 from pytest_gpuenergy.tuning.names import TEMPLATE
 from pytest_gpuenergy.tuning.template import TemplateParameters
 from pytest_gpuenergy.tuning.template_text import Constant, template_text
 from pytest_gpuenergy.workloads.conv2d import Conv2d
 
-WARP_LANES = 32
 _WIDEST = 4
 """Elements of the widest load, 16 bytes."""
 _MOST_THREADS = 1024

@@ -23,7 +23,6 @@ from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 WARPGROUP = 128  # threads
 WARPGROUP_ROWS = 64
 """Of one instruction."""
-SHARED_BYTES_PER_CYCLE = 128
 _ENOUGH_WARPS = 12
 """As the estimate counts them: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
@@ -134,9 +133,19 @@ class HopperTiling(Tiling):
         """Parameters that may be worth trying, but for stages; some are no kernel's."""
 
     @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """What the template needs that a product in one of its modes does not have, if anything."""
+        if can_copy_boxes(gemm):
+            return None
+        return (
+            f"needs rows of A and B that are a multiple of {ROW_BYTES} bytes apart, which those of "
+            f"{gemm.name} are not"
+        )
+
+    @classmethod
     def fitting(cls, gemm: Gemm, card: Card) -> Iterator[Self]:
         """Parameters worth trying for a product on a card that has the resources for them."""
-        if not can_copy_boxes(gemm):
+        if cls.refusal(gemm):
             return
         tried = set()
         for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
@@ -232,25 +241,14 @@ class HopperTiling(Tiling):
         """The kernel for a product.
 
         Raises:
-            InputError: the template does not compute in the product's mode, or tensor maps cannot
-                describe its matrices.
+            InputError: the template does not compute in the product's mode, or its `refusal`.
         """
-        self._check_product(gemm)
+        self.check_mode(gemm)
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
         constants = {**self._role_constants(), **self.instruction_constants(gemm)}
         texts, size = ("hopper", self.template), self.dynamic_bytes(gemm)
         return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
-
-    def _check_product(self, gemm: Gemm) -> None:
-        if gemm.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in the modes {', '.join(self.modes)}, not "
-                f"in {gemm.mode}."
-            )
-        if not can_copy_boxes(gemm):
-            raise InputError(
-                f"The template {self.template} needs rows of A and B that are a multiple of "
-                f"{ROW_BYTES} bytes apart, which those of {gemm.name} are not."
-            )
 
     def _role_constants(self) -> dict[str, Constant]:
         """What the kernel needs to know of its warpgroups, and of its sums in PTX."""

@@ -12,10 +12,9 @@ from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
-_WARP_LANES = 32
 _PIECE = 16
 """A warp's part of a tile comes in pieces of 16 x 16."""
 _TILES = (32, 64, 128, 256)
@@ -26,8 +25,6 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """Of 16-bit elements by ``mma.sync`` on a multiprocessor (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
-_SHARED_BYTES_PER_CYCLE = 128
-"""Of a multiprocessor (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +85,11 @@ class MmaParameters(Tiling):
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return _WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+        return WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
 
     def registers(self, gemm: Gemm) -> int:
         """Registers that a thread needs, about: its sums, operands and addresses."""
-        sums = self.warp_m * self.warp_n // _WARP_LANES
+        sums = self.warp_m * self.warp_n // WARP_LANES
         operands = (self.warp_m + self.warp_n) // 4  # of one instruction's depth
         parts = 4 + self.warp_n // 4 + self.warp_n // 2 if gemm.mode == "3xtf32" else 0
         return sums + operands + parts + 40
@@ -116,8 +113,8 @@ class MmaParameters(Tiling):
         rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         step = Step(
-            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / _SHARED_BYTES_PER_CYCLE),
-            warps=self.threads // _WARP_LANES,
+            busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
+            warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
         )
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
@@ -128,10 +125,7 @@ class MmaParameters(Tiling):
         Raises:
             InputError: the template does not compute in the product's mode.
         """
-        if gemm.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes on tensor cores, not in mode {gemm.mode}."
-            )
+        self.check_mode(gemm)
         constants = {
             "WARP_M": self.warp_m,
             "WARP_N": self.warp_n,

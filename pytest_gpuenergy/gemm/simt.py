@@ -13,10 +13,14 @@ from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import FIRST_ASYNCHRONOUS, Card
+from pytest_gpuenergy.tuning.card import (
+    FIRST_ASYNCHRONOUS,
+    SHARED_BYTES_PER_CYCLE,
+    WARP_LANES,
+    Card,
+)
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
-_WARP_LANES = 32
 _LANES = (4, 8)
 """Threads of a warp along M and along N."""
 _WIDEST = 4
@@ -41,9 +45,7 @@ _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
 """In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
 more read the same (see ``Thread`` in the text)."""
-_BANKS = 32
-_SHARED_BYTES_PER_CYCLE = 4 * _BANKS
-"""Of a multiprocessor (CUDA C++ Programming Guide)."""
+_BANKS = SHARED_BYTES_PER_CYCLE // 4
 _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
 """Of a copy to shared memory with its addresses, and of the rest of a step, about."""
 # Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
@@ -220,24 +222,21 @@ class SimtParameters(Tiling):
         read them again.
         Large products run at the power limit, where what counts is the energy of a step.
         """
-        warps = self.threads // _WARP_LANES
+        warps = self.threads // WARP_LANES
         depth = self.tile_k // self.slices
-        per_product = _PRODUCT_CYCLES * SCHEDULERS * _WARP_LANES / card.cores
+        per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / card.cores
         read = (self.thread_m + self.thread_n) * depth
         copied = self.tile_k * (self.tile_m + self.tile_n)
         pieces = copied / _WIDEST
         lines = 0.0
         if self.transposes(gemm):
-            if (
-                card.cores == SCHEDULERS * _WARP_LANES
-                and self.thread_m * self.thread_n > _WIDEST**2
-            ):
+            if card.cores == SCHEDULERS * WARP_LANES and self.thread_m * self.thread_n > _WIDEST**2:
                 per_product *= _TRANSPOSED_SHARE
             pieces += self.tile_k * self.tile_m * (1 - 1 / _WIDEST)
             lines = self.tile_k * self.tile_m / self.transpose_a
         copies = pieces / self.threads * _COPY_INSTRUCTIONS
         issued = per_product * self.products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
-        serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / _SHARED_BYTES_PER_CYCLE
+        serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
         sums = 2 * 4 * (self.slices - 1) * self.tile_m * self.tile_n
         energy_pj = (
             self.threads * (self.products * _PRODUCT_PJ + read * _READ_PJ)
@@ -250,7 +249,7 @@ class SimtParameters(Tiling):
             alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
             + lines * _LINE_CYCLES
             + _BARRIER_CYCLES,
-            last_cycles=_TILE_CYCLES + sums / _SHARED_BYTES_PER_CYCLE,
+            last_cycles=_TILE_CYCLES + sums / SHARED_BYTES_PER_CYCLE,
             energy_cycles=energy_pj / _PJ_PER_CYCLE,
             issuing_warps=warps,
         )
@@ -268,11 +267,7 @@ class SimtParameters(Tiling):
         Raises:
             InputError: the product is not in float32.
         """
-        if gemm.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in float32 on CUDA cores, not in mode "
-                f"{gemm.mode}."
-            )
+        self.check_mode(gemm)
         constants = {
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,

@@ -20,12 +20,11 @@ TEMPLATES: Mapping[str, type[Parameters]] = {
 """By name."""
 
 
-def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
-    """Parameters that fit the card, the most promising first; those of equal estimate as listed.
+def able_templates(gemm: Gemm, card: Card) -> list[type[Parameters]]:
+    """Those that compute in the product's mode, with instructions that the card has.
 
     Raises:
-        UnavailableError: the card does not have the product's mode.
-        InputError: no parameters fit.
+        UnavailableError: there are none.
     """
     kinds = [kind for kind in TEMPLATES.values() if gemm.mode in kind.modes]
     able = [kind for kind in kinds if kind.suits(card)]
@@ -35,7 +34,17 @@ def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
             f"{gemm.name} in mode {gemm.mode} takes a GPU of sm_{least} or later, and this one is "
             f"of sm_{card.capability}."
         )
-    found = [one for kind in able for one in kind.fitting(gemm, card)]
+    return able
+
+
+def ranked(gemm: Gemm, card: Card) -> list[Parameters]:
+    """Parameters that fit the card, the most promising first; those of equal estimate as listed.
+
+    Raises:
+        UnavailableError: the card does not have the product's mode.
+        InputError: no parameters fit.
+    """
+    found = [one for kind in able_templates(gemm, card) for one in kind.fitting(gemm, card)]
     if not found:
         raise InputError(f"No parameters of the template fit {gemm.name} on this GPU.")
     return sorted(found, key=lambda one: one.cycles(gemm, card))

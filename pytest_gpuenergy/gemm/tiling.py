@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.tuning.template import LARGEST, TemplateParameters
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
@@ -57,6 +58,18 @@ class Tiling(TemplateParameters[Gemm]):
     def computes(cls, workload: Workload) -> bool:
         """Matrix products in the template's modes."""
         return isinstance(workload, Gemm) and workload.mode in cls.modes
+
+    def check_mode(self, gemm: Gemm) -> None:
+        """Check that the template computes in the product's mode.
+
+        Raises:
+            InputError: it does not.
+        """
+        if gemm.mode not in self.modes:
+            raise InputError(
+                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
+                f"{gemm.mode}."
+            )
 
     @property
     def cluster(self) -> tuple[int, int]:

@@ -12,7 +12,6 @@ from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
     OTHER_REGISTERS,
-    SHARED_BYTES_PER_CYCLE,
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
@@ -20,6 +19,7 @@ from pytest_gpuenergy.gemm.hopper import (
 )
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE
 from pytest_gpuenergy.tuning.template_text import Constant
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 

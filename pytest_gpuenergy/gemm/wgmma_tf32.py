@@ -10,18 +10,22 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
-    SHARED_BYTES_PER_CYCLE,
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
 )
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE
 from pytest_gpuenergy.tuning.template_text import Constant
 from pytest_gpuenergy.workloads.gemm import Gemm, Mode
 
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction
 _TILES_M = (64, 96, 128, 160)
+_LEAST_SPLIT_K = _LINE
+"""Of sums of split elements. Their lower bits are cut off, which loses up to 2^-20 of a product
+with that of the smaller parts, and 3 * 2^-23 with the lowest bits of each smaller part: more than
+the error bounds of up to ten products allow. In a whole step and more, that averages out."""
 _ROWS = 16
 """Registers of a thread for the rows of a step."""
 _OTHER_REGISTERS = 32
@@ -67,6 +71,13 @@ class WgmmaTf32Parameters(HopperTiling):
                 f"of 32 rows, up to 256, 64 columns for each of {self.consumers} consumers, and "
                 "steps of 32; only several consumers can take turns."
             )
+
+    @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """See `HopperTiling.refusal`; short sums in 3xtf32 are left to mma.cu, which rounds."""
+        if gemm.mode == "3xtf32" and gemm.K < _LEAST_SPLIT_K:
+            return f"needs K to be at least {_LEAST_SPLIT_K} in mode 3xtf32, not {gemm.K}"
+        return super().refusal(gemm)
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:

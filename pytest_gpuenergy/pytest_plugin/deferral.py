@@ -36,13 +36,18 @@ class DeferringPlugin:
         self._reason = ""
         self._claimed = self._suspect = False
 
-    def give_up(self, reason: str) -> None:
-        """Tell the controller that this worker can measure nothing."""
+    def give_up(self, reason: str, kind: str = UNUSABLE) -> None:
+        """Tell the controller that this worker can measure nothing.
+
+        Args:
+            reason: a sentence that says why.
+            kind: `UNUSABLE` or `BAD_OPTION`.
+        """
         if not self._reason:
             self._reason = reason
-            session = self._session
-            emulated = session.opened and session.device.emulated
-            self._link.tell(UNUSABLE, reason, host_name(emulated=emulated))
+            card = self._session.card
+            emulated = card.opened and card.device.emulated
+            self._link.tell(kind, reason, host_name(emulated=emulated))
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -84,8 +89,8 @@ class DeferringPlugin:
             if not (self._claimed or self._reason):
                 self._claim()
                 self._claimed = True
-            elif self._suspect and not self._reason and not self._session.answers():
-                raise DeviceError(f"{self._session.device.name} does not respond any more.")
+            elif self._suspect and not self._reason and not self._session.card.answers():
+                raise DeviceError(f"{self._session.card.device.name} does not respond any more.")
         except (GpuEnergyError, OSError) as error:
             self.give_up(told(error))
         self._suspect = False
@@ -93,14 +98,14 @@ class DeferringPlugin:
 
     def _claim(self) -> None:
         session = self._session
-        device = session.device
+        device = session.card.device
         if device.emulated and session.options.device == "auto" and session.options.remote:
             raise DeviceError("It has no usable NVIDIA GPU, and no emulated one was asked for.")
         session.begin()
         try:
-            session.refuse_foreign_lock()
+            session.card.refuse_foreign_lock()
         except GpuEnergyError:
-            session.release()
+            session.card.release()
             raise
         assert session.run is not None
         self._gate.begin(session.run)
@@ -108,6 +113,6 @@ class DeferringPlugin:
         while strangers := ProcessWatch(device).strangers():
             if time.monotonic() > deadline_s:
                 listed = ", ".join(map(str, sorted(strangers)))
-                session.release()
+                session.card.release()
                 raise DeviceError(f"Other processes use {device.name}: {listed}.")
             time.sleep(0.1)

@@ -98,7 +98,7 @@ class EnergyBenchmark:
             if self._setpoint == CURRENT:
                 session.apply(CURRENT)
             label = label or self._default_label(subject, workload)
-            named = Subject(self._item.nodeid, label, self._setpoint, session.enforced())
+            named = Subject(self._item.nodeid, label, self._setpoint, session.card.enforced())
             if isinstance(subject, AnyKernel):
                 measurement = self._kept(self._kernel(subject, workload, named), named)
                 session.anchors.add(named, measurement, subject, workload)
@@ -135,7 +135,7 @@ class EnergyBenchmark:
         """The measurement with what only the session and the item know of it, written to disk."""
         measurement = replace(measurement, parameters=plain_parameters(self._item))
         if measurement.measured:
-            flags = (*self._session.judge_setpoint(), *self._session.anchors.flags(named))
+            flags = (*self._session.card.judge_setpoint(), *self._session.anchors.flags(named))
             measurement = measurement.flagged(*flags)
         self._session.keep(measurement)
         return measurement
@@ -158,12 +158,12 @@ class EnergyBenchmark:
     def _kernel(self, kernel: AnyKernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:
             raise InputError("energy_benchmark needs workload=... to verify a kernel.")
-        if reason := self._session.device.refusal(kernel):
+        if reason := self._session.card.device.refusal(kernel):
             pytest.skip(reason)
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
         self._claim(named, workload.name)
-        if known := self._session.already_measured(
+        if known := self._session.resumption.already_measured(
             named, kernel.digest, describe_workload(workload)
         ):
             if known.measured:
@@ -201,7 +201,7 @@ class EnergyBenchmark:
         if session.options.verify_only:
             pytest.skip("what is replayed can be measured, but not verified")
         self._claim(named, subject.workload.name)
-        if known := session.already_measured(named, "", subject.workload):
+        if known := session.resumption.already_measured(named, "", subject.workload):
             self._skip_known(known)
         session.check_card(named)
         try:
@@ -219,7 +219,7 @@ class EnergyBenchmark:
         info: WorkloadInfo,
         named: Subject,
     ) -> Measurement:
-        device = self._session.device
+        device = self._session.card.device
         if device.emulated:
             pytest.skip("a callable needs a real GPU: the emulated one runs CUDA text only")
         if self._session.options.cache != "hot":
@@ -260,7 +260,7 @@ class EnergyBenchmark:
             ("edp_mj_ms", m.edp_mj_ms),
             ("power_w", m.power_w),
             ("enforced_power_limit_w", m.enforced_power_limit_w),
-            ("emulated", self._session.device.emulated),
+            ("emulated", self._session.card.device.emulated),
             ("validity", " ".join(m.validity)),
             ("gpuenergy", words(m)),
         ]

@@ -8,16 +8,17 @@ from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter, check_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.card import Card
+from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
 
 
-def header_lines(session: Session) -> list[str]:
+def header_lines(card: Card, options: Options) -> list[str]:
     """The device, its driver, the energy source and the power caps."""
     try:
-        return list(_lines(session))
-    except (GpuEnergyError, session.device.nvml.NVMLError) as error:
-        return [f"gpuenergy: {session.device.name} does not work: {error}"]
+        return list(_lines(card, options))
+    except (GpuEnergyError, card.device.nvml.NVMLError) as error:
+        return [f"gpuenergy: {card.device.name} does not work: {error}"]
 
 
 def emulated_line(name: str) -> str:
@@ -25,10 +26,10 @@ def emulated_line(name: str) -> str:
     return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
 
 
-def _lines(session: Session) -> Iterator[str]:
-    device = session.device
+def _lines(card: Card, options: Options) -> Iterator[str]:
+    device = card.device
     if device.emulated:
-        reason = " (no usable NVIDIA GPU found)" if session.options.device == "auto" else ""
+        reason = " (no usable NVIDIA GPU found)" if options.device == "auto" else ""
         yield f"gpuenergy: {emulated_line(f'{device.name}{reason}')}"
         kind = "modelled"
     else:
@@ -36,55 +37,55 @@ def _lines(session: Session) -> Iterator[str]:
         driver = driver.decode(errors="replace") if isinstance(driver, bytes) else driver
         yield f"gpuenergy: {device.name}, driver {driver}, {device.uuid}"
         kind = "NVML"
-    if session.options.verify_only:
+    if options.verify_only:
         yield "gpuenergy: verify only: nothing is measured, and no power limit is set"
         return
     name = choose_source(device).name
     source = "energy counter" if name == "counter" else f"{name} over time (no energy counter)"
-    what = "setpoints" if _locks(session) else "power caps"
-    yield f"gpuenergy: energy from the {kind} {source}; {what}: {_listed(session.setpoints)}"
-    if any(setpoint != CURRENT for setpoint in session.setpoints):
-        yield from _setpoint_lines(session)
+    what = "setpoints" if _locks(card) else "power caps"
+    yield f"gpuenergy: energy from the {kind} {source}; {what}: {_listed(card.named.setpoints)}"
+    if any(setpoint != CURRENT for setpoint in card.named.setpoints):
+        yield from _setpoint_lines(card)
 
 
-def _setpoint_lines(session: Session) -> Iterator[str]:
+def _setpoint_lines(card: Card) -> Iterator[str]:
     """What cannot be set or restored; on a real GPU also how it is set and whether it persists."""
-    device, writer = session.device, _writer(session)
+    device, writer = card.device, _writer(card)
     if not (device.emulated or isinstance(writer, str)):
-        yield f"gpuenergy: {_settings(session)} are set through {writer.name}"
-    if _locks(session):
+        yield f"gpuenergy: {_settings(card)} are set through {writer.name}"
+    if _locks(card):
         yield (
             "gpuenergy: SM clocks are unlocked afterwards, which is the default: what they were "
             "locked to before cannot be read"
         )
     refused: dict[str, list[Setpoint]] = {}
-    for setpoint in session.setpoints:
+    for setpoint in card.named.setpoints:
         if reason := _refusal(setpoint, writer):
             refused.setdefault(reason, []).append(setpoint)
     for reason, setpoints in refused.items():
-        what = "setpoint" if _locks(session) else "power cap"
+        what = "setpoint" if _locks(card) else "power cap"
         what += "s" if len(setpoints) > 1 else ""
         yield f"gpuenergy: {what} {_listed(setpoints)} cannot be set: {reason}"
     if not device.emulated and not _persistent(device):
         yield (
-            f"gpuenergy: persistence mode is off, so {_settings(session)} are lost whenever the "
+            f"gpuenergy: persistence mode is off, so {_settings(card)} are lost whenever the "
             "driver unloads: sudo nvidia-smi -pm 1"
         )
 
 
-def _locks(session: Session) -> bool:
+def _locks(card: Card) -> bool:
     """Whether clocks are to be locked."""
-    return any(setpoint.sm_clock_mhz is not None for setpoint in session.setpoints)
+    return any(setpoint.sm_clock_mhz is not None for setpoint in card.named.setpoints)
 
 
-def _settings(session: Session) -> str:
-    return "power limits and clocks" if _locks(session) else "power limits"
+def _settings(card: Card) -> str:
+    return "power limits and clocks" if _locks(card) else "power limits"
 
 
-def _writer(session: Session) -> SettingsWriter | str:
+def _writer(card: Card) -> SettingsWriter | str:
     """The writer of power limits, or why there is none."""
     try:
-        return session.settings_writer()
+        return card.settings_writer()
     except SetpointError as error:
         return str(error)
 

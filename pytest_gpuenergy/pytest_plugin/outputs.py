@@ -120,7 +120,7 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
     if report is None or not report.measurements:
         return
     emulated = report.run.emulated
-    if emulated and not session.opened:  # pytest-xdist hides its workers' headers
+    if emulated and not session.card.opened:  # pytest-xdist hides its workers' headers
         yield from wrapped(emulated_line(report.run.gpu_name), width)
     sort, parts = session.options.sort, by_model(report)
     for part in parts:

@@ -10,33 +10,48 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.contenders import CONTENDERS
-from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.kernels.kernel import AnyKernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.pytest_plugin.products import MadeKernels
     from pytest_gpuenergy.workloads import Gemm
 
 __all__ = ["test_gemm"]
 
 
-def _kernel_of(contender: str, gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The contender's kernel; skips the item if it has none here, fails it on errors."""
-    try:
-        return CONTENDERS[contender](gemm, bench)
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    except GpuEnergyError as error:
-        problem = str(error)
-    pytest.fail(problem, pytrace=False)
+def _kernel_of(contender: str, gemm: Gemm, bench: Bench, made: MadeKernels) -> AnyKernel:
+    """The contender's kernel; skips the item if it has none here, fails it on errors.
+
+    It is made once for all power caps, unless candidates have failed under one of them.
+    """
+    key = (contender, gemm, bench.gpu.uuid)
+    found = made.get(key)
+    if found is None:
+        try:
+            found = made[key] = CONTENDERS[contender](gemm, bench)
+        except InputError as error:
+            found = made[key] = error
+        except GpuEnergyError as error:
+            found = error
+    if isinstance(found, UnavailableError):
+        pytest.skip(str(found))
+    if isinstance(found, GpuEnergyError):
+        pytest.fail(str(found), pytrace=False)
+    return found
 
 
 @pytest.mark.usefixtures("powercap")
 def test_gemm(
-    gemm_workload: Gemm, contender: str, gemm_bench: Bench, energy_benchmark: EnergyBenchmark
+    gemm_workload: Gemm,
+    contender: str,
+    gemm_bench: Bench,
+    made_kernels: MadeKernels,
+    energy_benchmark: EnergyBenchmark,
 ) -> None:
     """One contender's kernel for one product under one power cap."""
-    kernel = _kernel_of(contender, gemm_workload, gemm_bench)
+    kernel = _kernel_of(contender, gemm_workload, gemm_bench, made_kernels)
     measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
     assert measurement.outcome == "correct"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -15,14 +15,22 @@ from pytest_gpuenergy.support.errors import GpuEnergyError
 from pytest_gpuenergy.support.project import nearest
 from pytest_gpuenergy.tuning.record_folders import given_folder
 from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.gemm_sizes import measured_products, products_in
+from pytest_gpuenergy.workloads.gemm_sizes import (
+    measured_products,
+    products_in,
+    search_words_said,
+)
 from pytest_gpuenergy.workloads.table import network
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.devices.device import Device
+    from pytest_gpuenergy.kernels.kernel import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
     from pytest_gpuenergy.tvm.store import KernelStore
+
+MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
+"""By contender, product and UUID of the GPU."""
 
 NETWORK = "gemm"
 RECORDS = Path("bench", "records")
@@ -78,26 +86,43 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the records of the selected products come."""
-    from pytest_gpuenergy.contenders import TUNED_BY, contender_records
+    """From where the records of the selected products come, and what has no effect."""
+    from pytest_gpuenergy.contenders import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [one for one in chosen if "gemm_workload" in one]
-    if items and not gemm and config.getoption("--gemm") is not None:
+    sizes = config.getoption("--gemm")
+    if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    tuned = [one for one in chosen if one.get("contender") in TUNED_BY]
+    said = search_words_said(sizes) if gemm and sizes else None
+    lines = [f"bench: {said}"] if said else []
+    tuned = dict.fromkeys(
+        (one["gemm_workload"], TUNED_BY[one["contender"]])
+        for one in gemm
+        if one.get("contender") in TUNED_BY
+    )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
-        return []
-    folder, gpu = records_folder(config), run.session.device.name
+        return lines
+    folder, gpu = records_folder(config), run.session.card.device
     sources: dict[Path, str] = {}
-    for one in tuned:
+    unfit: list[str] = []
+    for product, tuner in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            tuner = TUNED_BY[one["contender"]]
-            found = contender_records(folder, one["gemm_workload"], gpu, tuner)
+            found, rank = best_record(folder, product, gpu, tuner)
             assert found.folder is not None  # it was read
-            sources[found.folder] = found.gpu
-    return sources_said(sources, gpu)
+            if rank is None:
+                unfit.append(product.name)
+            else:
+                sources[found.folder] = found.gpu
+    lines += sources_said(sources, gpu.name)
+    if unfit:
+        names = unfit[0] + (f" and {len(unfit) - 1} more" if unfit[1:] else "")
+        lines.append(
+            f"bench: no record for {names} fits {gpu.name}: parameters are chosen as without "
+            "records"
+        )
+    return lines
 
 
 @pytest.hookimpl(trylast=True)
@@ -117,6 +142,12 @@ def kernel_store() -> Iterator[KernelStore]:
 
     with KernelStore() as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def made_kernels() -> MadeKernels:
+    """What each contender made for each product on each GPU, or why it did not."""
+    return {}
 
 
 @pytest.fixture
@@ -174,8 +205,9 @@ def _path(config: pytest.Config, option: str) -> Path | None:
 
 def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
     """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    why = "as" if len(sources) == 1 else "where"
     return [
         f"bench: kernels from {source}, tuned for {tuned_for}"
-        + ("" if tuned_for == gpu else f", as there are none for {gpu}")
+        + ("" if tuned_for == gpu else f", {why} there are none for {gpu}")
         for source, tuned_for in sources.items()
     ]

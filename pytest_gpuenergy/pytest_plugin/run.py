@@ -15,7 +15,7 @@ from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.link import LINE, Link
+from pytest_gpuenergy.pytest_plugin.link import BAD_OPTION, LINE, UNUSABLE, Link
 from pytest_gpuenergy.pytest_plugin.named_ids import name_items
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.options import Options
@@ -115,17 +115,24 @@ class RunPlugin:
             pytest.Collector.CollectError: the setpoints cannot be determined.
         """
         try:
-            setpoints = self.session.resolve_setpoints()
+            setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            deferring = self._config.pluginmanager.get_plugin(DEFERRING)
-            if deferring is None:
-                if isinstance(error, InputError) and not hasattr(self._config, "workerinput"):
-                    raise BadOptionError(told(error)) from None
-                raise pytest.Collector.CollectError(told(error)) from None
-            deferring.give_up(told(error))
+            self._refuse_setpoints(told(error), bad_option=isinstance(error, InputError))
             setpoints = [CURRENT]  # others collect what they run
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
+
+    def _refuse_setpoints(self, problem: str, *, bad_option: bool) -> None:
+        """Raise what ends the collection, unless others can measure instead of this worker."""
+        deferring = self._config.pluginmanager.get_plugin(DEFERRING)
+        if deferring is not None:
+            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
+            return
+        if bad_option and not hasattr(self._config, "workerinput"):
+            raise BadOptionError(problem)
+        if bad_option and self.session.link is not None:
+            self.session.link.tell(BAD_OPTION, problem, "")
+        raise pytest.Collector.CollectError(problem)
 
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""
@@ -139,18 +146,18 @@ class RunPlugin:
             self.session.begin()
             assert self.session.run is not None
             self.gate.begin(self.session.run)
-            self.session.device.make_current()
+            self.session.card.device.make_current()
         except (GpuEnergyError, OSError) as error:
             problem, usage = told(error), isinstance(error, InputError)
         if problem:
             self._give_up(problem, usage=usage)
-        return self.session.device
+        return self.session.card.device
 
     def apply_setpoint(self, item: pytest.Item, setpoint: Setpoint | None) -> Setpoint:
         """Set the card to ``setpoint`` (None: leave it as it is), or skip or fail the item."""
         setpoint = CURRENT if setpoint is None else setpoint
         session = self.session
-        words = session.words_for(setpoint)
+        words = session.card.named.words_for(setpoint)
         try:
             session.apply(setpoint)
         except (GpuEnergyError, OSError) as error:
@@ -160,12 +167,12 @@ class RunPlugin:
             return setpoint
         if not unset:
             self._give_up(problem)
-        if not session.answers():
+        if not session.card.answers():
             pytest.fail(problem, pytrace=False)
         item.stash[OUTCOME] = SetpointOutcome(
-            setpoint, words, problem, measured=session.has_measured_at(setpoint)
+            setpoint, words, problem, measured=session.resumption.has_measured_at(setpoint)
         )
-        if session.options.strict_powercap and not session.left_out(setpoint):
+        if session.options.strict_powercap and not session.card.named.left_out(setpoint):
             pytest.fail(problem, pytrace=False)
         pytest.skip(problem)
 
@@ -179,9 +186,9 @@ class RunPlugin:
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""
-        if not self.session.opened or not items:
+        if not self.session.card.opened or not items:
             return []
-        return list(map(printable, header_lines(self.session)))
+        return list(map(printable, header_lines(self.session.card, self.session.options)))
 
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
@@ -219,7 +226,7 @@ class RunPlugin:
         if workers is not None and self._interrupted:
             steps.append(partial(workers.await_silence, _INTERRUPTED_S))
         if workers is not None and workers.lost:
-            steps.append(partial(crew.restore_leftovers, ours))
+            steps.append(partial(crew.losses.restore_leftovers, ours))
         for step in steps:
             try:
                 step()
@@ -252,7 +259,8 @@ class RunPlugin:
         """Show the summary, the caps that could not be set, and errors."""
         width = terminal_width(is_terminal=terminalreporter.isatty)
         crew: Any = self._config.pluginmanager.get_plugin(Workers.NAME)
-        sentences = [*self._setpoints.summary_lines(), *(crew.summary_lines() if crew else ())]
+        losses = crew.losses.summary_lines() if crew else ()
+        sentences = [*self._setpoints.summary_lines(), *losses]
         lines = [
             *summary_lines(self.session, self._config.get_verbosity(), width),
             *(one for line in sentences for one in wrapped(line, width, whole_words=True)),

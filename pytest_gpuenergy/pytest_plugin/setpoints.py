@@ -1,4 +1,4 @@
-"""Collects which setpoints could be set in a run, and reports caps that never could."""
+"""The setpoints that a run asks for, and which of them could be set."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.tables import NamedSetpoints
+from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.pytest_plugin.options import Options
+
+
+def named_setpoints(device: Device, options: Options) -> NamedSetpoints:
+    """The setpoints that the options name and, unless they give others, those in ids.
+
+    Raises:
+        InputError, DeviceError: as `NamedSetpoints.of`.
+    """
+    every = device.emulated and not options.verify_only
+    text = options.powercap or ("all" if every else "current")
+    named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+    return named.with_labels(
+        device,
+        options.setpoints_named,
+        options.root,
+        any_cap=options.powercap is None,
+        any_clock=options.smclock is None,
+    )
 
 
 @dataclass(frozen=True)

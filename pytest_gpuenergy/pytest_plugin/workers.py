@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.control.lease_record import run_uuids
-from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT
+from pytest_gpuenergy.fleet.messages import GAVE_UP
 from pytest_gpuenergy.pytest_plugin import link
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
+from pytest_gpuenergy.pytest_plugin.losses import Losses
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.pytest_plugin.resumption import Answers
 from pytest_gpuenergy.pytest_plugin.travel import Gathering
+from pytest_gpuenergy.pytest_plugin.worker import Worker
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin, is_plain
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.station import StationInfo
 from pytest_gpuenergy.report.store import durations_s, latest_run
 from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.terminal import printable
 
 _DISTRIBUTIONS = ("load", "loadgroup")
@@ -31,49 +28,6 @@ _DISTRIBUTIONS = ("load", "loadgroup")
 
 _MOST_FUTILE = 3
 """So many workers in a row may be lost at one place before they have completed an item."""
-
-
-@dataclass
-class _Worker:
-    """A worker, alive or not.
-
-    Attributes:
-        name: pytest-xdist's, such as ``gw0``.
-        spec: how pytest-xdist starts it.
-        number: of its GPU.
-        station: its GPU and host, once it has claimed the GPU.
-        host: what its host is called, by the user if a fleet names it.
-        setpoint: the label of what its GPU is set to; empty if it is as it was.
-        running: the item that it has begun and not ended.
-        unusable: why it cannot measure; empty if it can, as far as is known.
-        deferred: items that it has put off.
-        completed: whether it has ended an item.
-        ended_by: the signal by which somebody else has ended it; empty if nobody has.
-        down: whether it has ended or is lost.
-    """
-
-    name: str
-    spec: str
-    number: int | None
-    station: StationInfo | None = None
-    host: str = ""
-    setpoint: str = ""
-    running: str | None = None
-    unusable: str = ""
-    deferred: set[str] = field(default_factory=set)
-    completed: bool = False
-    ended_by: str = ""
-    down: bool = False
-
-    @property
-    def place(self) -> Hashable:
-        """Another worker with the same has the same GPU."""
-        return (self.spec, self.number)
-
-    @property
-    def title(self) -> str:
-        """``gw1 on host7``, as far as its host is known."""
-        return f"{self.name} on {self.host}" if self.host else self.name
 
 
 class Workers:
@@ -84,6 +38,9 @@ class Workers:
         plugin: has the lines to the workers.
         options: of the run.
         run_id: of the run.
+
+    Attributes:
+        losses: the workers without which the run goes on.
     """
 
     NAME = "gpuenergy-crew"
@@ -91,27 +48,22 @@ class Workers:
     def __init__(
         self, config: pytest.Config, plugin: WorkerPlugin, options: Options, run_id: str
     ) -> None:
+        self.losses = Losses()
         self._restored: list[str] = []
         self._config = config
         self._plugin = plugin
         self._options = options
         self._gathering = Gathering(options.root, run_id)
-        self._workers: dict[Any, _Worker] = {}
+        self._workers: dict[Any, Worker] = {}
         self._groups: dict[str, str] = {}
         self._collected: dict[Any, tuple[list[str], list[int]]] = {}
         self._crashed: dict[str, str] = {}
-        self._left_out: dict[str, str] = {}
-        self._given_up: dict[str, str] = {}
-        self._lost: list[_Worker] = []
         self._futile: Counter[Hashable] = Counter()
-        self._resumed: bytes | None = None
-        self._known: dict[str, Measurement] = {}
         self._durations_s: dict[str, float] = {}
         self._nodes: Nodes | None = None
         self._scheduler: WorkloadScheduling | None = None
         self._replacing = False
         plugin.on_message = self._take
-        plugin.answer = self._answer
         plugin.defers = config.getoption("dist", "no") in _DISTRIBUTIONS
 
     # What happens to workers
@@ -129,12 +81,9 @@ class Workers:
             self._durations_s = durations_s(folder)
         if folder is not None and self._options.resume:
             with contextlib.suppress(GpuEnergyError, OSError):  # who needs it says so
-                last = folder.load()
-                self._resumed = encode(last.run)
-                self._known = {m.node_id: m for m in last.measurements}
-                self._durations_s |= {
-                    m.node_id: 0.0 for m in last.measurements if m.measured and not m.validity
-                }
+                answers = Answers(folder.load())
+                self._plugin.answer = answers.answer
+                self._durations_s |= dict.fromkeys(answers.clean_items(), 0.0)
         if self._plugin.defers:
             self._nodes = Nodes(self._config, self)
 
@@ -144,7 +93,7 @@ class Workers:
         if self._nodes is None:
             return None
         if not self._nodes.active:
-            raise pytest.UsageError("; ".join(self._left_out.values()))
+            raise pytest.UsageError(self.losses.why_none)
         eager = any(not is_plain(node.gateway.spec) for node in self._nodes.active)
         self._scheduler = WorkloadScheduling(self, self._durations_s, eager=eager)
         return self._scheduler
@@ -156,15 +105,21 @@ class Workers:
         for node_id, place in zip(ids, places, strict=False):
             if place >= 0:
                 self._groups.setdefault(node_id, names[place])
+        self._worker(node).collected = True
+        self._judge_options()
+
+    @pytest.hookimpl(tryfirst=True)  # before the terminal counts it as an error
+    def pytest_collectreport(self) -> None:
+        """End the run over an option that has made a worker's collection fail."""
+        self._plugin.read()
+        self._judge_options()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note that an item has ended."""
         worker = self._workers.get(getattr(report, "node", None))
         if worker is not None and report.when == "teardown":
-            if worker.running == report.nodeid:
-                worker.running = None
-            worker.completed = True
+            worker.end(report.nodeid)
             self._futile.pop(worker.place, None)
 
     @pytest.hookimpl(optionalhook=True)
@@ -176,12 +131,13 @@ class Workers:
             return
         worker.down, self._replacing = True, error is not None
         if reason := getattr(node, "workeroutput", {}).get(GAVE_UP):
-            self._given_up[worker.name] = reason
+            self.losses.give_up(worker.name, reason)
         self._gathering.settle(node)
         if error is not None and worker.setpoint:
-            self._lost.append(worker)
+            self.losses.leave_set(worker)
         if error is not None and not worker.completed:
             self._futile[worker.place] += 1
+        self._judge_options()
         if self._scheduler is not None:
             self._scheduler.call_others()  # what waited for this one alone, or is left to nobody
 
@@ -256,9 +212,10 @@ class Workers:
         self._replacing = False
         worker = self._worker(node)
         if self._futile[worker.place] >= _MOST_FUTILE:
-            self._left_out[worker.name] = (
+            self.losses.leave_out(
+                worker.name,
                 f"{worker.title}: {_MOST_FUTILE} workers in a row were lost there before they had "
-                "completed an item"
+                "completed an item",
             )
             return False
         return not worker.unusable
@@ -281,8 +238,7 @@ class Workers:
         """No worker could be started at a place."""
         name = str(getattr(spec, "id", "") or spec)
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        self._left_out[name] = f"{name}: no worker can be started with {spec} ({reason})"
-        self._say(f"left out: {self._left_out[name]}")
+        self._leave_out(name, f"{name}: no worker can be started with {spec} ({reason})")
 
     def usable(self) -> Iterator[Any]:
         """Workers at whose places another one could be started, the best first."""
@@ -305,43 +261,10 @@ class Workers:
         """What has not been done, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
-        told = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
-        reasons = "; ".join(sentence.removesuffix(".") for sentence in told)
-        if reasons and not any(worker.completed for worker in self._workers.values()):
-            found.append(f"Nothing was run, because no worker can measure: {reasons}")
-        elif left:
-            items = "1 item was" if left == 1 else f"{left} items were"
-            reasons = reasons or "all that had collected them are lost"
-            found.append(
-                f"{items} not run, because no worker is left that could: {reasons} "
-                "(--gpuenergy-resume runs them, over these hosts or others)"
-            )
+        completed = any(worker.completed for worker in self._workers.values())
+        if problem := self.losses.problem(left, completed=completed):
+            found.append(problem)
         return found
-
-    def summary_lines(self) -> Iterator[str]:
-        """The workers that were left out, and those that were lost with a setting."""
-        for sentence in dict.fromkeys(self._left_out.values()):
-            yield f"left out: {sentence}"
-        here = set(run_uuids())
-        for worker in self._lost:
-            station = worker.station
-            assert station is not None
-            where = "here" if station.gpu_uuid in here else f"on {worker.host}"
-            yield (
-                f"worker {worker.title} was lost while {station.gpu_name} ({station.gpu_uuid}) "
-                f"was set to {worker.setpoint}: the next run {where} restores it, and so does "
-                "gpuenergy powercap restore"
-            )
-
-    def restore_leftovers(self, session: Session) -> None:
-        """Restore what killed workers of this machine have left.
-
-        Raises:
-            InputError, DeviceError: as `Session.restore_leftovers`.
-        """
-        before = set(run_uuids())
-        session.restore_leftovers()
-        self._mend(before - set(run_uuids()))
 
     # What workers say
 
@@ -351,54 +274,29 @@ class Workers:
         if kind in (link.RUN, link.MEASUREMENT, link.CHECK, link.BOARD_CHECK):
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
-                worker.station, worker.host = station, worker.host or station.host
-                self._mend({station.gpu_uuid})  # which it has done when it claimed the GPU
+                worker.settle_at(station)
+                self.losses.mend({station.gpu_uuid})  # which it has done when it claimed the GPU
         elif kind == link.GROUPS:
             self._collected[node] = (data[0], data[1])
-        elif kind == link.BEGAN:
-            worker.running = data[0]
-        elif kind == link.SET:
-            worker.setpoint = data[0]
-        elif kind == link.DEFERRED:
-            worker.deferred.add(data[0])
-        elif kind == link.UNUSABLE:
-            worker.unusable, host = data
-            worker.host = worker.host or host
-            self._left_out[worker.name] = f"{worker.title}: {worker.unusable}"
-            self._say(f"left out: {self._left_out[worker.name]}")
-        elif kind == link.ENDED_BY:
-            worker.ended_by = data[0]
         elif kind == link.RESTORED:
             self._restored.append(data[0])
-        elif kind == link.ENDED:
-            worker.setpoint = ""
+        else:
+            worker.hear(kind, *data)
+            if kind == link.UNUSABLE:
+                self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
-    def _answer(self, kind: str, about: str) -> bytes | None:
-        """Called in execnet's receiving threads; what it reads has been complete before."""
-        if kind == link.ASK_RUN:
-            return self._resumed
-        if kind == link.ASK_ITEM:
-            known = self._known.get(about)
-            return None if known is None else encode(known)
-        found = any(m.measured and m.cap == about for m in self._known.values())
-        return b"yes" if found else None
+    def _judge_options(self) -> None:
+        for one in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
+            self._leave_out(one.name, f"{one.title}: {one.unusable}")
 
-    def _mend(self, uuids: Collection[str]) -> None:
-        """Forget the losses of workers whose GPUs have been restored."""
-        self._lost = [
-            one for one in self._lost if one.station is None or one.station.gpu_uuid not in uuids
-        ]
+    def _leave_out(self, name: str, sentence: str) -> None:
+        self.losses.leave_out(name, sentence)
+        self._say(f"left out: {sentence}")
 
-    def _worker(self, node: Any) -> _Worker:
+    def _worker(self, node: Any) -> Worker:
         worker = self._workers.get(node)
         if worker is None:
-            gateway = getattr(node, "gateway", None)
-            worker = self._workers[node] = _Worker(
-                name=str(getattr(gateway, "id", node)),
-                spec=str(getattr(gateway, "spec", "")),
-                number=self._plugin.numbers.get(node),
-                host=_host_called(node),
-            )
+            worker = self._workers[node] = Worker.of(node, self._plugin.numbers.get(node))
         return worker
 
     def _say(self, sentence: str) -> None:
@@ -406,9 +304,3 @@ class Workers:
         if terminal is not None and self._config.get_verbosity() >= 0:
             terminal.ensure_newline()
             terminal.write_line(printable(f"gpuenergy: {sentence}"))
-
-
-def _host_called(node: Any) -> str:
-    """The host that a fleet has sent a worker to; empty without one, or if that is yet open."""
-    seat = getattr(node, "workerinput", {}).get(SEAT)
-    return str(seat["host"]) if seat and seat["uuid"] else ""

@@ -21,7 +21,7 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support.files import is_folder, is_link, is_there, matching
 from pytest_gpuenergy.support.json_input import FormError, read_bytes
 
 FLAG = "legacy"
@@ -90,13 +90,14 @@ def is_legacy(folder: Path) -> bool:
     """Whether ``folder`` is a tree of text outputs, or part of one, rather than one of our runs."""
     if not is_folder(folder) or is_run(folder):
         return False
-    return bool(_outputs(folder)) or any(folder.glob(_OUTPUT))
+    return bool(outputs_in(folder) or matching(folder, _OUTPUT))
 
 
 def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     """Read a tree of text outputs.
 
-    An output that lacks a figure becomes a measurement without figures whose error says so.
+    An output that lacks a figure becomes a measurement without figures whose error says so. One
+    that vanishes meanwhile is left out.
 
     Args:
         folder: ``kernel_outputs``, its parent, or the folder of one workload in it.
@@ -105,8 +106,8 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     Raises:
         InputError: there are no outputs in ``folder``.
     """
-    paths = _outputs(folder)
-    if not paths:
+    measurements = [m for path in outputs_in(folder) if (m := _measurement(path)) is not None]
+    if not measurements:
         raise InputError(
             f"{folder} contains no power cap folders with text outputs: give a folder with files "
             "such as case1/powercap3/output_kernel1.txt, or the folder of one workload in it."
@@ -124,7 +125,7 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
         options={},
         legacy=True,
     )
-    return Report(run, tuple(map(_measurement, paths)))
+    return Report(run, tuple(measurements))
 
 
 def parse_figures(text: str) -> Figures | str:
@@ -146,9 +147,9 @@ def _listed(names: list[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _outputs(folder: Path) -> list[Path]:
+def outputs_in(folder: Path) -> list[Path]:
     """The outputs sorted by workload, power cap and kernel, with numbers in natural order."""
-    found = (list(folder.resolve().glob(pattern)) for pattern in _PATTERNS)
+    found = (matching(folder.resolve(), pattern) for pattern in _PATTERNS)
     paths = next(filter(None, found), [])
     return sorted(paths, key=lambda path: [_natural(part) for part in path.parts[-3:]])
 
@@ -171,12 +172,14 @@ def _natural(name: str) -> list[tuple[int, str]]:
     ]
 
 
-def _measurement(path: Path) -> Measurement:
+def _measurement(path: Path) -> Measurement | None:
     names = [_text(part) for part in path.parts[-3:]]
     workload, powercap, file_name = names
     words = powercap.removeprefix("powercap")
     index = int(words) if _RANK.fullmatch(words) else 0
     figures = _figures(path, "/".join(names))
+    if figures is None:
+        return None
     draft = Measurement(
         node_id="/".join(map(_escaped, path.parts[-3:])),
         workload=WorkloadInfo(workload, {}, 0, 0),
@@ -207,12 +210,15 @@ def _measurement(path: Path) -> Measurement:
     return found
 
 
-def _figures(path: Path, name: str) -> Figures | str:
-    """The figures of the output ``path``, or why there are none; messages call it ``name``."""
+def _figures(path: Path, name: str) -> Figures | str | None:
+    """The figures of the output ``path``, or why it has none; messages call it ``name``.
+
+    None if it has vanished.
+    """
     try:
         content = read_bytes(path, "output", _LARGEST_BYTES)
     except InputError as error:
-        return str(error)
+        return None if _vanished(path) else str(error)
     figures = parse_figures(content.decode("utf-8", "replace"))
     if isinstance(figures, str):
         return f"The output {name} cannot be used: {figures}."
@@ -225,3 +231,10 @@ def _kernel(file_name: str) -> KernelInfo:
     if _RANK.fullmatch(number):
         return KernelInfo(f"k{int(number):02d}", "", FLAG, int(number))
     return KernelInfo(number or "kernel", "", FLAG)
+
+
+def _vanished(path: Path) -> bool:
+    try:
+        return not (is_there(path) or is_link(path))
+    except InputError:  # it cannot be known
+        return False

@@ -9,33 +9,25 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, median
-from typing import NamedTuple
+from statistics import fmean
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import limited
 from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report.levels import (
+    Found,
+    Mean,
+    Place,
+    common_ratios,
+    figure_of,
+    levels_of,
+)
+from pytest_gpuenergy.report.merging import by_run, merge
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.errors import ReportInputError
-from pytest_gpuenergy.support.statistics import NORMAL
-
-_LEAST = 5
-"""Least number of kernels of which the level of a run is estimated."""
-
-_ROUNDS = 30
-"""Of the fit of levels, whose error shrinks with each by about the share of what runs lack."""
-
-
-_FAR = 9.0
-"""An item whose runs lie three times as far apart as their intervals explain has an interval by its
-own scatter, which is no part of that of all."""
 
 _AVERAGED = (
     "raw_energy_mj",
@@ -44,22 +36,6 @@ _AVERAGED = (
     "energy_change_per_k",
     "effective_sm_clock_mhz",
 )
-
-
-class _Place(NamedTuple):
-    """What shares a level: the measurements of one run on one board under one cap."""
-
-    run: int
-    board: str | None
-    cap: str
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A measurement without doubt, and where it was made."""
-
-    place: _Place
-    measurement: Measurement
 
 
 def mean_of_runs(reports: Sequence[Report]) -> Report:
@@ -83,7 +59,8 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
             models, or a kernel's text or workload differs between them.
     """
     latest = merge(reports)
-    runs = _by_run(reports)
+    ordered = sorted(reports, key=lambda one: one.run.started)
+    runs = [merge(parts) for parts in by_run(ordered)]
     if len(runs) < 2:
         raise ReportInputError("A mean needs at least two runs: name more of them.")
     if len(names := Models(latest).names) > 1:
@@ -91,23 +68,23 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
             f"These runs are on several GPU models ({', '.join(sorted(names))}), of which there is "
             "no mean: name runs on one."
         )
-    found: dict[str, list[_Found]] = defaultdict(list)
+    found: dict[str, list[Found]] = defaultdict(list)
     failed: dict[str, Measurement] = {}
     for number, run in enumerate(runs):
         for m in run.measurements:
             if m.measured and not m.validity:
-                found[m.node_id].append(_Found(_Place(number, m.gpu_uuid, m.cap), m))
+                found[m.node_id].append(Found(Place(number, m.gpu_uuid, m.cap), m))
             elif m.outcome != "correct":
                 failed[m.node_id] = m
     for several in found.values():
         _check_same(several)
-    levels = {metric: _levels(found.values(), metric) for metric in (Metric.TIME, Metric.ENERGY)}
+    levels = {metric: levels_of(found.values(), metric) for metric in (Metric.TIME, Metric.ENERGY)}
     # Not fitted by itself, so that the means of a kernel's figures follow from each other, too.
     levels[Metric.EDP] = {
         place: level + levels[Metric.ENERGY][place] for place, level in levels[Metric.TIME].items()
     }
     means = {metric: _means(found, metric, levels[metric]) for metric in METRICS}
-    ratios = {metric: _common_ratios(several.values()) for metric, several in means.items()}
+    ratios = {metric: common_ratios(several.values()) for metric, several in means.items()}
     boards = ", ".join(
         sorted({m.gpu_uuid or run.run.gpu_uuid for run in runs for m in run.measurements})
     )
@@ -132,19 +109,12 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
 
 
 def _means(
-    found: Mapping[str, Sequence[_Found]], metric: Metric, levels: Mapping[_Place, float]
-) -> dict[str, _Mean]:
-    return {node_id: _Mean.of(several, metric, levels) for node_id, several in found.items()}
+    found: Mapping[str, Sequence[Found]], metric: Metric, levels: Mapping[Place, float]
+) -> dict[str, Mean]:
+    return {node_id: Mean.of(several, metric, levels) for node_id, several in found.items()}
 
 
-def _by_run(reports: Iterable[Report]) -> list[Report]:
-    parts: dict[str, list[Report]] = defaultdict(list)
-    for report in sorted(reports, key=lambda one: one.run.started):
-        parts[report.run.run_id].append(report)
-    return [merge(several) for several in parts.values()]
-
-
-def _check_same(several: Sequence[_Found]) -> None:
+def _check_same(several: Sequence[Found]) -> None:
     one = several[0].measurement
     for other in (found.measurement for found in several[1:]):
         for name, then, now in (
@@ -163,97 +133,8 @@ def _check_same(several: Sequence[_Found]) -> None:
                 )
 
 
-def _levels(items: Iterable[Sequence[_Found]], metric: Metric) -> Mapping[_Place, float]:
-    """By how much the logarithms of a metric are larger in a run than in the mean of all runs.
-
-    Items and levels are fitted in turn, levels by medians, so that single kernels do not matter.
-    """
-    tables: dict[str, list[dict[_Place, float]]] = defaultdict(list)
-    for several in items:
-        if len(several) > 1:
-            row = {one.place: math.log(_figure(one.measurement, metric)) for one in several}
-            tables[several[0].place.cap].append(row)
-    found: dict[_Place, float] = {}
-    for rows in tables.values():
-        places = sorted({place for row in rows for place in row}, key=str)
-        usable = [p for p in places if sum(p in row for row in rows) >= _LEAST]
-        levels = dict.fromkeys(places, 0.0)
-        for _ in range(_ROUNDS):
-            middles = [fmean(value - levels[place] for place, value in row.items()) for row in rows]
-            for place in usable:
-                levels[place] = median(
-                    row[place] - middle
-                    for row, middle in zip(rows, middles, strict=True)
-                    if place in row
-                )
-        average = fmean(levels.values())
-        found |= {
-            place: level - average if place in usable else 0.0 for place, level in levels.items()
-        }
-    return found
-
-
-@dataclass(frozen=True)
-class _Mean:
-    """A metric of one item: the mean of its logarithms without the levels of the runs.
-
-    Attributes:
-        cap: under which it was measured.
-        log: the mean.
-        half: half of its 95 % interval; None where a run has none.
-        ratio: of what the runs scatter to what their intervals explain, squared; None if unknown.
-        degrees: degrees of freedom of that ratio.
-    """
-
-    cap: str
-    log: float
-    half: float | None
-    ratio: float | None
-    degrees: int
-
-    @classmethod
-    def of(cls, several: Sequence[_Found], metric: Metric, levels: Mapping[_Place, float]) -> _Mean:
-        logs = [
-            math.log(_figure(one.measurement, metric)) - levels.get(one.place, 0.0)
-            for one in several
-        ]
-        estimates = [one.measurement.estimate(metric) for one in several]
-        halves = [one.relative_half_width for one in estimates if one is not None]
-        cap, middle, degrees = several[0].place.cap, fmean(logs), len(logs) - 1
-        if len(halves) < len(logs):
-            return cls(cap, middle, None, None, degrees)
-        half = math.hypot(*halves) / len(halves)
-        if not degrees or not all(halves):
-            return cls(cap, middle, half, None, degrees)
-        squares = math.fsum(
-            ((one - middle) * NORMAL / own) ** 2 for one, own in zip(logs, halves, strict=True)
-        )
-        return cls(cap, middle, half, squares / degrees, degrees)
-
-    def interval(self, common: float) -> Interval | None:
-        """The 95 % interval; ``common`` is the ratio of all items under this cap."""
-        if self.half is None:
-            return None
-        own = self.ratio or 0.0
-        half = limited(self.half * math.sqrt(max(1.0, common, own if own > _FAR else 0.0)))
-        return Interval(math.exp(self.log - half), math.exp(self.log + half))
-
-
-def _common_ratios(means: Iterable[_Mean]) -> Mapping[str, float]:
-    """The mean ratio of the items under each cap, by which the intervals are too narrow."""
-    found: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for one in means:
-        if one.ratio is not None and one.ratio <= _FAR:
-            found[one.cap].append((one.ratio, one.degrees))
-    return {
-        cap: math.fsum(ratio * degrees for ratio, degrees in several)
-        / sum(degrees for _, degrees in several)
-        for cap, several in found.items()
-    }
-
-
 def _merged(
-    parts: Sequence[Measurement], means: Mapping[Metric, _Mean], ratios: Mapping[Metric, float]
+    parts: Sequence[Measurement], means: Mapping[Metric, Mean], ratios: Mapping[Metric, float]
 ) -> Measurement:
     last = parts[-1]
     figures: dict[str, float] = {m.field: math.exp(one.log) for m, one in means.items()}
@@ -286,8 +167,8 @@ def _as_mean(
     windows: Iterable[Window], m: Measurement, time_ms: float, energy_mj: float
 ) -> Iterator[Window]:
     """The windows of one run as if its figures were the means: their scatter is that of one run."""
-    longer = time_ms / _figure(m, Metric.TIME)
-    more = energy_mj / _figure(m, Metric.ENERGY)
+    longer = time_ms / figure_of(m, Metric.TIME)
+    more = energy_mj / figure_of(m, Metric.ENERGY)
     for one in windows:
         yield replace(
             one,
@@ -306,12 +187,6 @@ def _mean_of(name: str, parts: Sequence[Measurement]) -> float | None:
     """The mean of a field; None where a part has none."""
     values = [getattr(m, name) for m in parts]
     return None if None in values else fmean(values)
-
-
-def _figure(m: Measurement, metric: Metric) -> float:
-    found = m.figure(metric)
-    assert found is not None  # of a measured kernel, all are present
-    return found
 
 
 def _sums(several: Iterable[Mapping[str, float]]) -> dict[str, float]:

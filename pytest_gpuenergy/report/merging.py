@@ -37,7 +37,7 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged, because their "
             "GPUs are unknown: name the GPU with --gpu."
         )
-    runs = _by_run(ordered)
+    runs = by_run(ordered)
     measurements = [
         m
         for parts in runs
@@ -61,7 +61,7 @@ def merge(reports: Sequence[Report]) -> Report:
     return Report(run, latest_only(measurements), anchors, stations, tuple(board_checks.values()))
 
 
-def _by_run(reports: Iterable[Report]) -> list[list[Report]]:
+def by_run(reports: Iterable[Report]) -> list[list[Report]]:
     """The reports of each run: what it has left on each of its hosts."""
     found: dict[str, list[Report]] = {}
     for report in reports:

@@ -19,7 +19,14 @@ from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.record.station import StationInfo
 from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
-from pytest_gpuenergy.support.files import is_folder, is_there, lock, open_file, write_atomically
+from pytest_gpuenergy.support.files import (
+    is_folder,
+    is_there,
+    lock,
+    matching,
+    open_file,
+    write_atomically,
+)
 from pytest_gpuenergy.support.folders import followed
 from pytest_gpuenergy.support.json_input import (
     FormError,
@@ -201,11 +208,11 @@ def is_raw(path: Path) -> bool:
 def files_read(path: Path) -> list[Path]:
     """The files from which the report at ``path`` is read.
 
-    ``path`` is a run folder, a JSON report or a folder of an older tool's outputs.
+    ``path`` is a run folder or a JSON report; another folder has none.
     """
     if not is_folder(path):
         return [path]
-    return [path / name for name in _RAW] if is_run(path) else [*path.rglob("*.txt")]
+    return [path / name for name in _RAW] if is_run(path) else []
 
 
 def latest_run(root: Path) -> RunFolder | None:
@@ -216,7 +223,7 @@ def latest_run(root: Path) -> RunFolder | None:
         if name and is_run(folder):
             return RunFolder(folder)
     # That run was removed, or its name was never written: ids sort by time.
-    others = sorted(filter(is_run, (root / HOME / "runs").glob("*")))
+    others = [*filter(is_run, matching(root / HOME / "runs", "*"))]
     return RunFolder(others[-1]) if others else None
 
 

@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.result import RESULT_VERSION, Result
-from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_state
+from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_lines, read_state
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import write_spec
 from pytest_gpuenergy.support.errors import InputError
@@ -277,11 +277,5 @@ class _Event(Struct, frozen=True):
 
 def _noted_in(path: Path) -> set[tuple[str, str | None]]:
     """The events that a file has, each by its kind and id."""
-    try:
-        lines = read_bytes(path, "list of events", _LARGEST_LIST_BYTES).splitlines()
-        events = [decode(line, _Event) for line in lines]
-    except FormError as error:
-        raise InputError(
-            f"The list of events {path} cannot be used, because {error}: name another --outdir."
-        ) from None
+    events = read_lines(path, "list of events", _Event, _LARGEST_LIST_BYTES)
     return {(one.event, one.id) for one in events}

@@ -20,7 +20,7 @@ from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.search.summary import KernelSummary, summary_of
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder
+from pytest_gpuenergy.support.files import is_file, matching
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 
 Values = dict[str, Any]
@@ -49,10 +49,7 @@ def search_folders(named: Path) -> list[Path]:
     """The folders of kernels in an ``--outdir``, or the one that is ``named`` itself."""
     if is_file(named / STATE_JSON):
         return [named]
-    kernels = named / "kernels"
-    if not is_folder(kernels):
-        return []
-    return sorted(one for one in kernels.glob("_*") if is_file(one / STATE_JSON))
+    return [one for one in matching(named, "kernels/_*") if is_file(one / STATE_JSON)]
 
 
 def files_of(named: Path) -> list[Path]:

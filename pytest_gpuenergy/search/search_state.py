@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +21,7 @@ from pytest_gpuenergy.support.json_output import encode
 STATE_VERSION = 1
 """``schema_version`` of the files written and read here."""
 
+_T = TypeVar("_T")
 _LARGEST_BYTES = 256 << 20
 
 
@@ -178,15 +181,34 @@ def read_state(path: Path) -> SearchState:
     Raises:
         InputError: it cannot be read.
     """
-    content = read_bytes(path, "state of a search", _LARGEST_BYTES)
-    try:
+    what = "state of a search"
+    content = read_bytes(path, what, _LARGEST_BYTES)
+    with _usable(path, what):
         version = schema_version(content)
         if version != STATE_VERSION:
             raise FormError(
                 f"its schema_version is {shown(version)}, but this gpuenergy reads {STATE_VERSION}"
             )
         return decode(content, SearchState)
+
+
+def read_lines(path: Path, what: str, kind: type[_T], largest_bytes: int) -> list[_T]:
+    """The records of a search in a file with one a line; messages call it ``what``.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    content = read_bytes(path, what, largest_bytes)
+    with _usable(path, what):
+        return [decode(line, kind) for line in content.splitlines()]
+
+
+@contextmanager
+def _usable(path: Path, what: str) -> Iterator[None]:
+    """Raise an `InputError` that names the file where its content does not have its form."""
+    try:
+        yield
     except FormError as error:
         raise InputError(
-            f"The state of a search {path} cannot be used, because {error}: name another --outdir."
+            f"The {what} {path} cannot be used, because {error}: name another --outdir."
         ) from None

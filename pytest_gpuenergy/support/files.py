@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import fnmatch
 import os
 import stat
 from collections.abc import Iterator
@@ -80,6 +81,26 @@ def is_socket(path: Path) -> bool:
     """Whether ``path`` leads to a socket; raises as `is_there`."""
     mode = _mode(path)
     return mode is not None and stat.S_ISSOCK(mode)
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """What matches a pattern below ``folder``, sorted, as far as it can be looked at.
+
+    Folders that vanish meanwhile or may not be read have nothing in them; `Path.glob` raises for
+    the former, depending on the version of Python.
+
+    Args:
+        folder: where to begin.
+        pattern: relative path, each part of which is matched as by `fnmatch.fnmatchcase`.
+
+    Raises:
+        InputError: it cannot be known whether ``folder`` is there; see `is_there`.
+    """
+    places = [folder] if is_folder(folder) else []
+    for part in pattern.split("/"):
+        entries = (entry for place in places for entry in _entries(place))
+        places = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
+    return sorted(places)
 
 
 def lock(descriptor: int, *, wait: bool = True) -> bool:
@@ -203,6 +224,13 @@ def _mode(path: Path, *, follow: bool = True) -> int | None:
         raise InputError(f"{path} cannot be used: {error.strerror}.") from None
     except ValueError as error:
         raise InputError(f"{str(path)!r} cannot be used: {error}.") from None
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # it is a file, it is gone, or it is somebody else's
+        return []
 
 
 def _new_draft(folder: Path) -> tuple[Path, int]:

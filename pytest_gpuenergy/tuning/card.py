@@ -22,6 +22,9 @@ _MULTIPROCESSORS = {
     103: (128, 2048, 228 * _KIB, 227 * _KIB),
     120: (128, 1536, 100 * _KIB, 99 * _KIB),
 }
+WARP_LANES = 32
+SHARED_BYTES_PER_CYCLE = 128
+"""Of a multiprocessor's shared memory, in 32 banks (all from sm_70 on)."""
 FIRST_ASYNCHRONOUS = 80
 """The first capability with copies to shared memory that bypass registers."""
 

@@ -67,9 +67,12 @@ class Chooser:
         self._objective, self._confirm = objective, confirm
         self._good = [trial for trial in log.trials if trial.good]
         if not self._good:
+            name = space.workload.name
             raise InputError(
-                f"None of the {len(log.trials)} trials of {space.workload.name} ran: see the "
-                f"reasons in {log.folder / TRIALS_FILE}, or try more with --trials."
+                f"None of the {len(log.trials)} trials of {name} ran: see the reasons in "
+                f"{log.folder / TRIALS_FILE}, or try more with --trials."
+                if log.trials
+                else f"{name} has no trials to choose from: give --trials at least 1."
             )
         self._typical = Typical.of(self._good)
         estimates = {t.index: cost_ms(objective, t, self._typical) for t in self._good}

@@ -56,8 +56,9 @@ class TemplateParameters(ABC, Generic[W]):
             problem = f"does not take {name!r:.40}" if name in numbers else f"needs {name}"
             raise InputError(f"The template {cls.template} {problem}.")
         flags = {name for name, default in known.items() if isinstance(default, bool)}
-        if any(numbers[name] not in (0, 1) for name in flags):
-            raise InputError(f"The template {cls.template} needs {min(flags)} to be 0 or 1.")
+        for name in sorted(flags):
+            if numbers[name] not in (0, 1):
+                raise InputError(f"The template {cls.template} needs {name} to be 0 or 1.")
         values = {name: bool(value) if name in flags else value for name, value in numbers.items()}
         return cls(**values)
 

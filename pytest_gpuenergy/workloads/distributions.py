@@ -6,6 +6,8 @@ that one of random numbers takes.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from pytest_gpuenergy.support.errors import InputError
@@ -15,7 +17,7 @@ from pytest_gpuenergy.workloads.number_types import Array, rounded_to
 NORMAL = "normal"
 LARGEST_INTEGER = 4
 """Of ``integers``: products of these are exact in every type, and so are sums of many."""
-_SPARSE = "sparse:"
+_SPARSE = re.compile(r"sparse:([01]|[01]?\.[0-9]{1,9})", re.ASCII)
 NAMES = (NORMAL, "uniform", "integers", "ones", "zeros", "sorted")
 
 
@@ -25,9 +27,7 @@ def check_distribution(text: object) -> None:
     Raises:
         InputError: it is not one that `draw_from` knows.
     """
-    if text in NAMES:
-        return
-    if isinstance(text, str) and text.startswith(_SPARSE) and _share(text) is not None:
+    if isinstance(text, str) and (text in NAMES or _share(text) is not None):
         return
     raise InputError(
         f"Inputs cannot be drawn as {shown(text)}: choose one of {', '.join(NAMES)} or a share of "
@@ -65,9 +65,6 @@ def draw_from(
 
 
 def _share(text: str) -> float | None:
-    """P of ``sparse:P``; None if it is no probability."""
-    try:
-        share = float(text.removeprefix(_SPARSE))
-    except ValueError:
-        return None
-    return share if 0 <= share <= 1 else None
+    """P of ``sparse:P``; None if it is no probability in plain digits, as names of items need."""
+    match = _SPARSE.fullmatch(text)
+    return float(match[1]) if match and float(match[1]) <= 1 else None

@@ -56,19 +56,25 @@ def parse_requests(text: str) -> list[GemmRequest]:
 
 
 def measured_products(text: str) -> list[Gemm]:
-    """The matrix products that a text describes, each once, to be measured only.
+    """The matrix products that a text describes, each once; see `search_words_said`.
 
     Raises:
-        InputError: as of `parse_requests`, or the text asks for a tuning.
+        InputError: as of `parse_requests`.
     """
-    found: dict[str, Gemm] = {}
-    for request in parse_requests(text):
-        if request.trials is not None or request.tuner is not None:
-            raise InputError(
-                f"{text!r} asks for a tuning: leave out t and O, which gpuenergy gemm tune takes."
-            )
-        found.update((product.name, product) for product in request.layouts)
-    return list(found.values())
+    layouts = (product for request in parse_requests(text) for product in request.layouts)
+    return list({product.name: product for product in layouts}.values())
+
+
+def search_words_said(text: str) -> str | None:
+    """Where products are only measured: a sentence, if a text says how they are searched.
+
+    Raises:
+        InputError: as of `parse_requests`.
+    """
+    asked = ((request.trials, request.tuner) for request in parse_requests(text))
+    if all(one == (None, None) for one in asked):
+        return None
+    return "t and O of the sizes have no effect here: they are for gpuenergy gemm tune."
 
 
 def parse_gemm(text: str) -> Gemm | None:
@@ -123,7 +129,7 @@ def _request(text: str) -> GemmRequest:
         size = _whole(names, given.pop(names))
         for name in names:
             if name in sizes:
-                raise InputError(f"{text!r} gives {name} twice: leave one out.")
+                raise _twice(text, name)
             sizes[name] = size
     leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
     if unknown := [name for name in given if name not in _NAMED]:
@@ -133,8 +139,8 @@ def _request(text: str) -> GemmRequest:
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(
-            f"{text!r} does not say what {' and '.join(missing)} is: give {GRAMMAR!r} or "
-            "'MNK=4096'."
+            f"{text!r} does not say what {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'}: give {GRAMMAR!r} or 'MNK=4096'."
         )
     if options.get("t") == 0:
         raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
@@ -169,9 +175,15 @@ def _words(text: str) -> dict[str, str]:
             )
         name, value = match.groups()
         if name in given:
-            raise InputError(f"{text!r} gives {name} twice: leave one out.")
+            raise _twice(text, name)
         given[name] = value
     return given
+
+
+def _twice(text: str, name: str) -> InputError:
+    return InputError(
+        f"{text!r} gives {name} twice: leave one out, or separate products by semicolons."
+    )
 
 
 def _whole(name: str, text: str) -> int:

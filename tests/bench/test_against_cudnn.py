@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.report import Measurement, Report, RunInfo
+from pytest_gpuenergy.report import Measurement, Report
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.json_output import plain
 
-RUN = RunInfo("r", "2026-11-21T00:00:00+00:00", "h", "Test GPU", "u", "sm_90", False, {}, {}, {})
+RUN = a_run(gpu_name="Test GPU", emulated=False)
 Show = Callable[..., str]
 
 

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import against_stock
 import pytest
 import tuner_process
+from tuner_bench import TunerBench
 
 from pytest_gpuenergy.tuning.trial import Trial
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
-
-
-class Bench:
-    """The bench on the emulated GPU, with case7 only."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "stock.json"
-
-    def run(self, *arguments: str, stock: tuple[str, ...] = FAKE, trials: int = 8) -> int:
-        options = ["--device", "emulated", "--cases", "case7", "--threads", "1"]
-        return against_stock.main(
-            ["--json", str(self.path), *options, "--trials", str(trials), *arguments], stock
-        )
-
-    @property
-    def results(self) -> dict[str, Any]:
-        results: dict[str, Any] = json.loads(self.path.read_text())["results"]
-        return results
-
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> TunerBench:
+    return TunerBench(against_stock.main, tmp_path / "against_stock.json")
 
 
 def row(output: str, tuner: str) -> list[str]:
@@ -48,7 +27,7 @@ def row(output: str, tuner: str) -> list[str]:
 @pytest.mark.thorough
 @pytest.mark.tvm
 def test_both_tuners_are_watched_and_measured_alike(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.run("--tuners", "stock,direct", "--kernels", "1", trials=3) == 0
     stock, ours = bench.results["case7/stock"], bench.results["case7/direct"]
@@ -75,7 +54,7 @@ def test_both_tuners_are_watched_and_measured_alike(
 
 
 @pytest.mark.tvm
-def test_the_fastest_of_other_schedules_are_measured(bench: Bench) -> None:
+def test_the_fastest_of_other_schedules_are_measured(bench: TunerBench) -> None:
     assert bench.run("--tuners", "stock", "--kernels", "2") == 0
     first, second = bench.results["case7/stock"]["contenders"]
     assert first["search_ms"] == pytest.approx(0.2129007)
@@ -86,7 +65,7 @@ def test_the_fastest_of_other_schedules_are_measured(bench: Bench) -> None:
 
 
 def test_no_search_is_begun_without_time_for_it(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.run("--budget-s", "100") == 1
     streams = capsys.readouterr()
@@ -113,7 +92,7 @@ def test_a_search_without_trials_has_no_rate() -> None:
 
 @pytest.mark.tvm
 def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_TUNER", "die")
     assert bench.run("--tuners", "stock", "--kernels", "1") == 1
@@ -131,7 +110,7 @@ def test_a_tuner_that_dies_is_told_and_its_kernels_are_measured(
 @pytest.mark.tvm
 @pytest.mark.usefixtures("hanging")
 def test_a_search_ends_at_its_limit_and_counts(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limit = ["--tuners", "stock", "--kernels", "1", "--search-limit-s", "2"]
     assert bench.run(*limit) == 0
@@ -143,7 +122,7 @@ def test_a_search_ends_at_its_limit_and_counts(
 @pytest.mark.slow
 @pytest.mark.usefixtures("hanging")
 def test_a_search_that_the_budget_cuts_short_is_repeated(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(against_stock, "RESERVE_S", 100.0)
     assert bench.run("--tuners", "stock", "--kernels", "1", "--budget-s", "400") == 1
@@ -156,9 +135,9 @@ def test_a_search_that_the_budget_cuts_short_is_repeated(
 
 @pytest.mark.slow
 def test_an_emulated_gpu_is_nothing_for_tvms_own_tuner(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.run("--tuners", "stock", stock=against_stock.STOCK) == 1
+    assert bench.run("--tuners", "stock", tuner=against_stock.STOCK) == 1
     assert "needs an NVIDIA GPU" in bench.results["case7/stock"]["error"]
     assert bench.results["case7/measured"]["error"].startswith("No tuner has found a kernel")
     assert "needs an NVIDIA GPU" in row(capsys.readouterr().out, "stock")[-1]
@@ -173,7 +152,7 @@ def test_an_emulated_gpu_is_nothing_for_tvms_own_tuner(
     ],
 )
 def test_wrong_usage_is_told(
-    bench: Bench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    bench: TunerBench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert bench.run(*arguments) == 2
     assert message in capsys.readouterr().err
@@ -189,7 +168,7 @@ def test_wrong_usage_is_told(
     ],
 )
 def test_a_bad_value_is_told(
-    bench: Bench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+    bench: TunerBench, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.run(*arguments)

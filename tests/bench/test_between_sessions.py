@@ -10,13 +10,14 @@ import between_sessions
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report import Measurement, Report, WorkloadInfo
 from pytest_gpuenergy.report.views import write_json
 from pytest_gpuenergy.support.errors import InputError
 
@@ -47,7 +48,7 @@ def measured(label: str, factor: float) -> Measurement:
 
 
 def report(name: str, factors: Sequence[float], **changes: object) -> Report:
-    run = RunInfo(name, "", "", "NVIDIA H200", "GPU-1", "sm_90", False, {}, {}, {})
+    run = a_run(run_id=name, emulated=False)
     rows = tuple(measured(f"k{number:02d}", factor) for number, factor in enumerate(factors, 1))
     return Report(replace(run, **changes), rows)
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from bench_folder import INI, ROOT
 
+from pytest_gpuenergy.contenders import CONTENDERS as KNOWN
+from pytest_gpuenergy.contenders import Bench
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
+from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.tvm import store  # imported before pytester notes what is
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
@@ -78,7 +83,58 @@ def test_quick_takes_the_ends_of_the_default_set(folder: pytest.Pytester) -> Non
     assert found == ["gemm_512x256x640_nn-template-200W", "gemm_8192x8192x8192_nt-template-200W"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--network", "resnet"], ["-k", "gemm"]])
+@pytest.mark.parametrize("error", [UnavailableError, InputError])
+def test_a_contender_is_asked_once_for_all_power_caps(
+    folder: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, error: type[GpuEnergyError]
+) -> None:
+    asked = []
+
+    def fake(gemm: Gemm, _: Bench) -> AnyKernel:
+        asked.append(gemm.layout)
+        raise error("It takes half an hour to say no.")
+
+    monkeypatch.setitem(cast("dict[str, Any]", KNOWN), "template", fake)
+    result = folder.runpytest_inprocess(
+        NAMED, "--gemm", "MNK=8", "-k", "template", "--powercap", "1,2,3", "-rsf"
+    )
+    assert sorted(asked) == ["nn", "nt"]
+    without = {"skipped" if error is UnavailableError else "failed": 6}
+    result.assert_outcomes(**without, deselected=6 * OTHERS)
+
+
+def test_trials_have_no_effect(folder: pytest.Pytester) -> None:
+    arguments = ["--collect-only", "--powercap", "1", "--gemm", "MNK=64 t=2398"]
+    result = folder.runpytest_inprocess(NAMED, *arguments)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["bench: t and O of the sizes have no effect here: they are for *"])
+
+
+def test_a_product_that_is_named_runs_without_its_path(folder: pytest.Pytester) -> None:
+    name = "gemm_7x5x3_nt"
+    found = ids(folder, "bench", "-k", f"{name} and not tvm and template")
+    assert found == [f"{name}-template-200W"]
+
+
+def test_records_that_do_not_fit_a_gpu_are_not_said_to_be_used(folder: pytest.Pytester) -> None:
+    here = folder.path / "bench" / "records"
+    shutil.copytree(
+        ROOT / "bench" / "records",
+        here,
+        ignore=lambda _, names: [one for one in names if "." in one and "_1024x1024x" not in one],
+    )
+    sizes = "MNK=1024 layout=nn mode=bfloat16; MNK=1024 layout=nn mode=float16"
+    arguments = ["--collect-only", "--gpu-device", "emulated:a100", "--gemm", sizes, *TEMPLATE]
+    said = folder.runpytest_inprocess(NAMED, *arguments).stdout.str()
+    assert "bench: kernels from" not in said
+    assert (
+        "bench: no record for gemm_1024x1024x1024_nn_bfloat16 and 1 more fits "
+        "NVIDIA A100-SXM4-80GB: parameters are chosen as without records"
+    ) in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--network", "resnet"], ["-k", "gemm"], ["-k", "not gemm_64x64x64_nn"]]
+)
 def test_nobody_runs_them_who_does_not_name_them(
     folder: pytest.Pytester, arguments: list[str]
 ) -> None:
@@ -114,7 +170,6 @@ def test_a_missing_folder_of_records_is_told(folder: pytest.Pytester) -> None:
         ("MNK", "*which is not understood: give sizes such as 'M=1024 N=2048 K=3072'*"),
         ("M=0 N=1 K=1", "*gemm needs M to be an integer of at least 1, not 0*"),
         ("MNK=1e9", "*MNK=1e9 is not understood*"),
-        ("MNK=64 t=5", "*asks for a tuning: leave out t and O*"),
     ],
 )
 def test_bad_sizes_are_told_in_one_sentence(folder: pytest.Pytester, sizes: str, told: str) -> None:

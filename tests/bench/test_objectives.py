@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import objectives
 import pytest
+from tuner_bench import TunerBench
 
 pytestmark = pytest.mark.tvm
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_tuner.py")))
-
-
-class Bench:
-    """The bench on the emulated GPU, with case7 only."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "objectives.json"
-
-    def run(self, *arguments: str, tune: tuple[str, ...] = FAKE, trials: int = 8) -> int:
-        options = ["--device", "emulated", "--cases", "case7", "--threads", "1"]
-        return objectives.main(
-            ["--json", str(self.path), *options, "--trials", str(trials), *arguments], tune
-        )
-
-    @property
-    def results(self) -> dict[str, Any]:
-        results: dict[str, Any] = json.loads(self.path.read_text())["results"]
-        return results
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> TunerBench:
+    return TunerBench(objectives.main, tmp_path / "objectives.json")
 
 
 def rows(output: str) -> dict[tuple[str, str], list[str]]:
@@ -45,9 +25,9 @@ def rows(output: str) -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.thorough
-def test_the_real_tuner_is_told_its_objective(bench: Bench) -> None:
+def test_the_real_tuner_is_told_its_objective(bench: TunerBench) -> None:
     assert (
-        bench.run("--objectives", "edp", "--space", "direct", tune=objectives.OURS, trials=2) == 0
+        bench.run("--objectives", "edp", "--space", "direct", tuner=objectives.OURS, trials=2) == 0
     )
     found = bench.results["case7/edp"]
     assert found["trials"] == found["outcome"]["tried"] == 2
@@ -59,7 +39,7 @@ def test_the_real_tuner_is_told_its_objective(bench: Bench) -> None:
 
 
 def test_the_best_of_each_objective_are_compared(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench.run() == 0
     kernels = bench.results["case7/measured"]["kernels"]
@@ -75,7 +55,7 @@ def test_the_best_of_each_objective_are_compared(
 
 
 def test_a_search_that_fails_leaves_the_others(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_TUNER", "die:energy")
     assert bench.run() == 1
@@ -94,7 +74,7 @@ def test_a_search_that_fails_leaves_the_others(
 
 @pytest.mark.usefixtures("hanging")
 def test_a_search_that_the_budget_cuts_short_has_no_best_kernel(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(objectives, "RESERVE_S", 100.0)
     assert bench.run("--objectives", "time", "--budget-s", "400") == 1
@@ -103,16 +83,16 @@ def test_a_search_that_the_budget_cuts_short_has_no_best_kernel(
 
 
 def test_the_table_is_printed_from_the_file(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.run("--objectives", "time")
     first = capsys.readouterr().out
-    assert bench.run("--table", tune=("nothing",)) == 0
+    assert bench.run("--table", tuner=("nothing",)) == 0
     assert capsys.readouterr().out == first
 
 
 def test_an_objective_that_there_is_not_is_refused(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: TunerBench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         bench.run("--objectives", "speed")

@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from report_fixtures import a_run
 from small_project import INI, LINE, SLOWER
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report import Measurement, RunFolder, WorkloadInfo
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +97,7 @@ def test_a_slower_revision_is_found(repository: Path, capsys: pytest.CaptureFixt
 def test_an_id_that_a_report_shows_chooses_its_kernel(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = RunInfo("a", "2026", "host", "NVIDIA H200", "GPU-0", "sm_90", True, {}, {}, {})
+    run = a_run()
     known = Measurement(
         "test_scale.py::test_scale[b128-200W]",
         WorkloadInfo("scale", {}, 1, 1),

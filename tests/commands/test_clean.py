@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report_fixtures import a_run
 from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
@@ -22,7 +23,7 @@ from pytest_gpuenergy.fleet.ray_actor import own_copy
 from pytest_gpuenergy.kernels.exported_folder import SIGN, write_export
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.report import RunFolder, RunInfo
+from pytest_gpuenergy.report import RunFolder
 from pytest_gpuenergy.report.store import latest_run
 from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -40,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_run(project: Path, name: str = "20260101-000000") -> Path:
-    run = RunInfo(name, "2026-01-01", "host", "gpu", "GPU-0", "sm_90", True, {}, {}, {})
+    run = a_run(run_id=name)
     folder = RunFolder.create(project, run).path
     for name in ("measurements", "anchors"):
         (folder / f"{name}.jsonl").write_text("")

@@ -15,25 +15,15 @@ from gate_simulation import Session, drawn_measurement
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import Measurement, Report, RunFolder, RunInfo, load_report
+from pytest_gpuenergy.report import Measurement, Report, RunFolder, load_report
 from pytest_gpuenergy.report.views import json_document
 
 MakeRun = Callable[..., None]
 STEADY = Session(0.0, 0.0)
-RUN = RunInfo(
-    run_id="",
-    started="",
-    host="host",
-    gpu_name="NVIDIA H200",
-    gpu_uuid="GPU-0",
-    architecture="sm_90",
-    emulated=True,
-    power_limits_w={},
-    software={"driver": "580"},
-    options={},
-)
+RUN = a_run(software={"driver": "580"})
 
 
 def measurement(label: str = "k01", edp: float = 1.0, seed: int = 0) -> Measurement:
@@ -280,7 +270,7 @@ def test_another_board_is_said_once_and_can_be_allowed(
     make_run: MakeRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run("a", measurement())
-    make_run("b", measurement(edp=2.0), gpu_uuid="GPU-1")
+    make_run("b", measurement(edp=2.0), gpu_uuid="GPU-2")
     assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 0
     assert "every verdict is in doubt: the board is not" in capsys.readouterr().out
     assert main(["compare", "a", "b", "--fail", "edp:5%", "--allow", "board"]) == 1
@@ -337,10 +327,10 @@ def test_a_baseline_is_of_one_board(
     make_run: MakeRun, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run("a", measurement(), measurement("k02"))
-    make_run("b", measurement(), gpu_uuid="GPU-1")
+    make_run("b", measurement(), gpu_uuid="GPU-2")
     assert main(["baseline", "update", "a"]) == 0
     assert main(["baseline", "update", "b"]) == 2
-    assert "differ in the board (GPU-0 and GPU-1)" in capsys.readouterr().err
+    assert "differ in the board (GPU-1 and GPU-2)" in capsys.readouterr().err
     assert main(["baseline", "update", "b", "--replace"]) == 0
     report = load_report(project / "gpuenergy-baseline.json")
     assert [m.kernel.label for m in report.measurements] == ["k01"]
@@ -362,7 +352,7 @@ def test_history_shows_runs_and_changes(
         make_run(f"run{day:02d}", measurement(edp=1.0 if day < 8 else 1.1, seed=day))
     assert main(["history", "-k", "k01"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-0 (emulated), 16 runs")
+    assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-1 (emulated), 16 runs")
     assert lines[-1].startswith("  changed by +") and "from run run08 on" in lines[-1]  # noqa: PT018
     assert main(["history", "--runs", "3", "--json", "-"]) == 0
     (series,) = json.loads(capsys.readouterr().out)["series"]

@@ -176,10 +176,11 @@ def test_an_export_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def models(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Path]:
     """A folder with a model of a kind, its profile ``run``, and its export ``model.pt``."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
 
     @cache
     def made(kind: str) -> Path:
@@ -193,14 +194,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("transformers")
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
-
-    @pytest.fixture(autouse=True)
-    def packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("torch", reason="needs PyTorch")
-        pytest.importorskip("transformers", reason="needs transformers")
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     @pytest.fixture(params=["bloom", "llama"])
     def both(

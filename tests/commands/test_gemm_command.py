@@ -122,6 +122,8 @@ def test_the_background_is_the_shells_business(
     ("arguments", "message"),
     [
         (["MNK=64 t=5", "--trials", "6"], "t of gemm_64x64x64_nn asks for 5, but --trials for 6"),
+        (["MNK=64", "--trials", "0"], "0 asks for no trials: give at least 1; with --resume"),
+        (["MNK=64 t=0"], "'MNK=64 t=0' asks for no trials: give t a number of at least 1."),
         (["MNK=64 t=30001"], "t of gemm_64x64x64_nn asks for 30001 trials: give at most 30000"),
         (["MNK=64 t=3; MNK=64 layout=nt t=4"], "gemm_64x64x64_nt is named twice, with another t"),
         (["MNK=64 O=0", "--tuner", "tvm"], "O of gemm_64x64x64_nn asks for template, but --tuner"),

@@ -39,7 +39,6 @@ def test_contenders_are_measured_and_written_by_size(elsewhere: Path) -> None:
         (["MNK"], "which is not understood: give sizes such as"),
         (["MNK=8", "--contender", "template,mkl"], "no contender 'mkl': choose from template, tvm"),
         (["MNK=8", "--contender", "cutlass_profiler"], "needs --cutlass-profiler PATH"),
-        (["MNK=8 t=5"], "t and O"),
         (["MNK=8", "--records", "none"], "--records none: there is no such folder"),
     ],
 )

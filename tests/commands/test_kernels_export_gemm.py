@@ -37,8 +37,11 @@ def test_a_program_is_written_for_each_product_and_layout(
     )
 
 
-def test_the_estimate_chooses_the_kernel_without_records() -> None:
-    assert main([*EXPORT, "--gemm", "MNK=64 layout=nn", *EMULATED]) == 0
+def test_the_estimate_chooses_the_kernel_without_records(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*EXPORT, "--gemm", "MNK=64 layout=nn t=5", *EMULATED]) == 0
+    assert "t and O of the sizes have no effect here" in capsys.readouterr().err
     kernel = load_kernel("out/kernels/gemm_64x64x64_nn/kernel01.json")
     assert kernel.origin.kind == "template"
     assert {launch.entry for launch in kernel.launches} <= {"gemm", "gemm_sum"}
@@ -78,7 +81,6 @@ def test_the_program_is_built_for_the_gpu_that_it_is_for(
         (["--case", "case1", "--contender", "tvm"], "--contender is only for matrix products"),
         (["--gpu-device", "emulated"], "--gpu-device is only for matrix products"),
         (["--gemm", "MNK"], "which is not understood: give sizes such as"),
-        (["--gemm", "MNK=64 t=5"], "leave out t and O"),
         (["--gemm", "MNK=64", "--contender", "triton"], "of the contender triton are no CUDA text"),
         (["--gemm", "MNK=64", "--contender", "cublas"], "choose from template, tvm"),
         (["--gemm", "MNK=64", "--contender", "mkl"], "no contender 'mkl': choose from template"),

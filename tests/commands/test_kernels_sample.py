@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import io
 import json
 import lzma
 import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from command_outcomes import Outcome, outcome_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,21 +32,8 @@ each_example = settings(
 )
 
 
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-
 def sample(*words: object) -> Outcome:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(["kernels", "sample", *map(str, words)])
-    return Outcome(code, out.getvalue(), err.getvalue())
+    return outcome_of("kernels", "sample", *words)
 
 
 def trial(

@@ -48,10 +48,11 @@ def replay(run: Path, *options: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def profile(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The folder of a profile on the host."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     run = folder / "run"
@@ -66,13 +67,9 @@ def _prefill_first(path: Path) -> list[Any]:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("transformers")
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
-
-    @pytest.fixture(autouse=True)
-    def packages(self) -> None:
-        pytest.importorskip("torch", reason="needs PyTorch")
-        pytest.importorskip("transformers", reason="needs transformers")
 
     @pytest.fixture
     def run(self, profile: Path, tmp_path: Path) -> Path:
@@ -83,7 +80,7 @@ class TestWithPyTorch:
         return tmp_path
 
     @pytest.fixture
-    def measured(self, packages: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
+    def measured(self, transformers: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: ARG002
         """Lets the host stand in for a GPU; the labels of what has been measured."""
         return host_stands_in(monkeypatch)
 

@@ -99,14 +99,9 @@ def test_a_seed_that_pytorch_cannot_use_is_refused(word: str, capsys: Any) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("transformers")
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
-
-    @pytest.fixture(autouse=True)
-    def packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("torch", reason="needs PyTorch")
-        pytest.importorskip("transformers", reason="needs transformers")
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     @pytest.mark.parametrize(("kind", "layers"), [("bloom", 2), ("llama", 3)])
     def test_phases_and_layers_of_a_model_are_told_apart(

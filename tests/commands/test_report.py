@@ -9,23 +9,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.report import Measurement, RunFolder, RunInfo, WorkloadInfo, load_report
+from pytest_gpuenergy.report import Measurement, RunFolder, WorkloadInfo, load_report
 
-RUN = RunInfo(
-    run_id="20260101-000000",
-    started="2026-01-01T00:00:00",
-    host="host",
-    gpu_name="NVIDIA H200",
-    gpu_uuid="GPU-0",
-    architecture="sm_90",
-    emulated=True,
-    power_limits_w={},
-    software={},
-    options={},
-)
 K01 = Measurement(
     node_id="bench.py::test[case1-k01-300W]",
     workload=WorkloadInfo("case1", {}, 100, 10),
@@ -53,7 +42,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_run(project: Path, name: str, *measurements: Measurement, **changes: object) -> Path:
-    run = replace(RUN, run_id=name, started=name, **changes)  # type: ignore[arg-type]
+    run = a_run(run_id=name, started=name, **changes)
     folder = RunFolder.create(project, run)
     for measurement in measurements:
         folder.append(measurement)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
-import json
 import os
 import random
+import shutil
 from itertools import permutations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from closed_folders import close
+from command_outcomes import Outcome, outcome_of
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
-from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import RunFolder, RunInfo, load_report
+from pytest_gpuenergy.report import RunFolder, load_report
 
 TEXT = """=== GPU Configuration ===
   Power Cap: 300.00 W
@@ -39,30 +39,19 @@ each_example = settings(
 )
 
 
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def only(self) -> Any:
-        (measurement,) = self.document["measurements"]
-        return measurement
-
-    @property
-    def first(self) -> Any:
-        return self.document["measurements"][0]
-
-
 def report(*words: object) -> Outcome:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(["report", *map(str, words)])
-    return Outcome(code, out.getvalue(), err.getvalue())
+    return outcome_of("report", *words)
+
+
+def first(outcome: Outcome) -> Any:
+    """The first measurement of a JSON report."""
+    return outcome.document["measurements"][0]
+
+
+def only(outcome: Outcome) -> Any:
+    """The only measurement of a JSON report."""
+    (measurement,) = outcome.document["measurements"]
+    return measurement
 
 
 def write(
@@ -93,7 +82,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_an_output_becomes_a_measurement(tmp_path: Path) -> None:
-    found = report(write(tmp_path), "--json", "-").only
+    found = only(report(write(tmp_path), "--json", "-"))
     assert found["node_id"] == "case1/powercap3/output_kernel1.txt"
     assert (found["workload"]["name"], found["kernel"]["label"]) == ("case1", "k01")
     assert (found["kernel"]["rank"], found["cap"], found["cap_index"]) == (1, "powercap3", 3)
@@ -111,7 +100,7 @@ def test_an_output_becomes_a_measurement(tmp_path: Path) -> None:
 
 def test_nothing_is_claimed_that_is_not_known(tmp_path: Path) -> None:
     outcome = report(write(tmp_path), "--json", "-")
-    run, found = outcome.document["run"], outcome.only
+    run, found = outcome.document["run"], only(outcome)
     assert (run["gpu_name"], run["legacy"], run["emulated"]) == ("unknown GPU", True, False)
     assert found["validity"] == ["legacy"]
     assert found["cache"] == "unknown"
@@ -198,7 +187,7 @@ def test_the_json_report_is_read_again(tree: Path, tmp_path: Path) -> None:
 )
 def test_a_missing_figure_gives_no_energy(tmp_path: Path, old: str, new: str, missing: str) -> None:
     outcome = report_beside(tmp_path, TEXT.replace(old, new))
-    found = outcome.first
+    found = first(outcome)
     assert {found[name] for name in FIGURES} == {None}
     assert found["outcome"] == "runtime"
     said = f"The output case1/powercap3/output_kernel1.txt cannot be used: it has no {missing}."
@@ -223,7 +212,7 @@ def test_figures_may_share_a_line(tmp_path: Path, order: tuple[int, ...]) -> Non
         "Mean energy per iteration: 100 mJ",
         "Mean time per iteration: 0.5 ms",
     )
-    found = report(write(tmp_path, " ".join(parts[i] for i in order)), "--json", "-").only
+    found = only(report(write(tmp_path, " ".join(parts[i] for i in order)), "--json", "-"))
     assert (found["gflops"], found["energy_mj"], found["time_ms"]) == (2000.25, 100.0, 0.5)
 
 
@@ -235,16 +224,16 @@ def test_a_failed_output_has_no_row_in_the_classic_tables(tmp_path: Path) -> Non
 
 
 def test_two_runs_in_one_output_are_not_mixed(tmp_path: Path) -> None:
-    found = report_beside(tmp_path, TEXT + TEXT.replace("0.500", "0.600")).first
+    found = first(report_beside(tmp_path, TEXT + TEXT.replace("0.500", "0.600")))
     assert "it has different values for time" in found["error"]
-    assert report_beside(tmp_path, TEXT + TEXT).first["error"] is None
+    assert first(report_beside(tmp_path, TEXT + TEXT))["error"] is None
 
 
 def test_figures_that_multiply_to_nothing_are_refused(tmp_path: Path) -> None:
     text = (
         "GFLOP/s: 1e-200\nMean energy per iteration: 1e-200 mJ\nMean time per iteration: 1e-200 ms"
     )
-    assert "out of range" in report_beside(tmp_path, text).first["error"]
+    assert "out of range" in first(report_beside(tmp_path, text))["error"]
 
 
 def test_an_output_that_is_huge_or_no_file_harms_no_other(tmp_path: Path) -> None:
@@ -269,7 +258,7 @@ def test_names_that_are_no_text_can_be_written(tmp_path: Path) -> None:
 
 
 def test_old_and_measured_runs_do_not_mix(tmp_path: Path, tree: Path) -> None:
-    run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
+    run = a_run(gpu_name="NVIDIA A100", emulated=False)
     measured = RunFolder.create(tmp_path, run).path
     outcome = report(tree, measured, "--gpu", "NVIDIA A100")
     assert outcome.code == 2
@@ -288,7 +277,7 @@ def test_trees_are_merged_when_the_gpu_is_named(tree: Path) -> None:
 
 
 def test_a_gpu_named_for_a_measured_run_is_refused(tmp_path: Path) -> None:
-    run = RunInfo("new", "2026", "host", "NVIDIA A100", "GPU-0", "sm_80", False, {}, {}, {})
+    run = a_run(gpu_name="NVIDIA A100", emulated=False)
     outcome = report(RunFolder.create(tmp_path, run).path, "--gpu", "NVIDIA H200")
     assert outcome.code == 2
     assert "omit --gpu" in outcome.err
@@ -298,6 +287,54 @@ def test_a_folder_without_outputs_is_no_run(tmp_path: Path) -> None:
     outcome = report(tmp_path)
     assert outcome.code == 2
     assert "is not a run, because it has no run.json: name a folder in" in outcome.err
+
+
+@pytest.mark.parametrize("call", ["iterdir", "open"])
+def test_what_vanishes_meanwhile_is_left_out(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Folders while outputs are looked for, or outputs before they are read."""
+    inner = getattr(Path, call)
+
+    def vanishing(path: Path, *arguments: Any, **named: Any) -> Any:
+        if "powercap3" in path.parts:
+            shutil.rmtree(tree / "case2" / "powercap3", ignore_errors=True)
+        return inner(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, call, vanishing)
+    outcome = report(tree, "--json", "-")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert {(m["workload"]["name"], m["cap"]) for m in outcome.document["measurements"]} == {
+        ("case2", "powercap1"),
+        ("case10", "powercap1"),
+        ("case10", "powercap3"),
+    }
+
+
+def test_a_folder_of_another_user_among_outputs_is_skipped(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(tree / "case2", monkeypatch)
+    found = report(tree, "--json", "-").document["measurements"]
+    assert {m["workload"]["name"] for m in found} == {"case10"}
+
+
+def test_only_outputs_are_looked_for_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all that is below it, which takes long in ``/``."""
+    looked: list[str] = []
+    inner = Path.iterdir
+
+    def noted(path: Path) -> Any:
+        looked.append(path.name)
+        return inner(path)
+
+    (tmp_path / "home" / "user" / "texts").mkdir(parents=True)
+    monkeypatch.setattr(Path, "iterdir", noted)
+    assert report(tmp_path).code == 2
+    assert "home" in looked
+    assert "user" not in looked
 
 
 figures = st.floats(min_value=1e-6, max_value=1e9)
@@ -328,7 +365,7 @@ def test_figures_are_found_in_any_order_and_company(
         *around,
     ]
     text = "\n".join(data.draw(st.permutations(lines)))
-    found = report(write(tmp_path, text), "--json", "-").only
+    found = only(report(write(tmp_path, text), "--json", "-"))
     assert [found[name] for name in ("gflops", "energy_mj", "time_ms")] == [
         gflops,
         energy_mj,
@@ -340,7 +377,7 @@ def test_figures_are_found_in_any_order_and_company(
 @given(st.data())
 def test_a_truncated_output_has_all_figures_or_none(tmp_path: Path, data: st.DataObject) -> None:
     end = data.draw(st.integers(0, len(TEXT)))
-    found = report_beside(tmp_path, TEXT[:end]).first
+    found = first(report_beside(tmp_path, TEXT[:end]))
     if TEXT.index(" mJ (0.1") + len(" mJ") <= end:
         assert found["energy_mj"] == 100.0
     else:
@@ -355,6 +392,6 @@ def test_garbage_has_no_figures(tmp_path: Path, content: bytes, seed: int) -> No
     write(write(tmp_path), kernel=2)
     (tmp_path / "case1/powercap3/output_kernel1.txt").write_bytes(b"".join(pieces))
     assume(b"Mean time" not in content)
-    found = report(tmp_path, "--json", "-").first
+    found = first(report(tmp_path, "--json", "-"))
     assert {found[name] for name in FIGURES} == {None}
     assert found["error"].count("\n") == 0

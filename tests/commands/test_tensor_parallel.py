@@ -146,10 +146,11 @@ def test_a_function_cannot_be_divided(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def profile(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The folder of a profile of two ranks on the host."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
     folder = tmp_path_factory.mktemp("model")
     run = folder / "run"
     model = model_in(folder, **LLAMA)
@@ -159,14 +160,9 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("transformers")
 class TestWithPyTorch:
     """Needs PyTorch and transformers, and no GPU."""
-
-    @pytest.fixture(autouse=True)
-    def packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("torch", reason="needs PyTorch")
-        pytest.importorskip("transformers", reason="needs transformers")
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     @pytest.mark.parametrize("config", [LLAMA, BLOOM], ids=["llama", "bloom"])
     def test_the_parts_generate_what_the_whole_does(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from power_cards import PRIOR_MW, present_mw, write
+from power_cards import DIE, PRIOR_MW, killed, present_mw
 
 from pytest_gpuenergy.control.lease import Lease, restore_kept, restore_leftover
 from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, locked_mhz, recorded_uuids
@@ -25,22 +23,6 @@ from pytest_gpuenergy.support.signals import termination_as_interrupt
 CLOCK = Setpoint(sm_clock_mhz=1500)
 BOTH = Setpoint(300.0, sm_clock_mhz=1500)
 UNLOCKED = "The SM clocks of NVIDIA H200 are unlocked, which is the default."
-CHILD = """
-import os, signal
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
-device = open_device("emulated")
-lease = Lease(device)
-"""
-DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
-
-
-@pytest.fixture
-def card(device: EmulatedDevice) -> EmulatedDevice:
-    """A card with a limit of its owner's, and clocks that nobody has locked."""
-    write(device, PRIOR_MW)
-    return device
 
 
 def lock_mhz(device: EmulatedDevice) -> int | None:
@@ -51,11 +33,6 @@ def lock_mhz(device: EmulatedDevice) -> int | None:
         low, high = card.lock_mhz
     assert low == high
     return high
-
-
-def killed(body: str) -> None:
-    died = subprocess.run([sys.executable, "-c", CHILD + body + DIE], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
 
 
 def test_clocks_are_locked_and_told(card: EmulatedDevice) -> None:

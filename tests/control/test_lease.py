@@ -7,12 +7,10 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from power_cards import PRIOR_MW, present_mw, write
+from power_cards import DIE, PRIOR_MW, killed, present_mw, write
 
 from pytest_gpuenergy.control.lease import Lease, restore_kept, restore_leftover
 from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, leftover, recorded_uuids
@@ -26,28 +24,6 @@ CAP = Setpoint(300.0)
 LIMIT = {"prior": 700_000, "before": 700_000, "written": 300_000}
 RECORD = {"power_limit_mw": LIMIT, "pid": 1, "started": 1}
 EARLY = {"prior_mw": 700_000, "before_mw": 700_000, "set_mw": 300_000, "pid": 1, "started": 1}
-CHILD = """
-import os, signal
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
-device = open_device("emulated")
-lease = Lease(device)
-"""
-DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
-
-
-@pytest.fixture
-def card(device: EmulatedDevice) -> EmulatedDevice:
-    """A card with a limit of its owner's."""
-    write(device, PRIOR_MW)
-    return device
-
-
-def killed(body: str) -> None:
-    """Run ``body`` in a process that ends by SIGKILL."""
-    died = subprocess.run([sys.executable, "-c", CHILD + body + DIE], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
 
 
 def record_path(device: EmulatedDevice, state: Path) -> Path:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tuning_fakes import SLOWDOWN, FakeDevice, sustained_at, word_kernel
+from tuning_fakes import SLOWDOWN, FakeDevice, sustained_at, time_ms, word_kernel
 
 from pytest_gpuenergy.engine import evaluate as module
 from pytest_gpuenergy.engine.evaluate import Rig, confirm, evaluate
 from pytest_gpuenergy.engine.objective import Evaluation
 from pytest_gpuenergy.engine.quick import quick_job
 from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Conv2d
@@ -24,14 +23,6 @@ FAULT = KernelFault("compile", "It cannot be lowered.")
 
 Found = list[tuple[int, Evaluation]]
 Evaluate = Callable[..., Found]
-
-
-def time_ms(kernel: Kernel) -> float:
-    if kernel.source == "hang":
-        raise KernelFault("timeout", "It hangs.")
-    if kernel.source == "gone":
-        raise DeviceError("The GPU is lost.")
-    return float(len(kernel.source))
 
 
 @pytest.fixture

@@ -128,6 +128,17 @@ def test_a_run_that_has_lost_all_hosts_ends_with_a_sentence(run_items: Run) -> N
     result.stdout.fnmatch_lines(["*fleet: left out: h1: *: ssh: Could not resolve hostname h1."])
 
 
+@pytest.mark.thorough
+def test_a_cap_that_no_host_can_have_ends_the_run_in_one_sentence(
+    hosts: Hosts, run_fleet: Run
+) -> None:
+    hosts.add("h1", "h2")
+    result = run_fleet(hosts.text("h1", "h2"), "--powercap", "900W")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.lines == ["ERROR: --powercap 900W: this GPU accepts 200 W to 700 W.", ""]
+    assert "900W" not in result.stdout.str()
+
+
 def test_hosts_with_another_project_are_left_out_and_say_why(
     hosts: Hosts, pytester: pytest.Pytester, run_fleet: Run
 ) -> None:

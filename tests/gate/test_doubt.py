@@ -12,6 +12,7 @@ from gate_simulation import Session, drawn_measurement
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.gate.comparison import Comparison, compare
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_pair, widened
@@ -19,11 +20,11 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import judge_budget
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report, RunInfo
+from pytest_gpuenergy.report import Measurement, Report
 
 ALL_5 = GateSettings.parse(["time:5%,energy:5%,edp:5%"])
 EDP_5 = GateSettings.parse(["edp:5%"])
-RUN = RunInfo("base", "", "", "g", "GPU-1", "", False, {}, {"driver": "580"}, {})
+RUN = a_run(run_id="base", software={"driver": "580"})
 SLIGHT = [
     "interval_wide",
     "not_steady",

@@ -12,6 +12,7 @@ from gate_simulation import Session, drawn_measurement
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.gate.comparison import Comparison, compare
 from pytest_gpuenergy.gate.settings import GateSettings
@@ -90,7 +91,7 @@ def test_a_wider_limit_never_makes_a_pass_fail(
 @pytest.mark.slow
 @given(st.floats(0.5, 2), st.integers(0, 1000))
 def test_swapped_reports_turn_worse_to_better(edp: float, seed: int) -> None:
-    run = RunInfo("a", "", "", "g", "u", "", False, {}, {}, {})
+    run = a_run()
     sides = [
         Report(run, (measurement(edp=factor, seed=seed + at),)) for at, factor in ((0, 1), (1, edp))
     ]

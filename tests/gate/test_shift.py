@@ -15,6 +15,7 @@ from gate_simulation import Session, drawn_measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.gate.comparison import Comparison, compare
@@ -211,7 +212,7 @@ def test_a_scatter_that_sessions_do_not_explain_is_told(
 def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(
     seed: int, factor: float, random: Any
 ) -> None:
-    run = RunInfo("run", "", "", "simulated", "GPU-1", "sm_90", True, {}, {}, {})
+    run = a_run()
     base, new = kernels(seed), kernels(seed + 1)
 
     def changes(rows: list[Measurement]) -> dict[str, tuple[float, float]]:

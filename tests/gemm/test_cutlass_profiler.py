@@ -127,6 +127,7 @@ def test_its_best_kernel_is_built_from_its_name(profiler: Path) -> None:
     ("name", "more", "words"),
     [
         ("cutlass_wmma_sgemm", {}, "cutlass_wmma_sgemm cannot be built here for g"),
+        ("\\33[1mgemm", {}, r"^ \[1mgemm cannot be built here for g"),
         (None, {"refusal": lambda _: "There is no nvcc."}, "There is no nvcc"),
         (None, {"emulated": True}, "needs a real GPU, and --cutlass-profiler"),
     ],

@@ -149,7 +149,7 @@ def test_every_step_of_every_tile_has_one_block(gemm: Gemm, chosen: SimtParamete
 
 @pytest.mark.parametrize("mode", ["tf32", "3xtf32", "float16", "bfloat16"])
 def test_other_modes_are_refused(mode: Any) -> None:
-    with pytest.raises(InputError, match=f"float32 on CUDA cores, not in mode {mode}"):
+    with pytest.raises(InputError, match=f"computes in float32, not in mode {mode}"):
         TINY.kernel(Gemm("g", 8, 8, 8, mode=mode))
 
 

@@ -140,7 +140,7 @@ def test_a_tile_that_warpgroups_do_not_fill_is_refused(change: dict[str, int], w
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(InputError, match="computes in the modes float16, bfloat16, not in tf32"):
+    with pytest.raises(InputError, match="computes in float16, bfloat16, not in mode tf32"):
         SMALL.kernel(Gemm("g", 64, 64, 64, mode="tf32"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gemm_products import aligned_products
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
@@ -45,6 +45,7 @@ def parameters(draw: st.DrawFn) -> WgmmaTf32Parameters:
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: WgmmaTf32Parameters
 ) -> None:
+    assume(not WgmmaTf32Parameters.refusal(gemm))
     verified = verify(device, chosen.kernel(gemm), gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
@@ -88,8 +89,25 @@ def test_a_tile_that_consumers_do_not_fill_is_refused(change: dict[str, int]) ->
 
 
 def test_float32_is_refused() -> None:
-    with pytest.raises(InputError, match="computes in the modes tf32, 3xtf32, not in float32"):
+    with pytest.raises(InputError, match="computes in tf32, 3xtf32, not in mode float32"):
         SMALL.kernel(Gemm("g", 64, 64, 64))
+
+
+def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds() -> None:
+    short = replace(PRODUCT, K=31)
+    assert {one.template for one in ranked(short, H200)} == {"mma"}
+    with pytest.raises(InputError, match="wgmma_tf32 needs K to be at least 32 in mode 3xtf32"):
+        SMALL.kernel(short)
+    for gemm in (replace(PRODUCT, K=32), replace(short, mode="tf32")):
+        assert "wgmma_tf32" in {one.template for one in ranked(gemm, H200)}
+
+
+def test_cutting_off_loses_more_than_the_bound_of_a_product_allows() -> None:
+    """One and all 13 bits of a float32 number that TF32 ignores, of the smaller part two again."""
+    exact, cut = (1 + 8191 * 2.0**-23) ** 2, 1 + 2 * 8188 * 2.0**-23
+    lost = 1 - cut / exact
+    assert lost > replace(PRODUCT, K=1).error_bound.max_relative
+    assert lost < replace(PRODUCT, K=32).error_bound.max_relative
 
 
 @pytest.mark.parametrize("mode", ["tf32", "3xtf32"])

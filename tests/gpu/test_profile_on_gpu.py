@@ -15,10 +15,11 @@ SMALL = ("--prompt-tokens", "64", "--new-tokens", "3")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The folder of one profile."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
     folder = tmp_path_factory.mktemp("profile")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     assert main(["profile", str(folder), *SMALL, "--out", str(folder / "run")]) == 0

@@ -15,10 +15,11 @@ CONFIG = {"model_type": "bloom", "vocab_size": 512, "hidden_size": 512, "n_layer
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Any:
     """Of one replay."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
     folder = tmp_path_factory.mktemp("replay")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     run = str(folder / "run")

@@ -23,10 +23,11 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(
+    transformers: None,  # noqa: ARG001 -- it skips
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The folder of one profile and replay."""
-    pytest.importorskip("torch", reason="needs PyTorch")
-    pytest.importorskip("transformers", reason="needs transformers")
     if count_gpus() < 2:
         pytest.skip("needs two GPUs")
     folder = tmp_path_factory.mktemp("replay")

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
+from pytest_gpuenergy.control.tables import NamedSetpoints
 from pytest_gpuenergy.control.writers import choose_writer
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.pytest_plugin.header import header_lines
@@ -390,11 +391,10 @@ def header(
         monkeypatch.setattr(type(device.nvml), "nvmlDeviceGetPersistenceMode", lambda *_: mode)
         names = ("name", "uuid", "nvml", "handle", "clock")
         real = SimpleNamespace(emulated=False, **{name: getattr(device, name) for name in names})
-        options = SimpleNamespace(verify_only=False)
-        session: Any = SimpleNamespace(
-            options=options, device=real, setpoints=list(caps), settings_writer=lambda: find(real)
-        )
-        return header_lines(session)
+        options: Any = SimpleNamespace(verify_only=False)
+        named = NamedSetpoints({"all": caps})
+        card: Any = SimpleNamespace(device=real, named=named, settings_writer=lambda: find(real))
+        return header_lines(card, options)
 
 
 def test_the_header_names_who_sets_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:

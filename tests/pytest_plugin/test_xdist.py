@@ -168,6 +168,27 @@ def test_what_no_item_can_do_is_said_without_a_crash(project: Project) -> None:
     assert "INTERNALERROR" not in result.stdout.str()
 
 
+@pytest.mark.parametrize("dist", ["load", pytest.param("loadfile", marks=pytest.mark.thorough)])
+def test_a_cap_that_no_worker_can_have_ends_the_run_as_without_workers(
+    project: Project, dist: str
+) -> None:
+    project.module("def test_other(powercap):\n    pass\n", name="test_other")
+    result = project.run(*TWO, "--dist", dist, "--powercap", "900W")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    sentence = "ERROR: --powercap 900W: this GPU accepts 200 W to 700 W."
+    assert result.stderr.str().split() == sentence.split()
+    for more in ("900W", "INTERNALERROR", "left out"):
+        assert more not in result.stdout.str()
+    assert project.runs == []
+
+
+def test_a_cap_that_is_not_understood_ends_the_run_before_workers_start(project: Project) -> None:
+    result = project.run(*TWO, "--powercap", "1,lots")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --powercap 'lots' is not understood: give a list of *"])
+    assert "bringing up" not in result.stdout.str()
+
+
 def test_a_worker_that_is_killed_is_followed_by_one_with_its_gpu(project: Project) -> None:
     kills = """
     if number == 2:

@@ -151,6 +151,18 @@ def test_a_run_goes_on_over_other_hosts_and_models(fleet: Fleet) -> None:
     assert "on NVIDIA H200" in said
 
 
+def test_a_host_that_a_cap_does_not_fit_is_left_out(fleet: Fleet) -> None:
+    fleet.add("alpha", module(count=1))
+    other = fleet.add("beta", module(count=1))
+    with (other.path / "pyproject.toml").open("a") as file:
+        file.write('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [200, 300, 400]\n')
+    code, said = fleet.run("--gpu-device", "emulated:h200", "--powercap", "4")
+    assert code == 0, said
+    said = " ".join(said.split())
+    assert "1 passed" in said
+    assert "left out: gw1 on beta: --powercap 4: this GPU's table has the caps 1 to 3" in said
+
+
 def test_nothing_to_measure_with_fails_the_run_in_one_sentence(fleet: Fleet) -> None:
     faults = '{"mig": {}}'
     fleet.add("alpha", module(count=1), GPUENERGY_EMULATED_FAULTS=faults)

@@ -13,12 +13,13 @@ from gate_simulation import Session, drawn_measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
+from pytest_gpuenergy.report import Measurement, Report, load_report
 from pytest_gpuenergy.report.mean import mean_of_runs
 from pytest_gpuenergy.report.views import write_json
 
@@ -51,10 +52,8 @@ def elsewhere(m: Measurement, time: float, energy: float) -> Measurement:
 
 
 def run(name: str, measurements: Sequence[Measurement], **changes: object) -> Report:
-    info = RunInfo(
-        name, name, "host", "NVIDIA H200", f"GPU-{name}", "sm_90", False, {}, {}, {}, None
-    )
-    return Report(replace(info, **changes), tuple(measurements))  # type: ignore[arg-type]
+    of_its_own = {"run_id": name, "started": name, "gpu_uuid": f"GPU-{name}", "emulated": False}
+    return Report(a_run(**{**of_its_own, **changes}), tuple(measurements))
 
 
 def by_label(report: Report) -> dict[str, Measurement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -20,12 +19,12 @@ import pytest
 from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 from processes import has_ended
+from search_folders import disk_with_room
 
 from pytest_gpuenergy.commands.optimize_gpus import claim_gpus, evaluator_of
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.engine.claim import Settings
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.gpu_process import GpuProcess, Task
 from pytest_gpuenergy.search.result import Result
@@ -424,21 +423,10 @@ def test_a_full_disk_loses_nothing(
     tmp_path: Path,
     whole: Any,
     files: int,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = folder_module.write_atomically
-    left = [files]
-
-    def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(*arguments, **named)
-
-    monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
-    assert optimize(spec, tmp_path / "out", *GPUS) == 1
-    monkeypatch.undo()
+    with disk_with_room(files):
+        assert optimize(spec, tmp_path / "out", *GPUS) == 1
     error = capsys.readouterr().err
     assert "(No space left on device): make room, then continue with --resume." in error
     assert optimize(spec, tmp_path / "out", *GPUS, "--resume") == 0

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_of, write
+from search_folders import disk_with_room
 
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.search import confirmation, evaluation
-from pytest_gpuenergy.search import folder as folder_module
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
@@ -142,23 +140,12 @@ def test_a_full_disk_at_any_file_loses_nothing(
     spec: Path,
     tmp_path: Path,
     whole: Any,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real: Callable[..., None] = folder_module.write_atomically
-    left = [files]
-
-    def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(*arguments, **named)
-
     out = tmp_path / "out"
-    monkeypatch.setattr(folder_module, "write_atomically", write_if_there_is_room)
-    code = optimize(spec, out, "--objective", "edp")
-    monkeypatch.setattr(folder_module, "write_atomically", real)
-    if left[0] < 0:
+    with disk_with_room(files) as is_full:
+        code = optimize(spec, out, "--objective", "edp")
+    if is_full():
         assert code == 1
         sentence = "(No space left on device): make room, then continue with --resume."
         assert sentence in capsys.readouterr().err

@@ -6,10 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_gpuenergy.support.files import lock, open_file, unlock, write_atomically
+from pytest_gpuenergy.support.files import (
+    lock,
+    matching,
+    open_file,
+    unlock,
+    write_atomically,
+)
 
 TAKEN = "0123456789abcdef"
 HOLDER = """
@@ -48,6 +57,20 @@ def test_what_is_no_file_of_one_name_is_not_opened(
     with pytest.raises(OSError):  # noqa: PT011 -- of several kinds
         open_file(path, flags)
     assert precious.read_text() == "kept"
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b1", "b2", ".b"]), min_size=1, max_size=3)),
+    st.lists(st.sampled_from(["a", "*", "b?", "[ab]*"]), min_size=1, max_size=3),
+)
+def test_matching_finds_what_a_pattern_of_pathlib_does(
+    entries: list[list[str]], parts: list[str]
+) -> None:
+    with TemporaryDirectory() as name:
+        for entry in entries:
+            Path(name, *entry).mkdir(parents=True, exist_ok=True)
+        pattern = "/".join(parts)
+        assert matching(Path(name), pattern) == sorted(Path(name).glob(pattern))
 
 
 def test_a_file_is_emptied_when_asked(precious: Path) -> None:

@@ -16,6 +16,7 @@ from tuning_fakes import (
     FakeDevice,
     WordProposer,
     sustained_at,
+    time_ms,
     word_kernel,
 )
 
@@ -31,14 +32,6 @@ from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)
-
-
-def time_ms(kernel: Kernel) -> float:
-    if kernel.source == "hang":
-        raise KernelFault("timeout", "It hangs.")
-    if kernel.source == "gone":
-        raise DeviceError("The GPU is lost.")
-    return float(len(kernel.source))
 
 
 @dataclass

@@ -336,6 +336,11 @@ def test_nothing_that_runs_is_an_error(tune: Tune, tmp_path: Path) -> None:
         tune(tmp_path, 2, failing=range(2))
 
 
+def test_without_trials_nothing_can_be_chosen(tune: Tune, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="one has no trials to choose from: give --trials at le"):
+        tune(tmp_path, 0)
+
+
 def test_a_stopped_search_keeps_what_it_tried(tune: Tune, tmp_path: Path) -> None:
     search = Search(tmp_path)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest, name_of, parse_requests
+from pytest_gpuenergy.workloads.gemm_sizes import (
+    GemmRequest,
+    measured_products,
+    name_of,
+    parse_requests,
+    products_in,
+    search_words_said,
+)
 from pytest_gpuenergy.workloads.registry import kind_named
 
 SIZE = st.integers(1, 9999)
@@ -77,9 +84,9 @@ def test_the_old_options_choose_the_tuner(option: int, tuner: str, in_background
         ("MNK=999999999", "more elements than 32-bit indices"),
         ("MNK=16 lda=999999999", "a matrix A of 16 rows of 999999999, which are more elements"),
         ("M=4 K=4", "does not say what N is"),
-        ("t=5", "does not say what M and N and K is"),
+        ("t=5", "does not say what M and N and K are"),
         ("MNK=4 M=5", "gives M twice"),
-        ("MNK=4 MNK=5", "gives MNK twice"),
+        ("MNK=4 MNK=5", "gives MNK twice: leave one out, or separate products by semicolons"),
         ("MNK=4 MM=4", "gives M twice"),
         ("mnk=4", "has mnk, which is not understood"),
         ("MNK=4 x=5", "has x, which is not understood"),
@@ -102,6 +109,20 @@ def test_any_text_is_understood_or_refused(text: str) -> None:
     with contextlib.suppress(InputError):
         requests = parse_requests(text)
     assert all(one.workload.name == name_of(one.workload) for one in requests)
+
+
+@pytest.mark.parametrize("words", ["t=5", "O=1", "t=2398 O=65536"])
+def test_how_products_are_searched_has_no_effect_where_they_are_measured(words: str) -> None:
+    assert measured_products(f"MNK=4; MNK=5 {words}") == measured_products("MNK=4; MNK=5")
+    assert "no effect here" in (search_words_said(f"MNK=4; MNK=5 {words}") or "")
+    assert search_words_said("MNK=4; MNK=5") is None
+
+
+@given(st.text(st.sampled_from("sparse:0123456789.e-+_ \N{ARABIC-INDIC DIGIT ONE}"), max_size=8))
+def test_a_product_is_found_by_its_name_however_its_inputs_are_drawn(share: str) -> None:
+    with contextlib.suppress(InputError):
+        (product, _) = measured_products(f"MNK=4 distribution=sparse:{share}")
+        assert products_in(f"test_gemm[{product.name}-template-200W]") == [product]
 
 
 def test_a_workload_has_neither_trials_nor_tuner() -> None:

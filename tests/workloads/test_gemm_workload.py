@@ -109,6 +109,8 @@ def test_a_leading_dimension_below_a_row_is_refused(given: dict[str, Any]) -> No
         ({"distribution": "even"}, "cannot be drawn as 'even': choose one of normal, uniform"),
         ({"distribution": "sparse:2"}, "a share of zeros such as sparse:0.5"),
         ({"distribution": "sparse:nan"}, "a share of zeros such as sparse:0.5"),
+        ({"distribution": "sparse:1e-3"}, "a share of zeros such as sparse:0.5"),
+        ({"distribution": "sparse:1.1"}, "a share of zeros such as sparse:0.5"),
         ({"M": 1 << 17, "N": 1 << 17}, "more elements than 32-bit indices can address"),
     ],
 )

@@ -15,6 +15,7 @@ from pytest_gpuenergy.gemm.cutlass.configurations import (
     Cutlass3,
 )
 from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.support.terminal import printable
 from pytest_gpuenergy.workloads.gemm import Gemm
 
 _TILE_2 = r"(?P<m>\d+)x(?P<n>\d+)_(?P<k>\d+)x(?P<stages>\d+)"
@@ -43,8 +44,9 @@ def configuration_named(name: str, gemm: Gemm) -> Configuration:
     found = _classic(name, gemm) or _modern(name, gemm)
     if found is None:
         raise UnavailableError(
-            f"{name:.200} cannot be built here for {gemm.name}: it is not the name of a kernel of "
-            f"CUTLASS 2.x, or 3.x for sm_90, in mode {gemm.mode} and layout {gemm.layout}."
+            f"{printable(name):.200} cannot be built here for {gemm.name}: it is not the name of a "
+            f"kernel of CUTLASS 2.x, or 3.x for sm_90, in mode {gemm.mode} and layout "
+            f"{gemm.layout}."
         )
     return found
 

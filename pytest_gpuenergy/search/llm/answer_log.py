@@ -12,9 +12,8 @@ from typing import Literal
 from msgspec import Struct
 
 from pytest_gpuenergy.search.llm.protocol import Reply
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search.search_state import read_lines
 from pytest_gpuenergy.support.files import drop_torn_line, open_file
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.tuning.raw_log import writing
 
@@ -67,7 +66,8 @@ class AnswerLog:
         with writing(self._path):
             open(self._path, "a", opener=open_file).close()
             drop_torn_line(self._path)
-        self.exchanges = _read(self._path)
+        read = read_lines(self._path, "list of answers", Exchange, _LARGEST_BYTES)
+        self.exchanges = {(one.state, one.turn): one for one in read}
 
     def add(self, exchange: Exchange) -> None:
         """Append an exchange.
@@ -81,14 +81,3 @@ class AnswerLog:
         ):
             stream.write(encode(exchange).decode() + "\n")
         self.exchanges[exchange.state, exchange.turn] = exchange
-
-
-def _read(path: Path) -> dict[tuple[str, int], Exchange]:
-    try:
-        lines = read_bytes(path, "list of answers", _LARGEST_BYTES).splitlines()
-        exchanges = [decode(line, Exchange) for line in lines]
-    except FormError as error:
-        raise InputError(
-            f"The list of answers {path} cannot be used, because {error}: name another --outdir."
-        ) from None
-    return {(one.state, one.turn): one for one in exchanges}

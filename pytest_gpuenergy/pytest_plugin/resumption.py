@@ -1,0 +1,137 @@
+"""What the run being resumed has measured, in the process that measures and in the controller."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.engine.harness import Subject
+from pytest_gpuenergy.pytest_plugin.link import ASK_CAP, ASK_ITEM, ASK_RUN, Link
+from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.json_input import decode
+from pytest_gpuenergy.support.json_output import encode
+
+
+class Resumption:
+    """Takes up the run being resumed, and knows which items need not be measured again.
+
+    A run that is not resumed has measured nothing yet.
+
+    Args:
+        options: of the run.
+        link: to the controller, of a pytest-xdist worker: it knows what other hosts have measured.
+
+    Attributes:
+        earlier: what this host has of the run being resumed.
+        on_other_boards: whether that run has used other GPUs than this one.
+    """
+
+    def __init__(self, options: Options, link: Link | None) -> None:
+        self.earlier: Report | None = None
+        self.on_other_boards = False
+        self._options = options
+        self._link = link if options.resume else None
+        self._known: dict[str, Measurement] = {}
+
+    def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
+        """The identity of the resumed run; ``run`` when there is none to resume.
+
+        Args:
+            run: the identity that this process would give the run.
+            earlier: what this host has of it.
+
+        Raises:
+            InputError: the run being resumed was made on another GPU or with another cache state.
+        """
+        before = self._run_before() if earlier is None else earlier.run
+        if before is None:
+            return run
+        # Workers may be on other GPUs than before: each measurement names its own.
+        known = {before.gpu_uuid, *(one.gpu_uuid for one in (earlier.stations if earlier else ()))}
+        elsewhere = not self._options.worker and run.gpu_uuid not in known
+        if elsewhere or before.emulated != run.emulated:
+            raise InputError(
+                f"The last run was made on {before.gpu_name} ({before.gpu_uuid}), but this one "
+                f"is on {run.gpu_name} ({run.gpu_uuid}): run without --gpuenergy-resume."
+            )
+        self.on_other_boards = bool(known - {run.gpu_uuid})
+        cache = before.options.get("gpuenergy-cache", "hot")
+        if cache != self._options.cache:
+            raise InputError(
+                f"The last run was made with a {cache} cache, but this one uses a "
+                f"{self._options.cache} cache: run without --gpuenergy-resume."
+            )
+        if earlier is not None:
+            self.earlier = earlier
+            self._known = {item.node_id: item for item in earlier.measurements}
+        table_w = run.cap_table_w or before.cap_table_w
+        return replace(run, started=before.started, cap_table_w=table_w)
+
+    def already_measured(
+        self, subject: Subject, digest: str, workload: WorkloadInfo
+    ) -> Measurement | None:
+        """The unflagged measurement of the same item, if any.
+
+        A run that only verifies takes a flagged one too, and one without figures.
+        """
+        known = self._known_of(subject.node_id)
+        if (
+            known is None
+            or known.kernel.digest != digest
+            or known.workload != workload
+            or known.identity != subject.identity(workload.name, self._options.cache)
+        ):
+            return None
+        if self._options.verify_only:
+            return known if known.measured or known.verified_only else None
+        clean = known.measured and not known.validity
+        return known if clean and Setpoint.enforced_for(known) == subject.enforced else None
+
+    def has_measured_at(self, setpoint: Setpoint) -> bool:
+        """Whether anything has been measured at ``setpoint``."""
+        if self._link is not None:
+            return self._link.ask(ASK_CAP, setpoint.label) is not None
+        return any(known.measured and known.cap == setpoint.label for known in self._known.values())
+
+    def _known_of(self, node_id: str) -> Measurement | None:
+        """The measurement of an item; a worker's controller knows it."""
+        if self._link is None:
+            return self._known.get(node_id)
+        found = self._link.ask(ASK_ITEM, node_id)
+        return None if found is None else decode(found, Measurement)
+
+    def _run_before(self) -> RunInfo | None:
+        """The identity of the run being resumed, of which this host has nothing."""
+        found = None if self._link is None else self._link.ask(ASK_RUN)
+        return None if found is None else decode(found, RunInfo)
+
+
+class Answers:
+    """What a controller answers its workers' questions with.
+
+    Args:
+        report: the run being resumed.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._run = encode(report.run)
+        self._known = {m.node_id: m for m in report.measurements}
+
+    def clean_items(self) -> list[str]:
+        """Node ids of what has been measured without a flag."""
+        return [name for name, m in self._known.items() if m.measured and not m.validity]
+
+    def answer(self, kind: str, about: str) -> bytes | None:
+        """Answer a question; called in execnet's receiving threads."""
+        if kind == ASK_RUN:
+            return self._run
+        if kind == ASK_ITEM:
+            known = self._known.get(about)
+            return None if known is None else encode(known)
+        found = any(m.measured and m.cap == about for m in self._known.values())
+        return b"yes" if found else None

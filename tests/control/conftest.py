@@ -1,0 +1,15 @@
+"""The card whose settings the tests change."""
+
+from __future__ import annotations
+
+import pytest
+from power_cards import PRIOR_MW, write
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+
+
+@pytest.fixture
+def card(device: EmulatedDevice) -> EmulatedDevice:
+    """A card with a limit of its owner's, and clocks that nobody has locked."""
+    write(device, PRIOR_MW)
+    return device
