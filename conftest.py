@@ -231,7 +231,7 @@ def _record_files(
     Only the bundled records must include all cases.
     """
     given, folder = config.getoption("--records"), records_folder(config)
-    gpu = load_run(config).session.device.name
+    gpu = load_run(config).session.card.device.name
     found: list[list[RecordFile]] = []
     sources: dict[Path, str] = {}
     missing: dict[str, UnavailableError] = {}
