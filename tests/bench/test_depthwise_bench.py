@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.engine import station
-from pytest_gpuenergy.pytest_plugin import session
+from pytest_gpuenergy.pytest_plugin import card
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
@@ -95,7 +95,7 @@ def test_on_a_card_both_sides_are_verified_and_measured_alike(
     monkeypatch.setitem(sys.modules, "torch", torch.module)
     path = tmp_path / "d.json"
     with unmarked_gpu(monkeypatch, 0.02, 400.0):
-        monkeypatch.setattr(station, "open_device", session.open_device)
+        monkeypatch.setattr(station, "open_device", card.open_device)
         assert depthwise.main(["--json", str(path), *EMULATED]) == 0
     (layer,) = json.loads(path.read_text())["layers"].values()
     labels = [one["kernel"]["label"] for one in layer["measurements"]]
