@@ -5,6 +5,9 @@
 //     -ldl -DWORKLOAD_HEADER='"kernels/case1/kernel01.workload.cuh"'
 //   ./case1_kernel01 [--launches N] [SEED]
 //
+// For a kernel that takes the instructions of Hopper alone, for which CMakeLists.txt names 90a, give
+// nvcc -gencode=arch=compute_90a,code=sm_90a instead of -arch=native.
+//
 // With --launches it launches N times, checks the result and measures nothing, as a profiler needs.
 // Exit code: 0 correct, 1 wrong, 2 CUDA or usage error.
 #include <algorithm>

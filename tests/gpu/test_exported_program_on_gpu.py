@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.devices.cuda.compilers import specific
+from pytest_gpuenergy.devices.cuda.nvcc import target_of
 from pytest_gpuenergy.devices.select import open_device
 from pytest_gpuenergy.report.legacy import Figures, parse_figures
 
@@ -31,8 +32,8 @@ def test_a_product_is_right_and_its_time_and_energy_are_measured(
     (source,) = (tmp_path / "out").glob("kernels/*/kernel01.launch.cu")
     header = source.with_name("kernel01.workload.cuh").relative_to(tmp_path / "out")
     with open_device("auto") as gpu:
-        target = specific(gpu.architecture)
-        flags = ["-O3", "-std=c++17", f"-arch={target}", "-ldl", "-o", "program"]
+        target = target_of(specific(gpu.architecture))
+        flags = ["-O3", "-std=c++17", target, "-ldl", "-o", "program"]
         limit_w = gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.handle) / 1000
     define = f'-DWORKLOAD_HEADER="{header}"'
     command = ["nvcc", *flags, define, "driver.cu", str(source)]
