@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
@@ -101,7 +101,7 @@ def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
     Args:
         raw: folder of the raw results of one search.
         device: like the one that it was made on.
-        trials: how many to make.
+        trials: how many to make, if there are as many kernels.
 
     Raises:
         InputError: it is no search of our templates for a product.
@@ -110,10 +110,10 @@ def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
     stored = [one.time_ms for one in read_trials(raw / TRIALS_FILE)]
     times_ms = {untimed(recipe): time_ms for recipe, time_ms in zip(recipes, stored, strict=False)}
     workload = from_parameters(_identity(raw / IDENTITY_FILE))
-    proposer = TemplateSpace(workload, _Idle(device)).propose(raw, lambda: ())  # type: ignore[arg-type]
+    proposer = TemplateSpace(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
     made: list[float] = []
-    while len(made) < trials:
-        for candidate in proposer.take(trials - len(made), Event()):
+    while len(made) < trials and (batch := proposer.take(trials - len(made), Event())):
+        for candidate in batch:
             time_ms = times_ms.get(candidate.recipe)
             made.append(time_ms or math.inf)
             if time_ms is not None:

@@ -77,9 +77,16 @@ def test_a_folder_without_searches_is_named(
     assert f"{tmp_path} has no trials.jsonl" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("stored", "share"), [(slice(None), "100.0%"), (slice(-1, None), "0.0%")])
+@pytest.mark.parametrize(
+    ("stored", "first", "share"),
+    [
+        (slice(None), 4, "100.0%"),
+        (slice(-1, None), 4, "0.0%"),
+        (slice(-1, None), 5000, "100.0%"),  # more than there are kernels
+    ],
+)
 def test_a_search_made_again_takes_its_times_from_the_stored_trials(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: slice, share: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: slice, first: int, share: str
 ) -> None:
     product = Gemm("g", 8, 8, 8, mode="tf32")
     with open_device("emulated:h100") as device:
@@ -89,7 +96,8 @@ def test_a_search_made_again_takes_its_times_from_the_stored_trials(
     (raw / "search.json").write_text(json.dumps({"workload": to_parameters(product)}))
     recipes = [TEMPLATE_FORM.with_time(recipe_of(one), 1.0) for one in chosen]
     (raw / TEMPLATE_FORM.file_name).write_text("".join(recipe + "\n" for recipe in recipes))
-    assert first_trials.main([str(tmp_path), "--first", "4", "--again", "emulated:h100"]) == 0
+    options = ["--first", str(first), "--again", "emulated:h100"]
+    assert first_trials.main([str(tmp_path), *options]) == 0
     assert f"least: {share}" in capsys.readouterr().out
 
 
