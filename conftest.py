@@ -15,6 +15,7 @@ from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.plugin import load_run
 from pytest_gpuenergy.pytest_plugin.products import NETWORK, records_folder, sources_said
+from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
 from pytest_gpuenergy.tuners import kernels_of, records_of
 from pytest_gpuenergy.tuning.record_folders import choose_ranks
@@ -138,6 +139,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize("bundled_kernel", candidates, ids=labels, indirect=True)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
+
+
+def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:
+    """Whether the options above leave out a kernel that a baseline has."""
+    words, rank = config.getoption("--kernels"), measurement.kernel.rank
+    networks = config.getoption("--case") or config.getoption("--network")
+    try:
+        if networks:
+            names = {workload.name for group in _groups(config) for workload in group}
+            if measurement.workload.name not in names:
+                return True
+        if config.getoption("--quick"):
+            return True
+        return bool(words and rank) and rank not in choose_ranks(words, range(1, 1000))
+    except GpuEnergyError:  # such as a rank that nothing has
+        return True
 
 
 def pytest_report_collectionfinish(

@@ -47,6 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare what a ``conftest.py`` may implement."""
+    from pytest_gpuenergy.pytest_plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers; load the rest when an option of ours is set."""
     for marker, argument, figure in (

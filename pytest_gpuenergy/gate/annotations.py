@@ -13,7 +13,7 @@ from itertools import islice
 from pytest_gpuenergy.gate.comparison import Comparison
 from pytest_gpuenergy.gate.shift_views import shift_problem
 from pytest_gpuenergy.gate.verdict import Verdict, fails
-from pytest_gpuenergy.gate.views import describe, label
+from pytest_gpuenergy.gate.views import describe, label, loss
 from pytest_gpuenergy.support.terminal import printable_text
 
 SHOWN = 10
@@ -37,12 +37,21 @@ def annotate(comparison: Comparison) -> Iterator[str]:
         if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
     )
     yield from limited("warning", worse)
+    yield from annotate_loss(comparison)
     open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
     if open_ and not comparison.settings.strict:
         reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
         why = "; ".join(islice(reasons, 3)) or "the intervals cross the limit"
         total = len(comparison.judgements)
         yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
+
+
+def annotate_loss(comparison: Comparison) -> Iterator[str]:
+    """``::warning title=gate::passed; 169 of 175 missing``, or nothing."""
+    if lost := loss(comparison):
+        result = "passed" if comparison.passed else "FAILED"
+        level = "error" if comparison.settings.strict else "warning"
+        yield annotation(level, "gate", f"{result}{lost}")
 
 
 def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.gate.doubt import Doubt
 from pytest_gpuenergy.gate.relative import JudgedShift, Tails, judge_shift
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, count_comparisons, fails, judge
+from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.run import RunInfo
@@ -39,7 +40,8 @@ class Comparison:
         comparisons: number of verdicts for which the intervals are widened.
         judgements: in the order of `report.tables.ordered`.
         missing_in_base: measured now, without a counterpart that has figures.
-        missing_in_new: in the baseline but not in the new report.
+        missing_in_new: has figures in the baseline, and was lost on the way to the new report.
+        deselected: has figures in the baseline, and was not selected for the new run.
         failed: had figures in the baseline but have none now.
         unchanged: not measured, because the kernel is the same in both.
         shifts: what unchanged kernels have in common, to which the changes are relative.
@@ -55,6 +57,7 @@ class Comparison:
     failed: tuple[Unmatched, ...]
     unchanged: tuple[Unmatched, ...] = ()
     shifts: tuple[JudgedShift, ...] = ()
+    deselected: tuple[Unmatched, ...] = ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -66,12 +69,13 @@ class Comparison:
     def passed(self) -> bool:
         """Whether nothing fails under the settings.
 
-        A gate that compared nothing fails; unchanged kernels count as compared.
+        A gate that compared nothing fails; unchanged kernels count as compared. A strict one fails
+        too if something was on one side only.
         """
         compared = self.judgements or self.unchanged
         if self.settings.enforced and (self.failed or not compared):
             return False
-        if self.settings.strict and self.missing_in_base:
+        if self.settings.strict and (self.missing_in_base or self.missing_in_new):
             return False
         if self.failing_shifts:
             return False
@@ -157,8 +161,8 @@ class Baseline:
     ) -> tuple[Judgement, ...]:
         """A judgement for each metric of the settings.
 
-        Where unchanged kernels show what the two runs have in common, the change is relative to
-        that, and neither another board nor another driver puts it in doubt.
+        Where unchanged kernels show what the two runs have in common, the change may be relative to
+        that, and then neither another board nor another driver puts it in doubt.
 
         Args:
             found: what `pair` found.
@@ -166,20 +170,17 @@ class Baseline:
             shifts: the common shifts that are known.
             tails: probabilities beyond the ends of the intervals.
         """
-        place = found.place
+        place, unchanged = found.place, found.unchanged
         relative = shifts.get(place)
-        doubts: tuple[Doubt, ...] = ()
-        if relative is None:
-            # Per measurement, since each worker of a run may have a board of its own.
-            drivers = (self.run.software.get("driver"), run.software.get("driver"))
-            doubts = (
-                *self._difference("board", place.before, place.now),
-                *self._difference("driver", *drivers),
-            )
-        unchanged = relative is not None and found.unchanged
+        # Per measurement, since each worker of a run may have a board of its own.
+        drivers = (self.run.software.get("driver"), run.software.get("driver"))
+        doubts = (
+            *self._difference("board", place.before, place.now),
+            *self._difference("driver", *drivers),
+        )
 
         def judged(metric: Metric, limit: float) -> Judgement:
-            shift = None if relative is None else relative[metric]
+            shift = None if relative is None else relative.get(metric)
             verdict = judge(
                 found.before,
                 found.now,
@@ -199,14 +200,39 @@ class Baseline:
             return ()
         return (Doubt(f"the {name} is not the baseline's ({now} instead of {before})"),)
 
-    def missing(self, measurements: Iterable[Measurement]) -> tuple[Unmatched, ...]:
-        """The baseline's measurements that match none of ``measurements``."""
-        unused = self._counterparts.unused(measurements)
-        return tuple(Unmatched(measurement, "not in the new run") for measurement in unused)
+    def missing(self, report: Report) -> list[Measurement]:
+        """The baseline's measurements with figures that match none of ``report``.
+
+        Those of GPU models that did not take part in the run are not among them.
+        """
+        models = Models(report)
+        used: set[tuple[str, Identity, str]] = set()
+        for one in report.measurements:
+            alike = self._of_model.get(models.of(one))
+            for found in (None if alike is None else alike.of(one), self.counterpart(one)):
+                if found is not None:
+                    used.add(self._place(found))
+        return [
+            one
+            for one in self.report.measurements
+            if one.measured
+            and self._models.of(one) in models.names
+            and self._place(one) not in used
+        ]
+
+    def _place(self, one: Measurement) -> tuple[str, Identity, str]:
+        return (self._models.of(one), one.identity, one.node_id)
 
 
-def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
+def compare(
+    base: Report,
+    new: Report,
+    settings: GateSettings,
+    is_deselected: Callable[[Measurement], bool] = lambda _: False,
+) -> Comparison:
     """Compare every measurement of ``new`` with its counterpart in ``base``.
+
+    ``is_deselected`` reports whether the user left a measurement of ``base`` out of ``new``.
 
     Raises:
         InputError: the runs cannot be compared; see `Baseline.check`.
@@ -235,23 +261,31 @@ def compare(base: Report, new: Report, settings: GateSettings) -> Comparison:
             unknown.append(result)
         else:
             found.append(result)
-    shifts, items = common_shifts(found), len(new.measurements)
-    tails = Tails.of(found, items, shifts, len(settings.limits))
+    shifts = common_shifts(found, settings.same_board_sd)
+    tails = Tails.of(found, shifts, len(settings.limits))
     judged = [baseline.judge(one, new.run, shifts, tails) for one in found]
+    missing, deselected = [], []
+    for measurement in baseline.missing(new):
+        if is_deselected(measurement):
+            deselected.append(Unmatched(measurement, "not selected"))
+        else:
+            missing.append(Unmatched(measurement, "not in the new run"))
     return Comparison(
         base.run,
         new.run,
         settings,
-        count_comparisons(items, settings),
+        count_comparisons(len(found), settings),
         tuple(judgement for judgements in judged for judgement in judgements),
         tuple(unknown),
-        baseline.missing(new.measurements),
+        tuple(missing),
         tuple(failed),
         shifts=tuple(
             judge_shift(shift[metric], limit, settings, tails.shift)
             for shift in shifts.values()
             for metric, limit in settings.limits.items()
+            if metric in shift
         ),
+        deselected=tuple(deselected),
     )
 
 

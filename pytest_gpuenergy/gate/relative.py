@@ -19,9 +19,9 @@ from pytest_gpuenergy.record.ratio import normal_quantile
 from pytest_gpuenergy.report.shift import CommonShift, Pair, Shifts
 
 CHANGED, UNCHANGED, SHIFT = 0.7, 0.2, 0.05
-"""Shares of `FALSE_ALARM` for the kernels that have changed, for those that have not, and for the
-shifts. The rest allows for tails that are heavier than normal: of 640 kernels in 21 pairs of
-reports of seven H200s, 1.3 times as many as expected lay beyond the limits of a share of 0.7."""
+"""Shares of `FALSE_ALARM` for the kernels that may have changed, for those that have not, and for
+the shifts. They do not depend on whether there are unchanged kernels, so that one more of these
+widens no other kernel's interval. The rest allows for tails that are heavier than normal."""
 
 UNUSUAL = 0.005
 """Probability, at either end, of a shift between sessions that is called unusual."""
@@ -32,7 +32,7 @@ class Tails:
     """The probability beyond each end of an interval, by what is judged.
 
     Attributes:
-        changed: of kernels that have changed, or whose place has no shift.
+        changed: of kernels that have changed, or of which nobody knows.
         unchanged: of kernels that have not.
         shift: of common shifts.
     """
@@ -42,21 +42,16 @@ class Tails:
     shift: float
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], items: int, shifts: Shifts, metrics: int) -> Tails:
+    def of(cls, pairs: Sequence[Pair], shifts: Shifts, metrics: int) -> Tails:
         """Divide the chance of a false alarm.
-
-        Without a shift all verdicts have an equal part of the whole.
 
         Args:
             pairs: the measurements that are compared.
-            items: number of measurements in the new run.
             shifts: the common shifts.
             metrics: number of metrics that are judged.
         """
-        if not shifts:
-            return cls(*[FALSE_ALARM / max(1, items * metrics)] * 3)
-        same = sum(pair.unchanged and pair.place in shifts for pair in pairs)
-        others = items - same
+        same = sum(pair.unchanged for pair in pairs)
+        others = len(pairs) - same
         shares = (CHANGED, UNCHANGED) if others else (0.0, CHANGED + UNCHANGED)
         counts = (others, same, len(shifts))
         tails = (
@@ -69,7 +64,7 @@ class Tails:
     def while_running(cls, comparisons: int) -> Tails:
         """Equal parts for ``comparisons`` verdicts, when nobody knows yet what has changed."""
         tail = FALSE_ALARM / comparisons
-        return cls(tail, UNCHANGED * tail, SHIFT * tail)
+        return cls(CHANGED * tail, UNCHANGED * tail, SHIFT * tail)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,11 @@ class GateSettings:
         default = SAME_BOARD_SD if same_board else OTHER_BOARD_SD
         return self.session_sd.get(metric, default[metric])
 
+    @property
+    def same_board_sd(self) -> Mapping[Metric, float]:
+        """The standard deviation between sessions on one board, of each metric."""
+        return {metric: self.sd(metric) for metric in METRICS}
+
 
 def parse_percent(text: object, what: str) -> float:
     """Parse a percentage such as ``3%`` as a fraction; messages call it ``what``.

@@ -20,7 +20,11 @@ FALSE_ALARM = 0.01
 
 
 class Verdict(StrEnum):
-    """The verdict on a metric; it is WORSE or BETTER only when the change exceeds the limit."""
+    """The verdict on a metric.
+
+    WORSE or BETTER when the whole interval of the change lies beyond the limit, AMBIGUOUS when the
+    metric may or may not be worse by more than the limit, SAME when it certainly is not.
+    """
 
     SAME = "SAME"
     BETTER = "BETTER"
@@ -74,18 +78,16 @@ def count_comparisons(items: int, settings: GateSettings) -> int:
 def decide(change: Estimate, limit: float) -> Verdict:
     """The verdict on ln(new / base).
 
-    WORSE or BETTER when the whole interval lies beyond the limit, SAME when the whole interval lies
-    within it, otherwise AMBIGUOUS. A ratio r is beyond the limit when r > 1 + limit (worse) or
-    r < 1 / (1 + limit) (better).
+    A ratio r is beyond the limit when r > 1 + limit (worse) or r < 1 / (1 + limit) (better). WORSE
+    or BETTER when the whole interval lies beyond it; AMBIGUOUS when the interval holds 1 + limit,
+    the only end that can fail; otherwise SAME, however far the interval extends to the good side.
     """
     bound = math.log1p(limit)
     if change.low > bound:
         return Verdict.WORSE
-    if change.high < -bound:
-        return Verdict.BETTER
-    if -bound <= change.low and change.high <= bound:
-        return Verdict.SAME
-    return Verdict.AMBIGUOUS
+    if change.high > bound:
+        return Verdict.AMBIGUOUS
+    return Verdict.BETTER if change.high < -bound else Verdict.SAME
 
 
 def judge_budget(
@@ -144,28 +146,36 @@ def judge(
 ) -> Judgement:
     """The verdict on ``metric`` of two measurements with figures.
 
+    The interval of the change is that by the declared deviation between sessions, or the one
+    relative to the shift if that is narrower, or if the declared one does not hold.
+
     Args:
         base: the earlier measurement.
         new: the later measurement.
         metric: the metric to judge.
         limit: by how much the metric may become worse, as a fraction.
         tail: the probability beyond each end of the interval.
-        session_sd: standard deviation between sessions, as a fraction, without a shift.
-        doubts: further doubts that widen the interval.
-        shift: what unchanged kernels have in common, to which the change is relative.
+        session_sd: declared standard deviation between sessions, as a fraction.
+        doubts: doubts about everything that is not relative to a shift.
+        shift: what unchanged kernels have in common.
     """
-    doubts = (*doubts, *doubts_of_pair(base, new, metric))
     before, now = sample(base, metric), sample(new, metric)
     values = (base.figure(metric), new.figure(metric))
-    change = None
+    change, others = None, doubts_of_pair(base, new, metric)
     if before is None or now is None:
+        shift = None
         which = "the baseline" if before is None else "the new run"
-        doubts = (*doubts, Doubt(f"no interval in {which}"))
-    elif shift is not None:
-        change = shift.relative(before, now, tail)
+        others = (*others, Doubt(f"no interval in {which}"))
     else:
         deviation = max(session_sd, WANDER[metric])
         change = log_ratio(before, now, session_sd=deviation, tail=tail)
+        if shift is not None:
+            relative = shift.relative(before, now, tail)
+            if doubts or shift.contradicts or relative.half_width < change.half_width:
+                change, doubts = relative, ()
+            else:
+                shift = None
+    doubts = (*doubts, *others)
     possible = widened(change or point_ratio(*values), doubts, metric)
     return Judgement(
         new.identity,

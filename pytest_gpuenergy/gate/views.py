@@ -18,6 +18,7 @@ from pytest_gpuenergy.support.json_output import dump
 from pytest_gpuenergy.support.text import fitted, wrapped
 
 ROWS_SHOWN = 40
+_NAMES_SHOWN = 5
 
 
 def label(identity: Identity) -> str:
@@ -35,18 +36,28 @@ def describe(judgement: Judgement) -> str:
     return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
 
 
+BUDGET_VERDICTS = {
+    Verdict.WORSE: "over budget",
+    Verdict.AMBIGUOUS: "undecided",
+    Verdict.SAME: "within budget",
+}
+"""What the verdict on a figure means for its budget."""
+
+
 def budget_words(judgement: Judgement) -> str:
-    """``EDP 0.147 mJ·ms, +5.2 % (...) against the budget of 0.14 mJ·ms, rel 3 %: WORSE``."""
+    """``EDP 0.147 mJ·ms (0.14 to 0.15), budget 0.14 mJ·ms + 3 %: over budget by 2.1 %``."""
     assert judgement.new is not None
-    metric = judgement.metric
+    assert judgement.base is not None
+    metric, most = judgement.metric, judgement.base * (1 + judgement.limit)
     words = f"{metric.label} {judgement.new:.4g} {metric.unit}"
-    if judgement.change is not None:
-        words += f", {_change(judgement)}"
-    words += (
-        f" against the budget of {judgement.base:.4g} {metric.unit}, "
-        f"rel {100 * judgement.limit:.4g} %: "
-        f"{judgement.verdict}"
-    )
+    if (change := judgement.change) is not None:
+        low, high = (judgement.base * math.exp(end) for end in (change.low, change.high))
+        words += f" ({low:.4g} to {high:.4g})"
+    allowed = f" + {100 * judgement.limit:.4g} %" if judgement.limit else ""
+    words += f", budget {judgement.base:.4g} {metric.unit}{allowed}: "
+    words += BUDGET_VERDICTS[judgement.verdict]
+    if judgement.verdict is Verdict.WORSE:
+        words += f" by {100 * (judgement.new / most - 1):.3g} %"
     return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
 
 
@@ -83,7 +94,7 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """One line: the count of each verdict, the width of the intervals, and the result."""
+    """One line: the count of each verdict, the width of the intervals, the result, what is lost."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     unchanged = len(comparison.unchanged)
     parts = [tally(verdicts)] if verdicts or not unchanged else []
@@ -96,13 +107,37 @@ def summary(comparison: Comparison) -> str:
     ]
     if widths:
         words += f"; intervals are ±{100 * median(widths):.2g} % (median)"
-    return f"{words}: {'passed' if comparison.passed else 'FAILED'}"
+    words += f": {'passed' if comparison.passed else 'FAILED'}"
+    return f"{words}{loss(comparison)}"
 
 
-def tally(verdicts: Sequence[Verdict]) -> str:
-    """``1 WORSE, 3 SAME``."""
+def loss(comparison: Comparison) -> str:
+    """``; 169 of 175 missing``: how much of what the baseline has the run lost, if any."""
+    matched = {(one.identity, one.node_id) for one in comparison.judgements}
+    missing = len(comparison.missing_in_new)
+    of = len(matched) + len(comparison.failed) + len(comparison.unchanged) + missing
+    return f"; {missing} of {of} missing" if missing else ""
+
+
+def missing_words(comparison: Comparison) -> str:
+    """A sentence about what the baseline has and the run lost, and what to do."""
+    names = [label(one.measurement.identity) for one in comparison.missing_in_new]
+    listed = ", ".join(names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return (
+        f"{loss(comparison).removeprefix('; ')} from this run ({listed}{more}): measure them, or "
+        "take what is meant to be gone out of the baseline with gpuenergy baseline update "
+        "--replace."
+    )
+
+
+def tally(verdicts: Sequence[str]) -> str:
+    """``1 WORSE, 3 SAME, 1 within budget``."""
     counts = Counter(verdicts)
-    order = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
+    order = (
+        *(Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME),
+        *(BUDGET_VERDICTS[one] for one in (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.SAME)),
+    )
     return ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) or "nothing was compared"
 
 
@@ -111,7 +146,7 @@ def markdown(comparison: Comparison) -> str:
     lines = [
         markdown_text(
             f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
-            f"{_plain(comparison.base)}"
+            f"{_plain(comparison.base)}{_emulated(comparison.new)}"
         ),
         "",
         f"{summary(comparison)}.",
@@ -158,6 +193,7 @@ def json_document(comparison: Comparison) -> str:
         "judgements": [as_json(judgement) for judgement in comparison.judgements],
         "missing_in_base": _names(comparison.missing_in_base),
         "missing_in_new": _names(comparison.missing_in_new),
+        "deselected": _names(comparison.deselected),
         "failed": _names(comparison.failed),
         "unchanged": _names(comparison.unchanged),
     }
@@ -231,8 +267,11 @@ def _plain(run: RunInfo) -> str:
 
 def _run(run: RunInfo) -> str:
     revision = f", revision {run.short_revision}" if run.git_revision else ""
-    emulated = " (emulated)" if run.emulated else ""
-    return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated}{revision}"
+    return f"{_plain(run)} of {run.started}, {run.gpu_name}{_emulated(run)}{revision}"
+
+
+def _emulated(run: RunInfo) -> str:
+    return " (emulated)" if run.emulated else ""
 
 
 def _identity(run: RunInfo) -> dict[str, Any]:

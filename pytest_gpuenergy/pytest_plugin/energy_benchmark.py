@@ -21,8 +21,9 @@ from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
     check_subject,
     limit_of,
 )
-from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
+from pytest_gpuenergy.pytest_plugin.gate import GatePlugin, set_properties
 from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plain_parameters
+from pytest_gpuenergy.pytest_plugin.names import FIGURES
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.verify_only import end_verified
 from pytest_gpuenergy.record.infos import WorkloadInfo
@@ -254,16 +255,18 @@ class EnergyBenchmark:
         if not m.measured:
             what = "not measured" if m.outcome == "correct" else m.outcome
             pytest.fail(f"{what}: {m.error}", pytrace=False)
-        self._item.user_properties += [
-            ("time_ms", m.time_ms),
-            ("energy_mj", m.energy_mj),
-            ("edp_mj_ms", m.edp_mj_ms),
-            ("power_w", m.power_w),
-            ("enforced_power_limit_w", m.enforced_power_limit_w),
-            ("emulated", self._session.card.device.emulated),
-            ("validity", " ".join(m.validity)),
-            ("gpuenergy", words(m)),
-        ]
+        emulated = self._session.card.device.emulated
+        properties = {
+            "time_ms": m.time_ms,
+            "energy_mj": m.energy_mj,
+            "edp_mj_ms": m.edp_mj_ms,
+            "power_w": m.power_w,
+            "enforced_power_limit_w": m.enforced_power_limit_w,
+            "emulated": emulated,
+            "validity": " ".join(m.validity),
+            FIGURES: f"{words(m)}{' (emulated)' if emulated else ''}",
+        }
+        set_properties(self._item, properties.items())
 
 
 def _refuse_misplaced(reason: str | None) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
+from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
 from pytest_gpuenergy.support.text import wrapped
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.gate.comparison import Baseline, Unmatched
+    from pytest_gpuenergy.gate.comparison import Baseline, Comparison, Unmatched
     from pytest_gpuenergy.gate.verdict import Judgement
     from pytest_gpuenergy.pytest_plugin.options import Options
     from pytest_gpuenergy.record.measurement import Measurement
@@ -32,6 +34,11 @@ _SELECTED = "gpuenergy_selected"
 """Attribute of the reports of energy items, also those from pytest-xdist's workers."""
 
 _LINES_SHOWN = 40
+_AGAIN = ", judged again with all kernels: "
+_GOOD = ("SAME", "BETTER", "within budget")
+_BAD = ("WORSE", "over budget")
+_OPEN = ("AMBIGUOUS", "undecided")
+_UNREMARKABLE = ("SAME", "within budget")
 
 
 def measures_energy(item: pytest.Item) -> bool:
@@ -42,7 +49,7 @@ def measures_energy(item: pytest.Item) -> bool:
 class GatePlugin:
     """Holds the baseline and judges measurements; also a pytest plugin with hooks."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, config: pytest.Config, options: Options) -> None:
         """Read the baseline.
 
         Raises:
@@ -53,20 +60,24 @@ class GatePlugin:
         self._must_judge = options.strict_named
         self._baseline: Baseline | None = None
         self._comparisons = 1
-        self._results: list[tuple[str, str, str]] = []
-        self._failed: set[str] = set()
+        self._results: dict[tuple[str, str], tuple[str, str]] = {}
+        self._failed: dict[str, pytest.TestReport] = {}
         self._compared = False
         self._doubt = ""
-        self._given: dict[tuple[str, str], str] = {}
-        self._again: list[str] = []
-        self._pairs: list[Pair] = []
+        self._shift_lines: list[str] = []
+        self._pairs: dict[str, Pair] = {}
         self._unusable: dict[str, str] = {}
+        self._comparison: Comparison | None = None
+        self._run_again: set[str] = set()
         if options.baseline is not None:
             from pytest_gpuenergy.gate.comparison import Baseline
             from pytest_gpuenergy.report.store import find_run, load_report
 
             report = load_report(find_run(options.baseline, options.root))
             self._baseline = Baseline(report, options.gate)
+        self._selection = Selection(
+            config, () if self._baseline is None else self._baseline.report.measurements
+        )
 
     def begin(self, run: RunInfo) -> None:
         """Check that ``run`` can be compared with the baseline.
@@ -94,18 +105,32 @@ class GatePlugin:
             problems += self._record(item, self._judge(self._baseline, measurement, run))
         return "\n".join(map(printable, problems))
 
-    def review(self, report: Report | None) -> list[str]:
-        """Check at the end that something was judged, and judge again with all that is known.
+    def compare(self, report: Report) -> Comparison | None:
+        """Compare the run with the baseline, once; None without one or if that is impossible.
 
-        The verdict of an item knew only the unchanged kernels that were measured before it.
+        These are the verdicts of the run. The one that an item got in its call phase knew only the
+        unchanged kernels that were measured before it.
+        """
+        from pytest_gpuenergy.gate.comparison import compare
+
+        if self._comparison is None and self._baseline is not None:
+            deselects = self._selection.deselects
+            with contextlib.suppress(InputError):  # the items have failed with that
+                base = self._baseline.report
+                self._comparison = compare(base, report, self._settings, deselects)
+        return self._comparison
+
+    def review(self, report: Report | None) -> list[str]:
+        """Check at the end that something was judged, and judge all with all that is known.
 
         Returns:
             The problems that fail the run.
         """
+        from pytest_gpuenergy.gate.views import missing_words
         from pytest_gpuenergy.record.anchor import DRIFT
 
         if self._baseline is not None and self._settings.enforced and not self._compared:
-            if any(not verdict for _, verdict, _ in self._results):
+            if any(name == MISSING for _, name in self._results):
                 return [
                     f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, "
                     "has none of this run's items: give another one, or use gpuenergy baseline "
@@ -113,9 +138,17 @@ class GatePlugin:
                 ]
             if self._settings.strict and self._must_judge:
                 return ["Nothing was judged, because nothing was measured: select energy items."]
-        sure = {node for node, verdict, _ in self._results if verdict and verdict != "AMBIGUOUS"}
+        sure = {
+            node
+            for (node, name), (verdict, _) in self._results.items()
+            if name != MISSING and verdict not in _OPEN
+        }
         measurements = report.measurements if report is not None else ()
-        problems = self._judge_again(report) if report is not None else []
+        problems = []
+        if report is not None and (comparison := self.compare(report)) is not None:
+            problems += self._settle(comparison)
+            if self._settings.strict and comparison.missing_in_new:
+                problems.append(f"gate: {missing_words(comparison)}")
         count = sum(m.node_id in sure and DRIFT in m.validity for m in measurements)
         if count:
             self._doubt = (
@@ -124,9 +157,22 @@ class GatePlugin:
             )
         return [*problems, *([self._doubt] if count and self._settings.strict else [])]
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note which energy items an option deselected."""
+        self._selection.deselect([item for item in items if measures_energy(item)])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear from a pytest-xdist worker what it collected."""
+        if sent := getattr(node, "workeroutput", {}).get(COLLECTED):
+            self._selection.receive(sent)
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Count the verdicts before anything is measured, and read the markers."""
         comparisons = 0
+        self._selection.select([item for item in session.items if measures_energy(item)])
+        if self._baseline is not None and hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[COLLECTED] = self._selection.sent()
         for item in session.items:
             measures = measures_energy(item)
             if measures and self._baseline is not None:
@@ -159,22 +205,34 @@ class GatePlugin:
         if problem := self._unusable.get(item.nodeid):
             pytest.fail(problem, pytrace=False)
 
+    @pytest.hookimpl(tryfirst=True)  # before JUnit XML reads the properties
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the verdicts; with pytest-xdist they come from the workers."""
+        """Collect the verdicts; with pytest-xdist they come from the workers.
+
+        An item that is run again, as by pytest-rerunfailures, has those of its last run, and the
+        properties too.
+        """
         self._must_judge = self._must_judge or hasattr(report, _SELECTED)
-        if report.when != "call":
-            return
+        if report.when == "teardown" and report.nodeid in self._run_again:
+            report.user_properties.clear()
+        if report.when == "setup":
+            self._run_again.discard(report.nodeid)
+        if str(report.outcome) == "rerun":
+            self._run_again.add(report.nodeid)
+        elif report.when == "call":
+            self._collect(report)
+
+    def _collect(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._failed.add(report.nodeid)
+            self._failed[report.nodeid] = report
         properties = dict(report.user_properties)
         for name, value in properties.items():
             if name == MISSING:
-                self._results.append((report.nodeid, "", str(value)))
+                self._results[report.nodeid, MISSING] = "", str(value)
             elif name in _VERDICTS:
                 self._compared = self._compared or name in _COMPARED
-                self._given[report.nodeid, name.removesuffix(VERDICT)] = str(value)
-                words = properties.get(name.removesuffix(VERDICT) + WORDS)
-                self._results.append((report.nodeid, str(value), str(words)))
+                name = name.removesuffix(VERDICT)
+                self._results[report.nodeid, name] = str(value), str(properties.get(name + WORDS))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show every verdict that is not SAME, and the count of each."""
@@ -188,39 +246,45 @@ class GatePlugin:
 
     def _annotations(self) -> Iterator[str]:
         """In GitHub Actions, an error annotation for each verdict that failed its item."""
-        from pytest_gpuenergy.gate.annotations import limited, wanted
+        from pytest_gpuenergy.gate.annotations import annotate_loss, limited, wanted
 
         if wanted():
-            fine = (
-                ("SAME", "BETTER") if self._settings.strict else ("SAME", "BETTER", "AMBIGUOUS", "")
-            )
+            strict = self._settings.strict
             failed = (
                 (node, words)
-                for node, verdict, words in self._results
-                if node in self._failed and verdict not in fine
+                for (node, _), (verdict, words) in self._results.items()
+                if node in self._failed and verdict not in _GOOD and (strict or verdict in _BAD)
             )
             yield from limited("error", failed)
+            if self._comparison is not None:
+                yield from annotate_loss(self._comparison)
 
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._results:
             return
-        from pytest_gpuenergy.gate.verdict import Verdict
-        from pytest_gpuenergy.gate.views import tally
+        from pytest_gpuenergy.gate.views import loss, tally
 
         if self._baseline is not None:
-            yield f"baseline: run {self._baseline.run.run_id} of {self._baseline.run.started}"
+            run = self._baseline.run
+            emulated = " (emulated)" if run.emulated else ""
+            yield f"baseline: run {run.run_id} of {run.started}{emulated}"
         notable = [
-            f"{node}: {words}" for node, verdict, words in self._results if verdict != "SAME"
+            f"{node}{words if words.startswith(_AGAIN) else f': {words}'}"
+            for (node, _), (verdict, words) in self._results.items()
+            if verdict not in _UNREMARKABLE or words.startswith(_AGAIN)
         ]
         yield from notable[:_LINES_SHOWN]
         if len(notable) > _LINES_SHOWN:
             yield f"{len(notable) - _LINES_SHOWN} more in the items' reports"
-        verdicts = [Verdict(verdict) for _, verdict, _ in self._results if verdict]
+        verdicts = [verdict for verdict, _ in self._results.values() if verdict]
         missing = len(self._results) - len(verdicts)
-        yield tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
-        yield from self._again
+        yield from self._shift_lines
         if self._doubt:
             yield self._doubt
+        words = tally(verdicts) + (f", {missing} not in the baseline" if missing else "")
+        if self._comparison is not None and (lost := loss(self._comparison)):
+            words += f": {'passed' if self._comparison.passed else 'FAILED'}{lost}"
+        yield words
 
     def _judge(
         self, baseline: Baseline, measurement: Measurement, run: RunInfo
@@ -232,46 +296,44 @@ class GatePlugin:
         found = baseline.pair(measurement, run)
         if isinstance(found, Unmatched):
             return found
-        self._pairs.append(found)
+        self._pairs[measurement.node_id] = found
         tails = Tails.while_running(self._comparisons)
-        return baseline.judge(found, run, common_shifts(self._pairs), tails)
+        shifts = common_shifts(self._pairs.values(), self._settings.same_board_sd)
+        return baseline.judge(found, run, shifts, tails)
 
-    def _judge_again(self, report: Report) -> list[str]:
-        """Note the common shifts and the verdicts they change; returns what fails the run."""
-        if self._baseline is None:
-            return []
-        from pytest_gpuenergy.gate.comparison import compare
+    def _settle(self, comparison: Comparison) -> list[str]:
+        """Take over the verdicts that are given with all kernels; returns what fails the run."""
         from pytest_gpuenergy.gate.shift_views import shift_lines, shift_problem
         from pytest_gpuenergy.gate.verdict import fails
         from pytest_gpuenergy.gate.views import describe
 
-        try:
-            comparison = compare(self._baseline.report, report, self._settings)
-        except InputError:
-            return []  # the items have failed with that
-        if not comparison.shifts:
-            return []
         problems = [f"gate: {shift_problem(one)}" for one in comparison.failing_shifts]
-        self._again += shift_lines(comparison.shifts)
+        self._shift_lines += shift_lines(comparison.shifts)
         for one in comparison.judgements:
-            before = self._given.get((one.node_id, one.metric))
-            if before is None or before == one.verdict:
+            place = one.node_id, str(one.metric)
+            if (before := self._results.get(place)) is None:
                 continue
-            words = f"{one.node_id}, judged again with all kernels: {describe(one)}"
-            self._again.append(words)
-            if fails(one, self._settings) and one.node_id not in self._failed:
-                problems.append(f"gate: {words}")
+            words = described = describe(one)
+            if before[0] != one.verdict:
+                words = f"{_AGAIN}{words}"
+                if fails(one, self._settings) and one.node_id not in self._failed:
+                    problems.append(f"gate: {one.node_id}{words}")
+                described += f" (when it was measured: {before[0]})"
+            self._results[place] = str(one.verdict), words
+            report = self._failed.get(one.node_id)
+            if report is not None and isinstance(report.longrepr, str):
+                report.longrepr = report.longrepr.replace(printable(before[1]), described)
         return problems
 
     def _judge_budget(self, item: pytest.Item, m: Measurement, budget: Budget) -> Iterator[str]:
         from pytest_gpuenergy.gate.verdict import Verdict, judge_budget
-        from pytest_gpuenergy.gate.views import budget_words
+        from pytest_gpuenergy.gate.views import BUDGET_VERDICTS, budget_words
 
         judgement = judge_budget(
             m, budget.most, budget.rel, self._settings, self._comparisons, budget.kind.metric
         )
         words = budget_words(judgement)
-        _note(item, budget.kind.name, judgement.verdict, words)
+        _note(item, budget.kind.name, BUDGET_VERDICTS[judgement.verdict], words)
         over = judgement.verdict is Verdict.WORSE
         if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
             yield f"budget: {words}"
@@ -282,7 +344,7 @@ class GatePlugin:
         from pytest_gpuenergy.gate.views import describe
 
         if isinstance(result, Unmatched):
-            item.user_properties.append((MISSING, result.why))
+            set_properties(item, [(MISSING, result.why)])
             if self._settings.strict:
                 yield f"gate: {result.why}"
             return
@@ -293,5 +355,12 @@ class GatePlugin:
                 yield f"gate: {words}"
 
 
+def set_properties(item: pytest.Item, properties: Iterable[tuple[str, object]]) -> None:
+    """Give an item properties for JUnit XML, instead of those of an earlier run of the item."""
+    found = dict(properties)
+    kept = [(name, value) for name, value in item.user_properties if name not in found]
+    item.user_properties[:] = [*kept, *found.items()]
+
+
 def _note(item: pytest.Item, name: str, verdict: str, words: str) -> None:
-    item.user_properties += [(f"{name}{VERDICT}", str(verdict)), (f"{name}{WORDS}", words)]
+    set_properties(item, [(f"{name}{VERDICT}", str(verdict)), (f"{name}{WORDS}", words)])

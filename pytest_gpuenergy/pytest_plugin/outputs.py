@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.gate.identity import shared_identities
-from pytest_gpuenergy.gate.page import verdicts_of
+from pytest_gpuenergy.gate.page import verdict_values
+from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record.measurement import VERIFIED
-from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.best_lines import best_lines
 from pytest_gpuenergy.report.board_lines import board_lines
@@ -57,14 +57,14 @@ def check_outputs(options: Options) -> None:
 
 def write_outputs(
     session: Session,
-    baseline_for: Callable[[RunInfo], Report | None],
+    gate: GatePlugin,
     searches_of: Callable[[Report], Sequence[Mapping[str, Any]]],
 ) -> list[str]:
     """Write the views to the run folder and the requested paths; returns the problems.
 
     Args:
         session: the session, which has the measurements and the options.
-        baseline_for: returns the report that the HTML page shows next to a run's, or None.
+        gate: judges what the HTML page shows next to the baseline.
         searches_of: returns what the page shows of searches for the kernels of a report.
     """
     try:
@@ -78,10 +78,10 @@ def write_outputs(
     csv_folders = {folder / "csv", session.options.csv_folder} - {None}
     html_paths = {session.options.html_path} - {None}
     problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
-    baseline = baseline_for(report.run)
+    baseline = gate.baseline_for(report.run)
     verdicts = None
-    if baseline is not None and html_paths:
-        verdicts = verdicts_of(baseline, report, session.options.gate)
+    if html_paths and baseline is not None and (comparison := gate.compare(report)) is not None:
+        verdicts = verdict_values(comparison)
     searches: Sequence[Mapping[str, Any]] = ()
     try:
         searches = searches_of(report) if html_paths else ()

@@ -82,7 +82,7 @@ class RunPlugin:
             options = Options.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
                 check_outputs(options)
-            gate = GatePlugin(options)
+            gate = GatePlugin(config, options)
             session = Session(options, _run_id(config, options), link)
         except (GpuEnergyError, OSError) as error:
             raise pytest.UsageError(told(error)) from None
@@ -199,7 +199,10 @@ class RunPlugin:
         properties = [*report.user_properties]
         words = [value for name, value in properties if name == FIGURES]
         flagged = any(name == "validity" and value for name, value in properties)
-        unsure = any(name.endswith(VERDICT) and value == "AMBIGUOUS" for name, value in properties)
+        unsure = any(
+            name.endswith(VERDICT) and value in ("AMBIGUOUS", "undecided")
+            for name, value in properties
+        )
         return (
             "passed",
             "!" if flagged else "?" if unsure else ".",
@@ -245,7 +248,7 @@ class RunPlugin:
             if session.exitstatus in _OVER and not config.getoption("collectonly"):
                 problems += crew.problems()
             problems += self._setpoints.problems(session.testscollected)
-            problems += write_outputs(ours, self.gate.baseline_for, partial(graphs, config))
+            problems += write_outputs(ours, self.gate, partial(graphs, config))
             over = session.exitstatus in _OVER and not config.getoption("collectonly")
             problems += self._pass_on(judge=over)
             exporter = config.pluginmanager.get_plugin(EXPORT)

@@ -16,19 +16,36 @@ from typing import NamedTuple
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import Sample, around, sample, welch
+from pytest_gpuenergy.record.ratio import Sample, around, normal_quantile, sample, welch
 from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
 from pytest_gpuenergy.report.models import AlikeCounterparts
 from pytest_gpuenergy.report.store import Report
 
-LEAST = 5
-"""Least number of unchanged kernels of which a common shift is estimated."""
+LEAST = 2
+"""Least number of unchanged kernels of which a common shift is estimated: one has no scatter."""
+
+ENOUGH = 5
+"""Least number of unchanged kernels that is believed against the declared deviation.
+
+The median of fewer may be that of two that have truly become slower.
+"""
+
+PRIOR_DEGREES = 3.0
+"""Degrees of freedom that the declared deviation is worth in the estimate of the scatter.
+
+As if three more kernels had lain just as far apart as it says (empirical Bayes; G. K. Smyth,
+"Linear models and empirical Bayes methods for assessing differential expression", Statistical
+Applications in Genetics and Molecular Biology 3(1), 2004).
+"""
 
 _APART = 6.0
 """A kernel further from the median than so many robust standard deviations is left out."""
 
+_EXPECTED = 3.0
+"""It is not, if it is no further than so many of the declared standard deviations."""
+
 _MAD_TO_SD = 1.4826
-_SMALL = {5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
+_SMALL = dict(enumerate((1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107), start=2))
 """Factors that make the median absolute deviation unbiased in small samples.
 
 C. Croux and P. J. Rousseeuw, "Time-efficient algorithms for two highly robust estimators of scale",
@@ -39,6 +56,12 @@ _MEDIAN_VARIANCE = math.pi / 2
 """Variance of a median of normal values, in units of that of their mean."""
 
 _TAIL = 0.025
+
+_UNUSUAL_SHIFT, _UNUSUAL_SCATTER = 0.005, 0.05
+"""Probabilities of a shift (at either end) and of a scatter that contradict what is declared."""
+
+_CAPS_WEIGHT = 12.0
+"""Most degrees of freedom that all caps together are worth at one, as caps differ in scatter."""
 
 USUAL_SCATTER: Mapping[Metric, float] = {
     metric: 2 * math.sqrt(2) * sd for metric, sd in SAME_BOARD_SD.items()
@@ -96,7 +119,13 @@ class CommonShift:
         change: the median of their ln(now / before), with its 95 % interval.
         scatter: standard deviation of the kernels about it, as a fraction.
         lasting: the part of the scatter that the kernels' own intervals do not explain.
-        degrees: degrees of freedom of the scatter; infinite when it is not an estimate.
+        session_sd: the declared standard deviation of a figure between sessions, as a fraction.
+        scale: the variance between sessions, as a multiple of the declared one, estimated from the
+            scatter at all caps of the two boards and from the declared one itself.
+        degrees: degrees of freedom of that estimate.
+        typical: the variance of a change as that of these kernels, by that estimate.
+        contradicts: whether scatter or shift of at least `ENOUGH` kernels certainly exceed the
+            declared deviation.
     """
 
     metric: Metric
@@ -106,7 +135,11 @@ class CommonShift:
     change: Estimate
     scatter: float
     lasting: float
+    session_sd: float
+    scale: float
     degrees: float
+    typical: float
+    contradicts: bool
 
     @property
     def same_board(self) -> bool:
@@ -116,7 +149,7 @@ class CommonShift:
     @property
     def error(self) -> float:
         """The standard error of the shift."""
-        return self.scatter * math.sqrt(_MEDIAN_VARIANCE / self.kernels)
+        return math.sqrt(self.typical * _MEDIAN_VARIANCE / self.kernels)
 
     @property
     def scattered(self) -> bool:
@@ -130,19 +163,22 @@ class CommonShift:
         Unchanged kernels are judged by it: if some of them have truly become slower, they shall
         not hide behind the scatter that they cause.
         """
-        most = USUAL_SCATTER[self.metric]
-        if self.lasting <= most:
+        between = 2 * self.session_sd**2
+        most = USUAL_SCATTER[self.metric] ** 2 / between if between else 1.0
+        if self.scale <= most:
             return self
-        return replace(self, lasting=most, scatter=most, degrees=math.inf)
+        typical = self.typical - (self.scale - most) * between
+        return replace(self, scale=most, typical=typical, degrees=math.inf)
 
     def relative(self, before: Sample, now: Sample, tail: float) -> Estimate:
         """ln(now / before) of a kernel relative to the shift, with an interval.
 
-        The variance is that of both figures' own errors, of what differs between the two runs from
+        The variance is that of both figures' own trials, of what differs between the two runs from
         kernel to kernel, and of the shift. ``tail`` is the probability beyond either end.
         """
-        own = [(own_variance(side, self.metric), side.degrees) for side in (before, now)]
-        others = self.lasting**2 + self.error**2
+        own = [(side.relative_error**2, side.degrees) for side in (before, now)]
+        between = self.scale * sum(side.session_variance(self.session_sd) for side in (before, now))
+        others = between + self.error**2
         variance = sum(value for value, _ in own) + others
         change = math.log(now.mean) - math.log(before.mean) - self.change.value
         # The sum is about the scatter's square, and known no better.
@@ -157,15 +193,6 @@ def energy_source(measurement: Measurement) -> str:
     """The source of a measurement's joules."""
     # Reports that do not name it date from when the counter was the only source.
     return measurement.energy_source or "counter"
-
-
-def own_variance(found: Sample, metric: Metric) -> float:
-    """The variance of a figure's known errors, without those that every item has in common.
-
-    The latter are part of the scatter between kernels.
-    """
-    extra = max(0.0, found.shared_error**2 - WANDER[metric] ** 2)
-    return found.relative_error**2 + extra
 
 
 def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair:
@@ -191,39 +218,187 @@ def pairs(report: Report, baseline: Report) -> list[Pair]:
     ]
 
 
-def common_shifts(found: Iterable[Pair]) -> Shifts:
-    """The shifts of each place with at least `LEAST` unchanged kernels, by metric."""
+def common_shifts(
+    found: Iterable[Pair], session_sd: Mapping[Metric, float] = SAME_BOARD_SD
+) -> Shifts:
+    """The shifts of each place with at least `LEAST` unchanged kernels, by metric.
+
+    A place has none if its kernels are fewer than `ENOUGH` and lie too far apart. ``session_sd`` is
+    the declared standard deviation between sessions on one board. How far the kernels scatter is
+    estimated from all caps of two boards together, since few kernels at each say little.
+    """
     places: dict[Place, list[Pair]] = defaultdict(list)
     for one in found:
         if one.unchanged:
             places[one.place].append(one)
-    return {
-        place: {metric: _estimate(place, metric, unchanged) for metric in METRICS}
-        for place, unchanged in places.items()
-        if len(unchanged) >= LEAST
-    }
+    shifts: dict[Place, dict[Metric, CommonShift]] = defaultdict(dict)
+    boards: dict[tuple[str | None, str | None], dict[Place, list[Pair]]] = defaultdict(dict)
+    for place, unchanged in places.items():
+        if len(unchanged) >= LEAST:
+            boards[place.before, place.now][place] = unchanged
+    for metric in METRICS:
+        sd = max(session_sd[metric], WANDER[metric])
+        for at_caps in boards.values():
+            spreads = [_Spread.of(place, at_caps[place], metric, sd) for place in at_caps]
+            pooled = _Pooled.of(spreads)
+            for spread in spreads:
+                if pooled.scattered and spread.kernels < ENOUGH:
+                    continue
+                scale, degrees = pooled.at(spread)
+                shifts[spread.place][metric] = spread.shift(
+                    metric, sd, scale, degrees, pooled.scattered
+                )
+    return shifts
 
 
-def _estimate(place: Place, metric: Metric, unchanged: Sequence[Pair]) -> CommonShift:
-    sides = [(sample(one.before, metric), sample(one.now, metric)) for one in unchanged]
-    known = [(a, b) for a, b in sides if a is not None and b is not None]
-    ratios = [math.log(b.mean) - math.log(a.mean) for a, b in known]
-    middle = median(ratios)
-    gaps = [abs(ratio - middle) for ratio in ratios]
-    count = len(ratios)
-    robust_sd = _MAD_TO_SD * _SMALL.get(count, count / (count - 0.8)) * median(gaps)
-    own = [own_variance(a, metric) + own_variance(b, metric) for a, b in known]
-    # A kernel whose own interval is wide is expected to lie far off.
-    kept = [
-        index
-        for index, gap in enumerate(gaps)
-        if gap <= _APART * math.hypot(robust_sd, math.sqrt(own[index]))
-    ]
-    degrees = max(1, len(kept) - 1)
-    variance = math.fsum(gaps[index] ** 2 for index in kept) / degrees
-    lasting = math.sqrt(max(0.0, variance - fmean(own[index] for index in kept)))
-    error = variance * _MEDIAN_VARIANCE / count
-    change = around(middle, error, degrees, _TAIL)
-    return CommonShift(
-        metric, place, count, count - len(kept), change, math.sqrt(variance), lasting, degrees
-    )
+@dataclass(frozen=True)
+class _Spread:
+    """How the changes of the unchanged kernels of a place lie about what they have in common.
+
+    Attributes:
+        place: the place.
+        kernels: the number of kernels.
+        kept: the number of those that are part of the scatter.
+        middle: the median of their ln(now / before).
+        variance: the variance of those that are part of the scatter.
+        own: the mean variance that their own trials explain.
+        between: the mean variance that the declared deviation between sessions explains.
+    """
+
+    place: Place
+    kernels: int
+    kept: int
+    middle: float
+    variance: float
+    own: float
+    between: float
+
+    @classmethod
+    def of(
+        cls, place: Place, unchanged: Sequence[Pair], metric: Metric, session_sd: float
+    ) -> _Spread:
+        sides = [(sample(one.before, metric), sample(one.now, metric)) for one in unchanged]
+        known = [(a, b) for a, b in sides if a is not None and b is not None]
+        ratios = [math.log(b.mean) - math.log(a.mean) for a, b in known]
+        middle = median(ratios)
+        gaps = [abs(ratio - middle) for ratio in ratios]
+        count = len(ratios)
+        robust_sd = _MAD_TO_SD * _SMALL.get(count, count / (count - 0.8)) * median(gaps)
+        own = [a.relative_error**2 + b.relative_error**2 for a, b in known]
+        between = [
+            a.session_variance(session_sd) + b.session_variance(session_sd) for a, b in known
+        ]
+        # A kernel whose own interval is wide is expected to lie far off.
+        kept = [
+            index
+            for index, gap in enumerate(gaps)
+            if gap <= _APART * math.hypot(robust_sd, math.sqrt(own[index]))
+            or gap <= _EXPECTED * math.sqrt(own[index] + between[index])
+        ]
+        centre = fmean(ratios[index] for index in kept)
+        squares = math.fsum((ratios[index] - centre) ** 2 for index in kept)
+        return cls(
+            place,
+            count,
+            len(kept),
+            middle,
+            squares / max(1, len(kept) - 1),
+            fmean(own[index] for index in kept),
+            fmean(between[index] for index in kept),
+        )
+
+    @property
+    def degrees(self) -> int:
+        return self.kept - 1
+
+    @property
+    def excess(self) -> float:
+        """The squares that the trials do not explain, in units of the declared variance."""
+        return self.degrees * (self.variance - self.own) / self.between
+
+    def part_of(self, scale: float) -> float:
+        """The variance in units of what is expected if that between sessions is ``scale``."""
+        return self.variance / (self.own + scale * self.between)
+
+    def shift(
+        self, metric: Metric, session_sd: float, scale: float, degrees: float, scattered: bool
+    ) -> CommonShift:
+        typical = self.own + scale * self.between
+        error = typical * _MEDIAN_VARIANCE / self.kernels
+        usual = normal_quantile(_UNUSUAL_SHIFT) * math.sqrt(self.between + error)
+        return CommonShift(
+            metric,
+            self.place,
+            self.kernels,
+            self.kernels - self.kept,
+            around(self.middle, error, degrees, _TAIL),
+            math.sqrt(self.variance),
+            math.sqrt(max(0.0, self.variance - self.own)),
+            session_sd,
+            scale,
+            degrees,
+            typical,
+            self.kernels >= ENOUGH
+            and (
+                scattered
+                or abs(self.middle) > usual
+                or _is_unusual(self.degrees * self.part_of(1.0), self.degrees)
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """The variance between sessions, from the kernels at all caps of two boards.
+
+    Attributes:
+        scale: it, as a multiple of the declared one.
+        degrees: degrees of freedom of this estimate.
+        scattered: whether the scatter certainly exceeds what is declared.
+        weight: degrees of freedom that it is worth at a single cap, fewer when the caps differ in
+            their scatter by more than chance.
+    """
+
+    scale: float
+    degrees: float
+    scattered: bool
+    weight: float
+
+    @classmethod
+    def of(cls, spreads: Sequence[_Spread]) -> _Pooled:
+        degrees = sum(one.degrees for one in spreads)
+        scale = (PRIOR_DEGREES + max(0.0, math.fsum(one.excess for one in spreads))) / (
+            PRIOR_DEGREES + degrees
+        )
+        if not degrees:
+            return cls(scale, PRIOR_DEGREES, False, _CAPS_WEIGHT)
+        squares = math.fsum(one.degrees * one.part_of(1.0) for one in spreads)
+        # How much the variances of the caps differ beyond chance, by the method of moments.
+        parts = [(one.degrees, one.part_of(scale)) for one in spreads]
+        mean = math.fsum(count * part for count, part in parts) / degrees
+        chance = 2 * (len(parts) - 1)
+        differ = math.fsum(count * (part / mean - 1) ** 2 for count, part in parts) if mean else 0.0
+        weight = 2 * degrees / (differ - chance) if differ > chance else math.inf
+        return cls(
+            scale,
+            PRIOR_DEGREES + degrees,
+            _is_unusual(squares, degrees),
+            min(weight, _CAPS_WEIGHT),
+        )
+
+    def at(self, one: _Spread) -> tuple[float, float]:
+        """The scale at a cap, and its degrees of freedom: shrunk towards that of all caps."""
+        if self.weight + one.degrees >= self.degrees:
+            return self.scale, self.degrees
+        degrees = self.weight + one.degrees
+        return (self.weight * self.scale + max(0.0, one.excess)) / degrees, degrees
+
+
+def _is_unusual(squares: float, degrees: int) -> bool:
+    """Whether a sum of squares is larger than chi-squared usually is.
+
+    By E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17, 1931.
+    """
+    spread = 2 / (9 * max(1, degrees))
+    deviation = (squares / max(1, degrees)) ** (1 / 3) - 1 + spread
+    return deviation > normal_quantile(_UNUSUAL_SCATTER) * math.sqrt(spread)

@@ -26,6 +26,8 @@ from pytest_gpuenergy.support.json_output import dump
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 DIGITS = 6
 """Significant digits of figures in the classic CSV tree; intervals are much wider than the last."""
+EMULATED = "EMULATED.txt"
+"""File in the classic CSV tree of a run on an emulated GPU."""
 CLASSIC_CAPS = 5
 """Caps in a GPU's table when the report, from an older release or tool, does not list them."""
 _LONGEST_NAME, _KEPT, _HASH_DIGITS = 200, 40, 8
@@ -66,7 +68,8 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     repeats the three columns for each cap, see `_columns`. ``id`` is the kernel's rank if it has
     one, otherwise its label. Kernels with the same id, and repetitions of a kernel, have a row
     each. Figures have `DIGITS` significant digits. Of a run on several GPU models, each has a
-    folder with a tree of its own.
+    folder with a tree of its own. As its readers know the columns, it is a file `EMULATED` beside
+    them that marks figures of an emulated GPU.
 
     Raises:
         ReportError: a file cannot be written.
@@ -75,6 +78,12 @@ def write_classic_csv(report: Report, folder: Path) -> None:
     models = _safe_names(part.run.gpu_name for part in parts)
     for part in parts:
         _write_tree(part, folder / models[part.run.gpu_name] if len(parts) > 1 else folder)
+    if report.run.emulated and report.measurements:
+        text = f"The figures in this folder are those of an emulated {report.run.gpu_name}.\n"
+        _write(folder / EMULATED, text)
+    else:  # an emulated run may have written here before
+        with contextlib.suppress(OSError):
+            (folder / EMULATED).unlink()
 
 
 def _write_tree(report: Report, folder: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_gate_with_nothing_to_judge_fails(
     make_run("a", measurement())
     make_run("b", measurement("renamed"))
     assert main(["compare", "a", "b", "--fail", "edp:5%"]) == 1
-    assert capsys.readouterr().out.endswith("nothing was compared: FAILED\n")
+    assert capsys.readouterr().out.endswith("nothing was compared: FAILED; 1 of 1 missing\n")
     assert main(["compare", "a", "b"]) == 0
 
 

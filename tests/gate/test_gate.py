@@ -17,7 +17,7 @@ from report_fixtures import a_run
 from pytest_gpuenergy.gate.comparison import Comparison, compare
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Verdict, decide, judge_budget, sample
-from pytest_gpuenergy.gate.views import json_document, markdown, terminal
+from pytest_gpuenergy.gate.views import budget_words, json_document, markdown, summary, terminal
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.infos import KernelInfo
 from pytest_gpuenergy.record.metrics import Metric
@@ -73,9 +73,33 @@ def test_the_interval_and_the_limit_make_the_verdict(
 
 @given(CHANGES, WIDTHS, LIMITS)
 def test_swapped_sides_turn_worse_to_better(mean: float, half: float, limit: float) -> None:
-    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}
     there, back = decide(change(mean, half), limit), decide(change(-mean, half), limit)
-    assert back is turned.get(there, there)
+    assert (there is Verdict.WORSE) is (back is Verdict.BETTER)
+
+
+@given(CHANGES, WIDTHS, LIMITS)
+def test_only_an_interval_that_holds_the_limit_is_ambiguous(
+    mean: float, half: float, limit: float
+) -> None:
+    found = change(mean, half)
+    holds = found.low <= math.log1p(limit) < found.high
+    assert (decide(found, limit) is Verdict.AMBIGUOUS) is holds
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.057, 0.040, "SAME"),
+        (-0.300, 0.040, "SAME"),
+        (-0.300, -0.060, "BETTER"),
+        (-0.300, 0.051, "AMBIGUOUS"),
+        (0.049, 0.300, "AMBIGUOUS"),
+        (0.051, 0.300, "WORSE"),
+    ],
+)
+def test_what_cannot_be_worse_by_the_limit_passes(low: float, high: float, verdict: str) -> None:
+    found = Estimate(*map(math.log1p, ((low + high) / 2, low, high)))
+    assert decide(found, 0.05) == verdict
 
 
 @given(CHANGES, WIDTHS, LIMITS, LIMITS)
@@ -97,8 +121,7 @@ def test_swapped_reports_turn_worse_to_better(edp: float, seed: int) -> None:
     ]
     (there,) = compare(*sides, EDP_5).judgements
     (back,) = compare(*reversed(sides), EDP_5).judgements
-    turned = {Verdict.WORSE: Verdict.BETTER, Verdict.BETTER: Verdict.WORSE}
-    assert back.verdict is turned.get(there.verdict, there.verdict)
+    assert (there.verdict is Verdict.WORSE) is (back.verdict is Verdict.BETTER)
 
 
 def test_the_intervals_widen_with_the_number_of_kernels(
@@ -154,7 +177,48 @@ def test_strict_fails_what_is_ambiguous_or_new(judged: Callable[..., Comparison]
     strict = GateSettings.parse(["edp:5%"], strict=True)
     assert not judged([measurement()], [measurement(edp=1.05)], strict).passed
     assert not judged([], [measurement()], strict).passed
-    assert judged([measurement(), measurement("k02")], [measurement()], strict).passed
+    assert judged([measurement()], [measurement()], strict).passed
+
+
+def test_what_vanished_fails_when_strict_and_is_counted(judged: Callable[..., Comparison]) -> None:
+    base, new = [measurement(), measurement("k02"), measurement("k03")], [measurement()]
+    found = judged(base, new)
+    assert found.passed
+    assert summary(found).endswith(": passed; 2 of 3 missing")
+    assert len(json.loads(json_document(found))["missing_in_new"]) == 2
+    assert "passed; 2 of 3 missing" in markdown(found)
+    strict = judged(base, new, GateSettings.parse(["edp:5%"], strict=True))
+    assert not strict.passed
+    assert summary(strict).endswith(": FAILED; 2 of 3 missing")
+
+
+def test_what_had_no_figures_is_not_missed(judged: Callable[..., Comparison]) -> None:
+    names = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+    failed = replace(measurement("k02"), outcome="correctness", **dict.fromkeys(names))
+    found = judged(
+        [measurement(), failed], [measurement()], GateSettings.parse(["edp:5%"], strict=True)
+    )
+    assert found.passed
+    assert found.missing_in_new == ()
+
+
+def test_a_measurement_that_is_in_the_baseline_twice_is_not_missed(
+    judged: Callable[..., Comparison],
+) -> None:
+    base = [measurement(), measurement(seed=3)]
+    assert judged(base, [measurement()]).missing_in_new == ()
+
+
+def test_figures_of_gpus_that_took_no_part_are_not_missed(run_info: RunMaker) -> None:
+    stations = tuple(
+        replace(run_info().station, gpu_name=name, gpu_uuid=uuid)
+        for name, uuid in ((run_info().gpu_name, "GPU-1"), ("NVIDIA A30", "GPU-9"))
+    )
+    rows = [replace(measurement(), gpu_uuid=uuid) for uuid in ("GPU-1", "GPU-9")]
+    rows.append(replace(measurement("k02"), gpu_uuid="GPU-1"))
+    base = Report(run_info(), tuple(rows), stations=stations)
+    found = compare(base, Report(run_info(), (rows[0],)), EDP_5)
+    assert [one.measurement.kernel.label for one in found.missing_in_new] == ["k02"]
 
 
 def test_without_a_limit_nothing_fails(judged: Callable[..., Comparison]) -> None:
@@ -316,10 +380,10 @@ def test_the_views_say_the_same(judged: Callable[..., Comparison]) -> None:
     assert any("k01-current" in line and line.endswith("WORSE") for line in lines)
     assert "missing from the new run: simulated-k03-current (not in the new run)" in lines
     assert lines[-1].startswith("1 WORSE;")
-    assert lines[-1].endswith("FAILED")
+    assert lines[-1].endswith(": FAILED; 1 of 2 missing")
     page = markdown(comparison)
     assert "| **WORSE** |" in page
-    assert page.startswith("# Failed: run new against run base\n")
+    assert page.startswith("# Failed: run new against run base (emulated)\n")
 
 
 @pytest.mark.parametrize(("most", "verdict"), [(0.5, "WORSE"), (1.0, "AMBIGUOUS"), (2.0, "SAME")])
@@ -343,6 +407,23 @@ def test_a_flagged_measurement_leaves_its_budget_open() -> None:
     assert flagged.edp_mj_ms is not None
     judgement = judge_budget(flagged, 2 * flagged.edp_mj_ms, 0.0, EDP_5, 1)
     assert (judgement.verdict, judgement.reasons) == ("AMBIGUOUS", ("flagged now: host_gaps",))
+
+
+@pytest.mark.parametrize(
+    ("most", "words"),
+    [
+        (0.5, ": over budget by 100 %"),
+        (1.0, ": undecided"),
+        (2.0, ": within budget"),
+    ],
+)
+def test_a_budget_speaks_as_a_budget(most: float, words: str) -> None:
+    found = measurement()
+    assert found.edp_mj_ms is not None
+    told = budget_words(judge_budget(found, most * found.edp_mj_ms, 0.0, EDP_5, 1))
+    assert told.endswith(words)
+    assert f", budget {most * found.edp_mj_ms:.4g} mJ·ms" in told
+    assert not {*Verdict} & {*told.split()}
 
 
 @pytest.mark.parametrize(

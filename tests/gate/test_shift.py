@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gate_shift_simulation import multiplied
+from gate_shift_simulation import drawn, multiplied
 from gate_simulation import Session, drawn_measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +22,7 @@ from pytest_gpuenergy.gate.comparison import Comparison, compare
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict
 from pytest_gpuenergy.gate.views import json_document, markdown, terminal
+from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
 from pytest_gpuenergy.report.views import write_json
 
@@ -108,13 +109,105 @@ def test_shift_and_scatter_are_printed_in_all_forms(compared: Callable[..., Comp
     assert [one["unchanged"] for one in judged] == [False, *[True] * 8]
 
 
-def test_with_four_unchanged_kernels_all_is_as_without(compared: Callable[..., Comparison]) -> None:
-    base, new = kernels(1, unchanged=4), times(kernels(2, unchanged=4), 1.05)
+def test_with_one_unchanged_kernel_all_is_as_without(compared: Callable[..., Comparison]) -> None:
+    base, new = kernels(1, unchanged=1), times(kernels(2, unchanged=1), 1.05)
     found = compared(base, new)
     assert not found.shifts
-    texts = [replace(one, kernel=replace(one.kernel, digest="")) for one in new]
-    assert found.judgements == compared(base, texts).judgements
     assert of(found, "new").reasons  # another board
+
+
+def test_two_unchanged_kernels_show_what_another_board_does(
+    compared: Callable[..., Comparison],
+) -> None:
+    base, new = kernels(1, unchanged=2), times(kernels(2, unchanged=2, edp=1.5), 1.05)
+    judgement = of(compared(base, new), "new")
+    assert judgement.reasons == ()
+    assert judgement.verdict is Verdict.WORSE
+
+
+def half_widths(comparison: Comparison) -> dict[tuple[str, str], float]:
+    return {
+        (one.identity.kernel, one.metric): one.change.half_width
+        for one in comparison.judgements
+        if one.change is not None
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 14),
+    st.floats(0.05, 1.0),
+    st.sampled_from([1.0, 0.97, 1.04]),
+    st.integers(1, 3),
+)
+def test_one_more_typical_reference_never_widens_an_interval(
+    seed: int, unchanged: int, part: float, shift: float, changed: int
+) -> None:
+    """Its change lies one standard deviation from the median, in turn on either side."""
+    measure = drawn_measurement(np.random.default_rng(seed))
+    steady = measure("x", STEADY, 1.0)
+    run = a_run()
+
+    def row(label: str, text: str, edp: float) -> Measurement:
+        named = replace(steady, node_id=label, kernel=replace(steady.kernel, label=label))
+        return multiplied(replace(named, kernel=replace(named.kernel, digest=text)), edp)
+
+    def found(references: int) -> Comparison:
+        labels = [f"k{number}" for number in range(references)]
+        signs = [1 if number % 2 else -1 for number in range(references)]
+        scatter = [shift * math.exp(part * 0.0054 * math.sqrt(2) * sign) for sign in signs]
+        base = [row(f"c{number}", "before", 1.0) for number in range(changed)]
+        new = [row(f"c{number}", "after", 1.0) for number in range(changed)]
+        base += [row(label, label, 1.0) for label in labels]
+        new += [row(label, label, edp) for label, edp in zip(labels, scatter, strict=True)]
+        return compare(Report(run, tuple(base)), Report(run, tuple(new)), GateSettings.parse())
+
+    fewer, more = found(unchanged), found(unchanged + 1)
+    contradicted = {
+        one.shift.metric: one.shift.contradicts for side in (fewer, more) for one in side.shifts
+    }
+    for place, half_width in half_widths(fewer).items():
+        if place[0].startswith("c") and not contradicted.get(Metric(place[1])):
+            assert half_widths(more)[place] <= half_width * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_more_references_at_five_caps_find_more() -> None:
+    found = {
+        count: [
+            *drawn(
+                np.random.default_rng(3),
+                runs=12,
+                kernels=1 + count,
+                scatters=[0.003] * 5,
+                edp=1.02,
+                boards=1,
+            )
+        ]
+        for count in (2, 6, 12)
+    }
+    widths = [np.mean([one.half_width for one in outcomes]) for outcomes in found.values()]
+    assert widths == sorted(widths, reverse=True)
+    assert np.mean([one.found for one in found[12]]) > np.mean([one.found for one in found[2]])
+
+
+def test_few_kernels_at_each_of_many_caps_show_the_scatter_together(
+    compared: Callable[..., Comparison],
+) -> None:
+    def at(cap: str, rows: list[Measurement]) -> list[Measurement]:
+        return [replace(row, cap=cap, node_id=f"{row.node_id}-{cap}") for row in rows]
+
+    def width(caps: int) -> float:
+        base, new = [], []
+        for cap in range(caps):
+            base += at(f"{cap}W", kernels(2 * cap, unchanged=4))
+            new += at(f"{cap}W", kernels(2 * cap + 1, unchanged=4))
+        found = compared(base, new).judgements[0].change
+        assert found is not None
+        return found.half_width
+
+    assert width(5) < 0.8 * width(1)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +224,7 @@ def test_with_four_unchanged_kernels_all_is_as_without(compared: Callable[..., C
 def test_a_kernel_in_doubt_is_not_taken_for_unchanged(
     compared: Callable[..., Comparison], change: dict[str, Any]
 ) -> None:
-    base, new = kernels(1, unchanged=5), kernels(2, unchanged=5)
+    base, new = kernels(1, unchanged=2), kernels(2, unchanged=2)
     new[-1] = replace(new[-1], **change)
     assert not compared(base, new).shifts
 
@@ -216,7 +309,8 @@ def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(
     base, new = kernels(seed), kernels(seed + 1)
 
     def changes(rows: list[Measurement]) -> dict[str, tuple[float, float]]:
-        found = compare(Report(run, tuple(base)), Report(run, tuple(rows)), EDP_1)
+        other = replace(run, gpu_uuid="GPU-2")
+        found = compare(Report(run, tuple(base)), Report(other, tuple(rows)), EDP_1)
         return {
             one.identity.kernel: (one.change.low, one.change.high)
             for one in found.judgements

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from small_project import LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.ab.exhibit import load_exhibits
+from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.record.estimate import Interval
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report import Report, load_report
@@ -298,7 +299,7 @@ def test_a_budget_that_is_kept_passes(project: Project) -> None:
     budget(project, "max_mj_ms=1")
     result = project.run("--powercap", "1", "--strict-markers")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*= gpuenergy gate =*", "1 SAME"])
+    result.stdout.fnmatch_lines(["*= gpuenergy gate =*", "1 within budget"])
 
 
 def test_over_budget_fails_in_the_call_phase(project: Project) -> None:
@@ -306,7 +307,7 @@ def test_over_budget_fails_in_the_call_phase(project: Project) -> None:
     result = project.run("--powercap", "1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["budget: EDP 0.000* mJ·ms, +* against the budget of 1e-05 mJ·ms, rel 3 %: WORSE"]
+        ["budget: EDP 0.000* mJ·ms (* to *), budget 1e-05 mJ·ms + 3 %: over budget by *"]
     )
 
 
@@ -329,7 +330,7 @@ def test_an_energy_budget_is_of_joules_and_judged_like_the_edps(project: Project
     result = project.run("--powercap", "1", "--strict-markers")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["budget: energy 0.12* mJ, +* against the budget of 0.0001 mJ, rel 3 %: WORSE"]
+        ["budget: energy 0.12* mJ (* to *), budget 0.0001 mJ + 3 %: over budget by *"]
     )
     energy_budget(project, "@pytest.mark.energy_budget(joules=1)")
     project.run("--powercap", "1").assert_outcomes(passed=1)
@@ -349,10 +350,12 @@ def test_an_item_may_have_both_budgets(project: Project) -> None:
     energy_budget(project, both)
     result = project.run("--powercap", "1", "--junitxml", "j.xml")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["budget: EDP *: WORSE", "budget: energy *: WORSE", "2 WORSE"])
+    result.stdout.fnmatch_lines(
+        ["budget: EDP *: over budget by *", "budget: energy *: over budget by *", "2 over budget"]
+    )
     text = (project.path / "j.xml").read_text()
-    assert 'name="energy_budget_verdict" value="WORSE"' in text
-    assert 'name="budget_verdict" value="WORSE"' in text
+    assert 'name="energy_budget_verdict" value="over budget"' in text
+    assert 'name="budget_verdict" value="over budget"' in text
 
 
 @pytest.mark.parametrize(
@@ -453,3 +456,154 @@ def test_an_export_leaves_out_a_cap_that_the_card_cannot_take(project: Project) 
     result.stdout.fnmatch_lines(["SKIPPED * Power cap 100W is skipped: 100 W is outside *"])
     (exhibit,) = load_exhibits(project.path / "out")
     assert exhibit.draft.cap == "200W"
+
+
+THREE = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("name", {names})
+def test_scale(name, powercap, load_kernel, energy_benchmark):
+    energy_benchmark(load_kernel(SOURCE + f"// {{name}}", **LAUNCH), workload=SCALE, label=name)
+"""
+STRICT = ("--gpuenergy-compare", "base.json", "--gpuenergy-fail=edp:30%", "--gpuenergy-strict")
+
+
+@pytest.fixture
+def three(project: Project) -> Project:
+    """A project with a baseline of three kernels at two caps."""
+    project.module(THREE.format(names=["one", "two", "three"]))
+    run = project.run("--powercap", "1,2", "--gpuenergy-json", "base.json")
+    run.assert_outcomes(passed=6)
+    return project
+
+
+def test_a_kernel_that_is_gone_from_the_code_fails_when_strict(three: Project) -> None:
+    three.module(THREE.format(names=["one", "two"]))
+    result = three.run("--powercap", "1,2", *STRICT)
+    result.assert_outcomes(passed=4)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "*error: gate: 2 of 6 missing from this run (scale-three-200W, scale-three-325W): *",
+            "*4 SAME: FAILED; 2 of 6 missing",
+        ]
+    )
+    lenient = three.run("--powercap", "1,2", *STRICT[:-1])
+    assert lenient.ret == pytest.ExitCode.OK
+    lenient.stdout.fnmatch_lines(["*4 SAME: passed; 2 of 6 missing"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-k", "one or two"),
+        ("-vkone",),
+        ("test_scale.py::test_scale[one-200W]",),
+        ("--deselect", "test_scale.py::test_scale[three-200W]"),
+        ("--powercap", "1"),
+    ],
+    ids=" ".join,
+)
+def test_what_the_command_line_deselects_is_not_missed(
+    three: Project, arguments: tuple[str, ...]
+) -> None:
+    caps = () if "--powercap" in arguments else ("--powercap", "1,2")
+    assert three.run(*caps, *arguments, *STRICT).ret == pytest.ExitCode.OK
+
+
+def test_what_is_gone_is_missed_in_the_selection_only(three: Project) -> None:
+    three.module(THREE.format(names=["one", "two"]))
+    result = three.run("--powercap", "1", "-k", "one or three", *STRICT)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*error: gate: 1 of 2 missing from this run (scale-three-200W)*"])
+    assert three.run("--powercap", "1", "-k", "two", *STRICT).ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("lost", ["skip", "-x", "conftest"])
+def test_what_the_user_did_not_deselect_is_missed(three: Project, lost: str) -> None:
+    if lost == "conftest":
+        three.pytester.makeconftest(
+            "def pytest_collection_modifyitems(config, items):\n"
+            "    config.hook.pytest_deselected(items=items[1:])\n"
+            "    del items[1:]\n"
+        )
+    else:
+        act = "pytest.skip()" if lost == "skip" else "pytest.fail()"
+        text = THREE.format(names=["one", "two", "three"])
+        measures = "    energy_benchmark("
+        three.module(text.replace(measures, f"    if name == 'two': {act}\n{measures}"))
+    result = three.run("--powercap", "1", *(("-x",) if lost == "-x" else ()), *STRICT)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*error: *missing from this run*"])
+
+
+def test_a_project_tells_what_its_own_option_leaves_out(three: Project) -> None:
+    three.module(THREE.format(names=["one", "two"]))
+    three.pytester.makeconftest(
+        "def pytest_addoption(parser): parser.addoption('--kernels')\n"
+        "def pytest_gpuenergy_deselected(config, measurement):\n"
+        "    return measurement.kernel.label not in config.getoption('kernels')\n"
+    )
+    caps = ("--powercap", "1,2")
+    assert three.run(*caps, "--kernels=one,two", *STRICT).ret == pytest.ExitCode.OK
+    assert three.run(*caps, "--kernels=three", *STRICT).ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_with_xdist_the_selection_is_that_of_the_workers(three: Project) -> None:
+    xdist = ("-p", "xdist", "-n1", "--powercap", "1,2")
+    assert three.run(*xdist, "-k", "one", *STRICT).ret == pytest.ExitCode.OK
+    three.module(THREE.format(names=["one", "two"]))
+    result = three.run(*xdist, *STRICT)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*error: gate: 2 of 6 missing from this run *"])
+
+
+def test_in_github_actions_what_is_missing_is_annotated(
+    three: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    three.module(THREE.format(names=["one", "two"]))
+    result = three.run("--powercap", "1,2", *STRICT[:-1])
+    result.stdout.fnmatch_lines(["::warning title=gate::passed; 2 of 6 missing"])
+
+
+def test_an_item_has_one_interval_everywhere(three: Project) -> None:
+    arguments = ("--gpuenergy-json", "new.json", "--gpuenergy-html", "page.html")
+    limit = "--gpuenergy-fail=edp:0%"
+    result = three.run("--powercap", "1,2", *STRICT[:2], limit, *arguments)
+    path = three.path
+    main(["compare", "base.json", "new.json", "--fail", "edp:0%", "--json", "gate.json"])
+    compared = json.loads((path / "gate.json").read_text())["judgements"]
+    page = shown(three)["verdicts"]["judgements"]  # type: ignore[index]
+    by_place = {(one["kernel"], one["cap"]): one["interval"] for one in compared}
+    assert {(one["kernel"], one["cap"]): one["interval"] for one in page} == by_place
+    text = result.stdout.str()
+    for low, high in by_place.values():
+        assert f"({100 * low:+.1f} % to {100 * high:+.1f} %), limit 0 %" in text
+
+
+def test_an_item_that_is_run_again_has_one_line_and_one_set_of_properties(
+    project: Project,
+) -> None:
+    pytest.importorskip("pytest_rerunfailures")
+    make_baseline(project)
+    slower(project)
+    rerun = ("-p", "pytest_rerunfailures", "--reruns", "2", "--junitxml=j.xml")
+    result = project.run(*COMPARE, "--gpuenergy-fail", "edp:2%", *rerun)
+    assert result.stdout.str().count("[200W]: EDP +") == 1
+    result.stdout.fnmatch_lines(["1 WORSE"])
+    names = [
+        one.attrib["name"] for one in ET.parse(project.path / "j.xml").getroot().iter("property")
+    ]
+    assert len(names) == len(set(names))
+    assert {"edp_verdict", "edp_mj_ms"} <= set(names)
+
+
+def test_figures_of_the_emulated_gpu_say_so(project: Project) -> None:
+    make_baseline(project)
+    result = project.run(*SAME, "-v", "--junitxml=j.xml")
+    result.stdout.fnmatch_lines(["*PASSED * mJ·ms (emulated)*", "baseline: run *(emulated)"])
+    assert "mJ·ms (emulated)" in (project.path / "j.xml").read_text()
+    (folder, *_) = project.runs
+    assert "emulated" in (folder / "csv" / "EMULATED.txt").read_text()
