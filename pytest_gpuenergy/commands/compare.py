@@ -65,7 +65,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="Also fail if a verdict is AMBIGUOUS or a kernel is missing in the baseline",
+        help="Also fail if a verdict is AMBIGUOUS or a kernel is missing on either side",
     )
     add_output_arguments(parser)
 

@@ -204,7 +204,8 @@ OPTIONS = (
     ),
     Option(
         "--gpuenergy-strict",
-        "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline",
+        "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline, and the "
+        "run if it lacks what the baseline has and the command line did not deselect",
         flag=True,
     ),
     Option(
