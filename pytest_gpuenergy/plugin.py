@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuenergy.pytest_plugin import names
 from pytest_gpuenergy.pytest_plugin.names import (
     BUDGET_MARKERS,
     DEVICE_FIXTURE,
@@ -49,9 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare what a ``conftest.py`` may implement."""
-    from pytest_gpuenergy.pytest_plugin import hookspecs
-
-    pluginmanager.add_hookspecs(hookspecs)
+    pluginmanager.add_hookspecs(names)
 
 
 def pytest_configure(config: pytest.Config) -> None:

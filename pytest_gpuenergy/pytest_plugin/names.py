@@ -1,6 +1,13 @@
-"""Names that pytest and its other plugins see."""
+"""Names that pytest and its other plugins see, and the hook that a project may implement."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.record.measurement import Measurement
 
 DEVICE_FIXTURE = "_gpuenergy_device"
 POWERCAP_FIXTURE = "_gpuenergy_powercap"
@@ -13,3 +20,12 @@ EDP_MARKER, ENERGY_MARKER = BUDGET_MARKERS = ("edp_budget", "energy_budget")
 
 FIGURES = "gpuenergy"
 """The JUnit property with an item's figures as text."""
+
+
+@pytest.hookspec
+def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:  # type: ignore[empty-body]
+    """Report whether an option of the project leaves out a kernel that the baseline has.
+
+    It is called for kernels of the baseline that the run did not collect, such as those that an
+    option ``--kernels`` left out of the parameters of a test. Without it, they are missing.
+    """
