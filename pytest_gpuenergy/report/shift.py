@@ -401,4 +401,4 @@ def _is_unusual(squares: float, degrees: int) -> bool:
     """
     spread = 2 / (9 * max(1, degrees))
     deviation = (squares / max(1, degrees)) ** (1 / 3) - 1 + spread
-    return deviation > normal_quantile(_UNUSUAL_SCATTER) * math.sqrt(spread)
+    return bool(deviation > normal_quantile(_UNUSUAL_SCATTER) * math.sqrt(spread))
