@@ -3,8 +3,8 @@
     python bench/ab_coverage.py --runs 20000
 
 Two kernels are measured alternately, ABBA, until the verdict is clear or there are no more rounds.
-*Errors* are runs in which the interval misses the true change at any look; *allowed* is what they
-may be. *Fixed* is Student's t over all rounds so far, with the same stopping rule, which is not valid.
+*Errors* are runs in which the interval misses the true change at any look. *Fixed* are those in
+which Student's t over all rounds so far does, which is not valid with such a rule.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     arguments = parser.parse_args()
     rng = np.random.default_rng(1)
-    columns = "noise | sd of a turn | change | limit | errors, 1 % allowed | fixed | rounds | decided"
+    columns = (
+        "noise | sd of a turn | change | limit | errors, 1 % allowed | fixed | rounds | decided"
+    )
     print(f"| {columns} |\n|---|{'---:|' * 7}")
     for name in NOISES:
         for sd, true, limit in ((0.003, 0.0, 0.01), (0.003, 0.01, 0.01), (0.003, 0.02, 0.01)):
