@@ -176,7 +176,7 @@ def judged(
     """The comparison of two runs, in all its kinds, with and without planted changes."""
     base, new = common(one, other)
     count = len(new.measurements)
-    place = random.Random(f"{one.name} {other.name}")
+    place = random.Random(f"{one.report.run.run_id} {other.report.run.run_id}")
     chosen = sorted(place.sample(range(count), min(count, MOST_MARKED)))
     everywhere = list(range(count))
     marks: dict[str, list[tuple[list[int], list[int]]]] = {

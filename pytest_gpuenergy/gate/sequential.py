@@ -12,7 +12,7 @@ stopping rule and whatever the variance is. So does their intersection, which ne
 Confidence sequences that may be looked at after any round (T. L. Lai, "On confidence sequences",
 Annals of Statistics 4, 1976; H. Wang and A. Ramdas, "Anytime-valid t-tests and confidence sequences
 for Gaussian means with unknown variance", 2023) pay for looks that nobody takes: at the errors that
-a gate allows, theirs are unbounded until about the tenth round.
+a gate allows, theirs are wider at each look here, by at least 29 % at the first two and 8 % later.
 """
 
 from __future__ import annotations
