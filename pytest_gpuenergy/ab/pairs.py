@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.ab.rounds import take_turns
+from pytest_gpuenergy.ab.rounds import SHORT, Turns, take_turns
 from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.engine.station import Station
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
+from pytest_gpuenergy.gate.sequential import Looks
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons
 from pytest_gpuenergy.gate.views import label
@@ -28,17 +31,21 @@ def compare_pairs(
     rounds: int,
     timeout_s: float,
     tell: Callable[[str], None],
+    precision: float = math.inf,
 ) -> Comparison:
     """Measure each pair alternately under its power cap, which is restored afterwards.
+
+    The rounds of a pair end when each metric has a verdict, see `Turns.are_enough`.
 
     Args:
         station: the claimed GPU.
         base: the earlier revision.
         head: the later revision.
         settings: limits to judge by; its deviation between sessions is not used.
-        rounds: number of measurements of each version.
+        rounds: largest number of measurements of each version.
         timeout_s: time limit for one run of a kernel.
-        tell: called with the label of each pair before it is measured.
+        tell: called with a line for each pair before and after it is measured.
+        precision: largest half width of an interval with which the rounds end, as a fraction.
 
     Raises:
         DeviceError: the power cap cannot be set or restored.
@@ -46,11 +53,24 @@ def compare_pairs(
     found = _pair_up(base[1], head[1])
     comparisons = count_comparisons(len(found.pairs), settings)
     judgements: list[Judgement] = []
+    looks = Looks.up_to(rounds)
+    meter = EnergyMeter(station.device, SHORT)  # one for all, because it learns about the card
+
+    def ends(turns: Turns) -> bool:
+        return turns.are_enough(settings, comparisons, looks, precision)
+
     for older, later in found.pairs:
-        tell(label(later.draft.identity))
+        name = label(later.draft.identity)
+        tell(f"{name}: up to {rounds} rounds")
         setpoint = Setpoint.asked_for(later.draft)
         with station.under(setpoint):
-            turns = take_turns(station.device, older, later, rounds=rounds, timeout_s=timeout_s)
+            turns = take_turns(
+                *(station.device, older, later),
+                rounds=rounds,
+                timeout_s=timeout_s,
+                meter=meter,
+                ends=ends,
+            )
             flags = (*station.judge_setpoint(), *turns.lock_flags(setpoint.sm_clock_mhz))
         if turns.base_fault:
             found.unknown.append(
@@ -59,7 +79,10 @@ def compare_pairs(
         elif turns.problem:
             found.failed.append(Unmatched(later.draft, turns.problem))
         else:
-            judgements += turns.judge(later, settings, comparisons, flags)
+            found_now = turns.judge(later, settings, comparisons, looks, flags)
+            words = ", ".join(f"{one.metric.label} {one.verdict}" for one in found_now)
+            tell(f"{name}: {words} after {len(turns.base)} rounds")
+            judgements += found_now
     return Comparison(
         base[0],
         head[0],

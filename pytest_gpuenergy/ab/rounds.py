@@ -18,11 +18,12 @@ from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.clock_check import lock_flags
 from pytest_gpuenergy.engine.quick import SWINGS_S
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, widened
+from pytest_gpuenergy.gate.sequential import Looks
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, decide, tail_of
+from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
 from pytest_gpuenergy.kernels.job import Job
+from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import paired_log_ratio
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 
 SHORT = MeterSettings(
@@ -53,6 +54,7 @@ class Turns:
         exhibit: Exhibit,
         settings: GateSettings,
         comparisons: int,
+        looks: Looks,
         flags: Sequence[str] = (),
     ) -> list[Judgement]:
         """A judgement for each metric of the settings, by paired statistics over the rounds.
@@ -61,9 +63,32 @@ class Turns:
         """
         doubts = self.doubts(flags)
         return [
-            self._judge(exhibit, metric, limit, comparisons, doubts)
+            self._judge(exhibit, metric, limit, comparisons, looks, doubts)
             for metric, limit in settings.limits.items()
         ]
+
+    def are_enough(
+        self, settings: GateSettings, comparisons: int, looks: Looks, precision: float = math.inf
+    ) -> bool:
+        """Whether further rounds would tell nothing that is asked for.
+
+        That is so after a look at which every metric of the settings has a verdict other than
+        AMBIGUOUS and an interval of no more than ``precision`` (half of it, as a fraction) to
+        either side, or at which doubts are so large that no interval could give a verdict.
+        """
+        if len(self.base) != len(self.head) or len(self.base) not in looks.rounds:
+            return False
+        doubts = self.doubts()
+        for metric, limit in settings.limits.items():
+            change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
+            point = Estimate(change.value, change.value, change.value)
+            if decide(widened(point, doubts, metric), limit) is Verdict.AMBIGUOUS:
+                continue
+            if decide(widened(change, doubts, metric), limit) is Verdict.AMBIGUOUS:
+                return False
+            if change.half_width > precision:
+                return False
+        return True
 
     def doubts(self, flags: Sequence[str] = ()) -> tuple[Doubt, ...]:
         """The doubt for the flags of all readings, and for ``flags``."""
@@ -77,17 +102,20 @@ class Turns:
         )
         return base, head
 
+    def _log_ratios(self, metric: Metric) -> list[float]:
+        return [later - earlier for earlier, later in zip(*self.log_figures(metric), strict=True)]
+
     def _judge(
         self,
         exhibit: Exhibit,
         metric: Metric,
         limit: float,
         comparisons: int,
+        looks: Looks,
         doubts: tuple[Doubt, ...],
     ) -> Judgement:
         base, head = self.log_figures(metric)
-        ratios = [later - earlier for earlier, later in zip(base, head, strict=True)]
-        change = paired_log_ratio(ratios, tail=tail_of(comparisons))
+        change = looks.interval(self._log_ratios(metric), tail=tail_of(comparisons))
         return Judgement(
             exhibit.draft.identity,
             metric,
@@ -114,20 +142,23 @@ def take_turns(
     *,
     rounds: int,
     timeout_s: float,
-    settings: MeterSettings = SHORT,
+    meter: EnergyMeter | None = None,
     ends: Callable[[Turns], bool] = lambda _: False,
 ) -> Turns:
-    """Measure both versions ``rounds`` times, alternating which one goes first.
+    """Measure both versions up to ``rounds`` times, in the order A B B A A B B A.
 
     The kernel is verified again after each measurement. The caller has set the card's power cap.
     Before each turn ``ends`` is asked with the turns so far, of which one side may have one more;
-    if it returns true, there are no further ones, and half a round does not count.
+    if it returns true, there are no further ones, and half a round does not count. ``meter`` has
+    learned about the card from other pairs, and has the settings `SHORT`.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     with contextlib.ExitStack() as stack:
-        sides = [stack.enter_context(_opened(exhibit, timeout_s)) for exhibit in (base, head)]
+        sides = [
+            stack.enter_context(_opened(device, exhibit, timeout_s)) for exhibit in (base, head)
+        ]
         try:
-            meter = EnergyMeter(device, settings)  # one for all, because it learns about the card
+            meter = meter or EnergyMeter(device, SHORT)
             for number in range(rounds):
                 # A drift that is linear in time cancels between two successive rounds.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
@@ -142,9 +173,9 @@ def take_turns(
 
 
 @contextlib.contextmanager
-def _opened(exhibit: Exhibit, timeout_s: float) -> Iterator[_Side]:
+def _opened(device: Device, exhibit: Exhibit, timeout_s: float) -> Iterator[_Side]:
     assert exhibit.stored is not None
-    with exhibit.stored.opened() as (arenas, check):
+    with exhibit.stored.opened(device.arrays) as (arenas, check):
         yield _Side(replace(exhibit.stored.job, timeout_s=timeout_s, apart=True), arenas, check)
 
 

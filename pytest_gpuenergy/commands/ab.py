@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.gate.comparison import Comparison
     from pytest_gpuenergy.gate.settings import GateSettings
 
-ROUNDS = 6
+ROUNDS = 16
 _TIMEOUT_S = 60.0
 
 
@@ -29,9 +30,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Measure two revisions of the kernels alternately on the same GPU",
         description="pytest verifies the kernels of both in git worktrees, without measuring; then "
         "each pair is measured alternately in one session, so differences between machines, boards "
-        "and hours cancel. Kernels that are the same in both are not measured. Both revisions must "
-        "have energy items, that is, tests that pass a kernel to energy_benchmark: name the folder "
-        "or file of the bench unless pytest finds it by itself.",
+        "and hours cancel, until its verdicts are clear. Kernels that are the same in both are not "
+        "measured. Both revisions must have energy items, that is, tests that pass a kernel to "
+        "energy_benchmark: name the folder or file of the bench unless pytest finds it by itself.",
         example="""
 gpuenergy ab main HEAD bench -k case1 --powercap 3
 gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
@@ -48,7 +49,13 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
         metavar="N",
         type=_rounds,
         default=ROUNDS,
-        help=f"How often each revision is measured (default: {ROUNDS})",
+        help="How often each revision is measured at most; the rounds of a kernel end as soon as "
+        f"its verdicts are clear (default: {ROUNDS})",
+    )
+    parser.add_argument(
+        "--precision",
+        metavar="PERCENT",
+        help="Go on, too, until all intervals are this narrow to either side, such as 0.5%%",
     )
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
     add_clock_options(parser, several=True)
@@ -64,12 +71,15 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.control.clocks import clock_words
     from pytest_gpuenergy.control.tables import cap_words
     from pytest_gpuenergy.devices.select import check_spec
-    from pytest_gpuenergy.gate.settings import GateSettings
+    from pytest_gpuenergy.gate.settings import GateSettings, parse_percent
     from pytest_gpuenergy.support.scratch import disk_folder
     from pytest_gpuenergy.support.signals import interrupt_once
     from pytest_gpuenergy.support.worktrees import worktree
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
+    precision = math.inf
+    if arguments.precision is not None:
+        precision = parse_percent(arguments.precision, "--precision")
     check_spec(arguments.gpu_device)
     if arguments.powercap is not None:
         cap_words(arguments.powercap)
@@ -88,7 +98,9 @@ def run(arguments: Namespace) -> int:
                 done = run_pytest(folder, _pytest_arguments(arguments, target), title)
             sides.append(load_side(target, title, done))
         check_sides(*sides)
-        comparison = _compare(arguments, settings, commits, *(side.exhibits for side in sides))
+        comparison = _compare(
+            arguments, settings, precision, commits, *(side.exhibits for side in sides)
+        )
     write_comparison(comparison, arguments)
     return 0 if comparison.passed else 1
 
@@ -120,6 +132,7 @@ def _item_names(expression: str) -> str:
 def _compare(
     arguments: Namespace,
     settings: GateSettings,
+    precision: float,
     commits: dict[str, str],
     base: tuple[Exhibit, ...],
     head: tuple[Exhibit, ...],
@@ -127,9 +140,6 @@ def _compare(
     from pytest_gpuenergy.ab.pairs import compare_pairs
     from pytest_gpuenergy.engine.identity import run_info
     from pytest_gpuenergy.engine.station import open_station
-
-    def announce(label: str) -> None:
-        tell(f"{label}: {arguments.rounds} rounds")
 
     allowed = arguments.allow == "clocks"
     with open_station(arguments.gpu_device, allow_clocks=allowed) as station:
@@ -146,7 +156,8 @@ def _compare(
             settings,
             rounds=arguments.rounds,
             timeout_s=_TIMEOUT_S,
-            tell=announce,
+            tell=tell,
+            precision=precision,
         )
 
 

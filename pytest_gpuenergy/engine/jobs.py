@@ -24,10 +24,11 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.references import cached_reference
-from pytest_gpuenergy.engine.verification import arenas_of
+from pytest_gpuenergy.engine.verification import arenas_in
 from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
 from pytest_gpuenergy.kernels.job import CacheState, Job
 from pytest_gpuenergy.support.errors import InputError
@@ -74,8 +75,8 @@ class StoredJob:
         """
         return load_arrays(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
 
-    def reference(self) -> Reference:
-        """The correct outputs, by tensor name.
+    def reference(self, arrays: DeviceArrays | None = None) -> Reference:
+        """The correct outputs, by tensor name, in the memory of ``arrays`` if there is room.
 
         Raises:
             InputError: they cannot be read.
@@ -83,22 +84,41 @@ class StoredJob:
         outputs = {
             t.name: replace(t, dtype="float64") for t in self.job.io.tensors if t.role == "output"
         }
+        values = load_arrays(self.reference_path, list(outputs.values()))
         owns = {name: load_arrays(path, [outputs[name]])[name] for name, path in self.owns.items()}
-        conditions = {name: Condition(scale, owns.get(name)) for name, scale in self.scales.items()}
-        return Reference(load_arrays(self.reference_path, list(outputs.values())), conditions)
+        if arrays is not None:
+            with contextlib.suppress(Exception), arrays.used():  # CuPy has errors of its own
+                there = [{n: arrays.put(v) for n, v in one.items()} for one in (values, owns)]
+                return _reference(there[0], self.scales, there[1], arrays)
+        return _reference(values, self.scales, owns)
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
+    def opened(
+        self, arrays: DeviceArrays | None = None
+    ) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
         """Arenas that hold the inputs, and the check to make after a run.
+
+        Those of a large job are in the memory of ``arrays`` if possible, with the reference.
 
         Raises:
             DeviceError: there is no room for the arenas.
             InputError: the inputs cannot be read.
         """
         contract = self.job.io
-        with arenas_of(contract, self.inputs()) as arenas:
-            reference = functools.cache(self.reference)
+        with arenas_in(contract, self.inputs(), arrays) as arenas:
+            there = arrays if all(one.memory.in_place for one in arenas.values()) else None
+            reference = functools.cache(lambda: self.reference(there))
             yield arenas, ArenaCheck(arenas, reference, contract.bounds, self.job.seed)
+
+
+def _reference(
+    values: Mapping[str, Any],
+    scales: Mapping[str, float],
+    owns: Mapping[str, Any],
+    arrays: DeviceArrays | None = None,
+) -> Reference:
+    conditions = {name: Condition(scale, owns.get(name)) for name, scale in scales.items()}
+    return Reference(values, conditions, arrays)
 
 
 class _Stored(Struct, frozen=True):

@@ -27,7 +27,7 @@ from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
 from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads.workload import IoContract, Workload
 
 FORMAT = 8
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
@@ -61,7 +61,7 @@ class Case:
     reference: Reference
 
 
-def is_large(workload: Workload) -> bool:
+def is_large(workload: Workload | IoContract) -> bool:
     """Whether it takes the host longer to compute the reference than a GPU to start."""
     elements = sum(tensor.size for tensor in workload.tensors)
     return elements >= _LARGE_ELEMENTS or workload.flops >= _LARGE_FLOPS

@@ -184,18 +184,26 @@ def arenas_for(
     the largest and smallest values of the type alternate, infinities included. An element that is
     never written is therefore wrong in at least one turn, whatever the kernel combines it with.
     """
-    values = _contents(workload, seed, turn)
+    with arenas_in(workload.io, _contents(workload, seed, turn), arrays) as arenas:
+        yield arenas
+
+
+@contextlib.contextmanager
+def arenas_in(
+    io: IoContract, values: Mapping[str, Array], arrays: DeviceArrays | None
+) -> Iterator[dict[str, Arena]]:
+    """As `arenas_of`, in the memory of ``arrays`` if there is much to compute and room for it."""
     memories: dict[str, Memory] | None = None
-    if arrays is not None and is_large(workload):
+    if arrays is not None and is_large(io):
         with contextlib.suppress(DeviceError):
-            memories = {one.name: arrays.memory(arena_bytes(one)) for one in workload.tensors}
+            memories = {one.name: arrays.memory(arena_bytes(one)) for one in io.tensors}
     if memories is not None:
         yield {
             one.name: Arena.within(memories[one.name], one, values.get(one.name))
-            for one in workload.tensors
+            for one in io.tensors
         }
         return
-    with arenas_of(workload.io, values) as arenas:
+    with arenas_of(io, values) as arenas:
         yield arenas
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from strict_arrays import StrictArrays
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine import references
+from pytest_gpuenergy.engine.jobs import read_job, write_job
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.support.errors import KernelFault
@@ -159,3 +161,25 @@ def test_small_workloads_stay_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 2 * SIZE + 1)
     with arenas_for(doubled(), 0, StrictArrays(shared=True)) as arenas:
         assert not any(arena.memory.in_place for arena in arenas.values())
+
+
+def test_a_stored_job_is_checked_where_its_kernel_runs(tmp_path: Path) -> None:
+    contract = doubled()
+    name = write_job(tmp_path, Job.of(KERNEL, contract), contract)
+    arrays = StrictArrays(shared=True)
+    with read_job(tmp_path, name).opened(arrays) as (arenas, check), arrays.used():
+        assert arrays.memories == 2
+        x, y = (arenas[name].elements(writable=True) for name in ("x", "y"))
+        y[:] = 2 * x
+        check()
+        y[1234] = y[1234] + 1
+        with pytest.raises(KernelFault, match=r"1 of 2000 elements of y \(first y\[1234\]\)"):
+            check()
+
+
+def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path: Path) -> None:
+    contract = doubled()
+    name = write_job(tmp_path, Job.of(KERNEL, contract), contract)
+    with read_job(tmp_path, name).opened(StrictArrays()) as (arenas, check):
+        arenas["y"].fill(2 * arenas["x"].value())
+        check()
