@@ -113,7 +113,7 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
         **kernel.content,
         "source": source_name,
         "sha256": kernel.digest,
-        "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
+        "workspaces": kernel.stored_workspaces,
         "origin": {
             "kind": kernel.origin.kind,
             "rank": kernel.origin.rank,

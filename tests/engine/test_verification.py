@@ -301,11 +301,13 @@ def test_an_output_that_is_combined_with_what_was_there_is_wrong(
         verify(FakeDevice(combines), kernel(), workload)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
-    reference = np.array([1.0, value, 3.0])
-    with pytest.raises(InputError, match=r"is NaN or infinite, first at y\[1\] with seed 0"):
-        compare({"y": reference.copy()}, {"y": reference}, {"y": ErrorBound(1.0, 1.0)}, 0)
+@pytest.mark.parametrize(
+    "reference", [[1.0, np.nan, 3.0], [1.0, np.nan, np.inf], [np.inf, np.inf], [-np.inf]], ids=str
+)
+def test_a_reference_that_is_nan_or_all_infinite_is_refused(reference: list[float]) -> None:
+    right = np.array(reference)
+    with pytest.raises(InputError, match=r"is NaN or infinite, first at y\[[01]\] with seed 0"):
+        compare({"y": right.copy()}, {"y": right}, {"y": ErrorBound(1.0, 1.0)}, 0)
 
 
 def test_a_dropped_channel_is_told() -> None:
