@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, get_args, get_type_hints
+from typing import ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import UNTOUCHED, is_floating, is_known, stored_as
 from pytest_gpuenergy.workloads.workload import (
     Array,
+    Role,
     Scalar,
     Tensor,
     Workload,
@@ -218,7 +219,7 @@ def check_tensor(tensor: Tensor, workload: str) -> None:
         raise InputError(
             f"{where} has shape {tensor.shape!r}: give sizes that are integers of at least 1."
         )
-    roles = get_args(get_type_hints(Tensor)["role"])
+    roles = get_args(Role)
     if tensor.role not in roles:
         raise InputError(f"{where} has the role {shown(tensor.role)}: give {', '.join(roles)}.")
     if tensor.bound is None:

@@ -43,6 +43,9 @@ def is_plain_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+Role = Literal["input", "output", "inout", "workspace"]
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One buffer a kernel reads or writes: dense, row-major.
@@ -60,7 +63,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    role: Literal["input", "output", "inout", "workspace"]
+    role: Role
     bound: ErrorBound | float | None = None
 
     @property
