@@ -54,6 +54,7 @@ class _Item:
         start, end: its place in the text.
         declared: the names by which others mention it; empty if it is always needed.
         used: the names that it mentions.
+        called: the macro whose call it may be: the name that begins it, if a parenthesis follows.
         is_host: whether it is a function that launches kernels, which no kernel can call.
     """
 
@@ -61,6 +62,7 @@ class _Item:
     end: int
     declared: frozenset[str]
     used: frozenset[str]
+    called: str
     is_host: bool
 
 
@@ -87,7 +89,7 @@ def reachable(source: str, entries: Sequence[str], has_header: Callable[[str], b
         if include is not None and not has_header(include[1].strip()):
             blanks.append((token.start, token.end))
     needed = {name for entry in entries for name in _NAME.findall(entry)}
-    waiting = [item for item in items if item.declared <= macros.keys() and not item.is_host]
+    waiting = [item for item in items if not item.declared or item.called in macros]
     kept: set[int] = {item.start for item in waiting}
     grown = True
     while grown:
@@ -203,7 +205,7 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
         found[1] for token in tokens if (found := _CONDITION.match(token.text)) is not None
     ]
     declared: set[str] = set()
-    if (words[:1] == ["using"] and "=" not in words) or words[:1] == ["static_assert"]:
+    if words[:2] == ["using", "namespace"] or words[:1] == ["static_assert"]:
         pass
     elif conditions and conditions.count("if") != conditions.count("endif"):
         pass  # a condition begins in one declaration and ends in another
@@ -212,8 +214,11 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
     elif words[:1] in (["typedef"], ["using"]) or _type_of(words):
         declared = {token.text for token in top if token.kind == "name"} - _TYPES
         tail = tokens[body_at:] if body_at >= 0 else ()
-        if words[0] == "typedef" or "enum" in words:
-            declared |= {token.text for token in tail if token.kind == "name"}
+        closing = max((k for k, token in enumerate(tail) if token.text == "}"), default=0)
+        behind = tail if "enum" in words else tail[closing:]
+        declared |= {token.text for token in behind if token.kind == "name"}
+        if words[:1] == ["using"] and "=" not in words:  # using a::b;
+            declared = {token.text for token in top[-2:] if token.kind == "name"}
     elif "(" in words and "=" not in words[: words.index("(")]:
         before = top[: words.index("(")]
         declared = {token.text for token in before[-1:] if token.kind == "name"}
@@ -224,7 +229,9 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
             if token.kind == "name" and (after is None or after.text in ("[", "=", ";", ",", ":")):
                 declared.add(token.text)
     is_host = not _DEVICE & set(words) and any(token.text == "<<<" for token in tokens)
-    return _Item(tokens[0].start, tokens[-1].end, frozenset(declared), used | macros, is_host)
+    called = words[0] if words[1:2] == ["("] else ""
+    place = tokens[0].start, tokens[-1].end
+    return _Item(*place, frozenset(declared), used | macros, called, is_host)
 
 
 def _without(source: str, blanks: Sequence[tuple[int, int]], directives: Sequence[_Token]) -> str:

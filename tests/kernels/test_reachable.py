@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from pytest_gpuenergy.kernels.reachable import reachable
+from pytest_gpuenergy.kernels.source import load_kernel
 
 KERNEL = "__global__ void f(const float* x, float* y) { y[threadIdx.x] = BODY; }\n"
 PLAIN = KERNEL.replace("BODY", "x[threadIdx.x]")
@@ -34,6 +36,9 @@ def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
         "float reference(const float* x, int n);\n",
         "typedef std::map<int, int> Table;\n",
         'extern "C" void launch(float* y) { f<<<1, 1>>>(y, y); }\n',
+        "using std::string;\n",
+        "void check(status_t s) {}\n#define check(s) check(s, __LINE__)\n",
+        "typedef struct shared_st { handle_t x; } shared_t;\n",
         "using Clock = std::chrono::steady_clock;\n",
         "namespace host { void g() { f<<<1, 1>>>(0, 0); } int k; }\n",
     ],
@@ -41,7 +46,7 @@ def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_the_entry_does_not_need_is_left_out(unneeded: str, behind: bool) -> None:
     found = kept("", after=unneeded) if behind else kept(unneeded)
-    left = re.sub(r"namespace host|[{}\s]", "", found.replace(PLAIN.strip(), ""))
+    left = re.sub(r"namespace host|#define.*|[{}\s]", "", found.replace(PLAIN.strip(), ""))
     assert left == ""
 
 
@@ -81,3 +86,17 @@ def test_directives_within_what_is_left_out_stay() -> None:
 def test_a_text_whose_braces_do_not_match_is_left_alone() -> None:
     text = "int main() { f<<<1, 1>>>(0, 0);\n" + PLAIN
     assert reachable(text, ["f"], lambda _: True) == text
+
+
+def test_files_included_in_quotes_are_read_once_with_the_kernels(tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text('#pragma once\n#include "b.h"\n#define A 1\n')
+    (tmp_path / "b.h").write_text('#include "a.h"\n#define B 2\n')
+    path = tmp_path / "f.cu"
+    path.write_text('#include "a.h"\n#include "b.h"\n#include "gone.h"\n' + PLAIN)
+    source = load_kernel(path, entry="f", grid=1, block=32, arguments=("x", "y")).source
+    assert [source.count(word) for word in ("define A", "define B", '"gone.h"', "once")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
