@@ -93,3 +93,32 @@ def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: Emula
             timeline = repeater.stop()
             times.append(timeline.busy_s.sum() / timeline.launches[-1])
     assert np.diff(times)[0] > 0.5e-6  # a node of a graph, at least
+
+
+@pytest.mark.parametrize("body", ["if (x[i] > 0.f) y[i] = x[i];", "y[i] = x[i];"])
+def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, body: str) -> None:
+    masked = Contract(
+        "positive",
+        workload("output").contract,
+        lambda given: {"y": np.ma.masked_where(given["x"] <= 0, given["x"])},
+    )
+    if body.startswith("if"):
+        verify(gpu, kernel(body), masked)
+    else:
+        with pytest.raises(KernelFault, match=r"written .* although the reference masks"):
+            verify(gpu, kernel(body), masked)
+
+
+@pytest.mark.parametrize("limit", ["0.f", "0.001f"])
+def test_an_infinite_output_is_checked_after_many_launches(gpu: EmulatedDevice, limit: str) -> None:
+    logits = Contract(
+        "logits",
+        workload("output").contract,
+        lambda given: {"y": np.where(given["x"] > 0, given["x"], -np.inf)},
+    )
+    body = f"y[i] = x[i] > {limit} ? x[i] : -INFINITY;"
+    if limit == "0.f":
+        verify(gpu, kernel(body), logits)
+    else:
+        with pytest.raises(KernelFault, match="-inf"):
+            verify(gpu, kernel(body), logits)
