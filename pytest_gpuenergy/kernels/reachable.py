@@ -27,6 +27,8 @@ _TOKEN = re.compile(
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"\n]+)[>\"]")
 _DEFINE = re.compile(r"\s*#\s*define\s+(\w+)(.*)", re.DOTALL)
+_BROUGHT = {"cublas_v2.h": "cuda_bf16.h", "cublasLt.h": "cuda_fp16.h"}
+"""Headers for kernels that come with those of libraries."""
 _CONDITION = re.compile(r"\s*#\s*(if|else|elif|endif)")
 _TYPES = frozenset({"struct", "class", "union", "enum"})
 _DEVICE = frozenset({"__device__", "__global__", "__constant__", "__managed__"})
@@ -87,7 +89,8 @@ def reachable(source: str, entries: Sequence[str], has_header: Callable[[str], b
             macros.setdefault(define[1], set()).update(_NAME.findall(define[2]))
         include = _INCLUDE.match(token.text)
         if include is not None and not has_header(include[1].strip()):
-            blanks.append((token.start, token.end))
+            brought = _BROUGHT.get(include[1].strip(), "")
+            blanks.append((token.start, token.end, brought and f"#include <{brought}>"))
     needed = {name for entry in entries for name in _NAME.findall(entry)}
     waiting = [item for item in items if not item.declared or item.called in macros]
     kept: set[int] = {item.start for item in waiting}
@@ -104,7 +107,7 @@ def reachable(source: str, entries: Sequence[str], has_header: Callable[[str], b
         ]
         kept |= {item.start for item in waiting}
         grown = bool(waiting)
-    blanks += [(item.start, item.end) for item in items if item.start not in kept]
+    blanks += [(item.start, item.end, "") for item in items if item.start not in kept]
     directives = [token for token in tokens if token.kind == "directive"]
     return _without(source, sorted(blanks), directives)
 
@@ -234,14 +237,16 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
     return _Item(*place, frozenset(declared), used | macros, called, is_host)
 
 
-def _without(source: str, blanks: Sequence[tuple[int, int]], directives: Sequence[_Token]) -> str:
+def _without(
+    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_Token]
+) -> str:
     """The text without some of its parts, whose line breaks and other directives stay."""
     parts, last = [], 0
-    for start, end in blanks:
+    for start, end, instead in blanks:
         if start < last:  # an include within a declaration that is left out
             continue
         inner = [] if source[start:end].lstrip().startswith("#") else directives
-        parts.append(source[last:start])
+        parts += [source[last:start], instead]
         at = start
         for one in inner:
             if start <= one.start and one.end <= end:

@@ -302,9 +302,9 @@ def test_an_output_that_is_combined_with_what_was_there_is_wrong(
 
 
 @pytest.mark.parametrize(
-    "reference", [[1.0, np.nan, 3.0], [1.0, np.nan, np.inf], [np.inf, np.inf], [-np.inf]], ids=str
+    "reference", [[1.0, np.nan, 3.0], [1.0, np.nan, np.inf], [np.nan, np.nan], [np.nan]], ids=str
 )
-def test_a_reference_that_is_nan_or_all_infinite_is_refused(reference: list[float]) -> None:
+def test_a_reference_that_is_nan_is_refused(reference: list[float]) -> None:
     right = np.array(reference)
     with pytest.raises(InputError, match=r"is NaN or infinite, first at y\[[01]\] with seed 0"):
         compare({"y": right.copy()}, {"y": right}, {"y": ErrorBound(1.0, 1.0)}, 0)
