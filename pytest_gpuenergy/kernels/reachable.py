@@ -7,6 +7,7 @@ the whole text is.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +69,8 @@ class _Item:
     is_host: bool
 
 
-def reachable(source: str, entries: Sequence[str], has_header: Callable[[str], bool]) -> str:
+@functools.lru_cache(maxsize=8)  # texts are compiled in several variants
+def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str], bool]) -> str:
     """The text with blanks in place of what none of its entries needs, line by line as before.
 
     Args:

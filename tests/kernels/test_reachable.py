@@ -16,7 +16,7 @@ PLAIN = KERNEL.replace("BODY", "x[threadIdx.x]")
 
 def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
     text = before + KERNEL.replace("BODY", body) + after
-    found = reachable(text, ["f"], lambda header: header.startswith("cuda"))
+    found = reachable(text, ("f",), lambda header: header.startswith("cuda"))
     assert found.count("\n") == text.count("\n")
     return found
 
@@ -85,7 +85,7 @@ def test_directives_within_what_is_left_out_stay() -> None:
 
 def test_a_text_whose_braces_do_not_match_is_left_alone() -> None:
     text = "int main() { f<<<1, 1>>>(0, 0);\n" + PLAIN
-    assert reachable(text, ["f"], lambda _: True) == text
+    assert reachable(text, ("f",), lambda _: True) == text
 
 
 def test_files_included_in_quotes_are_read_once_with_the_kernels(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ _HOST_HEADER = re.compile(
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
+def _is_for_kernels(header: str) -> bool:
+    return not _HOST_HEADER.fullmatch(header)
+
+
 _Compiled = tuple[bytes, dict[str, str], str]
 """Machine code, the symbol of each entry, and PTX."""
 
@@ -72,7 +76,7 @@ class Compiler:
         return self._with_headers(source, entries, architecture)[2]
 
     def _with_headers(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
-        needed = reachable(source, entries, lambda header: not _HOST_HEADER.fullmatch(header))
+        needed = reachable(source, tuple(entries), _is_for_kernels)
         try:
             return self._of_text(needed, entries, architecture)
         except KernelFault as fault:
