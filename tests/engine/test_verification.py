@@ -561,7 +561,7 @@ def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
         with pytest.raises(KernelFault):
             verify(device, kernel(), SMALL)
     assert not list((own_cache / "verified").iterdir())
-    assert len(device.runs) == 2
+    assert len(device.runs) == 2 * 2  # a wrong one runs once more, on other outputs
 
 
 def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> None:
