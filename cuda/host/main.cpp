@@ -180,6 +180,7 @@ void begin(const Launch& launch, const Table& from) {
 bool check_launches(bool reports) {
   bool all = true;
   poison_workspaces();
+  restore_contents();
   for (const Launch& launch : plan.launches) {
     begin(launch, cuhost_checked_table);
     all &= check(launch, &launch == &plan.launches.back(), reports);
@@ -191,6 +192,7 @@ bool check_launches(bool reports) {
 // Where threads were interrupted and others stored something meanwhile, no output may depend on it. That
 // shows only if all blocks have run.
 void check_all() {
+  keep_contents();
   if (!check_launches(true) || !cuhost_hooks.first_interruption()) return;
   std::string interrupted = cuhost_hooks.first_interruption();
   Outcome outcome;
@@ -223,7 +225,9 @@ void run(const Runs& runs) {
   if (runs.fresh) poison_workspaces();
   double began = cpu_seconds(), spent;
   uint64_t count = 0;
+  keep_contents();
   do {
+    restore_contents();
     run_all_launches(runs.stride);
     ++count;
     spent = cpu_seconds() - began;

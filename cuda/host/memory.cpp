@@ -60,7 +60,9 @@ void read_plan() {
     tensor.type = word();
     tensor.file = (int)number();
     tensor.workspace = tensor.file < 0;
-    tensor.writable = number() != 0;
+    long long use = number();  // 0: read, 1: written, 2: both, and restored
+    tensor.writable = use != 0;
+    tensor.restored = use == 2;
     tensor.bytes = (size_t)number();
     tensor.element_bytes = (size_t)number();
   }
@@ -176,6 +178,19 @@ void map_tensors() {
       map.form.base = plan.tensors.at(map.tensor).payload;
       argument.address = &map.form;
     }
+  }
+}
+
+// What tensors that are read and written hold at present is what each run finds.
+void keep_contents() {
+  for (Tensor& tensor : plan.tensors) {
+    if (tensor.restored) tensor.contents.assign(tensor.payload, tensor.payload + tensor.bytes);
+  }
+}
+
+void restore_contents() {
+  for (const Tensor& tensor : plan.tensors) {
+    if (tensor.restored) memcpy(tensor.payload, tensor.contents.data(), tensor.bytes);
   }
 }
 

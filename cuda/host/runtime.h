@@ -21,10 +21,12 @@ struct Tensor {
   std::string name, type;
   size_t bytes, element_bytes;
   bool writable, workspace;
+  bool restored;         // before each run, to what it held when runs were asked for
   int file;              // descriptor, -1 for a workspace
   char* region;          // gap, guard, payload, guard, gap
   size_t region_bytes;
   char* payload;
+  std::vector<char> contents;  // of one that is restored
 };
 
 struct Scalar {
@@ -96,6 +98,8 @@ void install_signal_handlers();
 void read_plan();
 bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
+void keep_contents();     // of tensors that are read and written
+void restore_contents();  // to what they held when kept
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();

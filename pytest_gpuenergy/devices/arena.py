@@ -88,6 +88,12 @@ class Arena:
         """A copy of the tensor."""
         return self.elements().copy()
 
+    def bits(self) -> Array:
+        """A flat copy of the tensor on the host, as unsigned integers with its elements' bits."""
+        with self.memory.arrays.used():
+            flat = self.memory.arrays.get(self.payload(self.image()).copy())
+        return flat.view(f"u{stored_as(self.tensor.dtype).itemsize}")
+
     def guards(self) -> tuple[Bytes, Bytes]:
         """The two guard bands, on the host; the second with what follows it."""
         image, end = self.image(), GUARD_BYTES + self.tensor.nbytes

@@ -46,7 +46,7 @@ class ArenaCheck:
         self._bounds = bounds
         self._seed = seed
         self._draw = draw or np.random.default_rng()
-        self._outputs = {n: a for n, a in arenas.items() if a.tensor.role == "output"}
+        self._outputs = {n: a for n, a in arenas.items() if a.tensor.is_written}
         self._arrays: Arrays = next(iter(arenas.values())).memory.arrays if arenas else HostArrays()
         with self._arrays.used():
             self._inputs = {
@@ -54,6 +54,12 @@ class ArenaCheck:
                 for name, arena in arenas.items()
                 if arena.tensor.role == "input"
             }
+            self._initial = {
+                name: arena.value()
+                for name, arena in arenas.items()
+                if arena.tensor.role == "inout"
+            }
+        self._before = self._values()
 
     def __call__(self) -> ErrorBound:
         """Return the errors of the outputs, see `compare`.
@@ -69,26 +75,41 @@ class ArenaCheck:
                 _check_guards(arena)
             for name, before in self._inputs.items():
                 _check_input(self._arenas[name], before)
-            outputs = {
-                name: numbers(arena.elements(), arena.tensor.dtype)
-                for name, arena in self._outputs.items()
-            }
+            outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
+            earlier = self._numbers(self._before)
             if reference.arrays is None:
                 outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
-            return compare(outputs, reference, self._bounds, self._seed)
+                earlier = {name: self._arrays.get(value) for name, value in earlier.items()}
+            return compare(outputs, reference, self._bounds, self._seed, earlier)
 
     def poison(self) -> None:
-        """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value."""
-        for arena in self._outputs.values():
-            arena.fill()
+        """Fill the outputs with NaN; integers with -1 or, if unsigned, their largest value.
+
+        An inout gets its initial contents again.
+        """
+        for name, arena in self._outputs.items():
+            arena.fill(self._initial.get(name))
+        self._before = self._values()
 
     def falsify(self) -> None:
-        """Make a few elements of each output wrong, see `falsified`."""
+        """Make a few elements of each output wrong, see `falsified`; an inout is as at first."""
         with self._arrays.used():
-            for arena in self._outputs.values():
+            for name, arena in self._outputs.items():
                 dtype = arena.tensor.dtype
-                right = numbers(arena.elements(), dtype)
-                arena.fill(stored(falsified(right, self._draw), dtype))
+                if name in self._initial:
+                    arena.fill(self._initial[name])
+                else:
+                    right = numbers(arena.elements(), dtype)
+                    arena.fill(stored(falsified(right, self._draw), dtype))
+        self._before = self._values()
+
+    def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: numbers(v, self._outputs[name].tensor.dtype) for name, v in outputs.items()}
+
+    def _values(self) -> dict[str, Array]:
+        """Copies of the outputs."""
+        with self._arrays.used():
+            return {name: arena.value() for name, arena in self._outputs.items()}
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:
@@ -134,12 +155,14 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     correct values if that is wide enough: neither spot checks nor the range give them away.
 
     Args:
-        right: finite values.
+        right: the correct values; where they are not finite, the range is that of the others.
         draw: chooses the positions.
     """
     false = right.copy()
     if not right.size:
         return false
+    if not np.isfinite(right).all():
+        right = np.where(np.isfinite(right), right, np.zeros_like(right))
     drawn = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
     places = np.asarray(drawn, like=right)
     chosen = right.reshape(-1)[places]
@@ -176,7 +199,7 @@ def _check_input(arena: Arena, before: Bytes) -> None:
     name, image = arena.tensor.name, arena.image()
     if (before.view(np.uint64) != image.view(np.uint64)).any():
         changed = arena.payload(before != image)
-        mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)
+        mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
         raise KernelFault(
             "correctness", f"{places(name, mask)} changed, although {name} is an input."
         )

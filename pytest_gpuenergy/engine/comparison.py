@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.support.errors import InputError, KernelFault
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.workloads.number_types import Array, is_untouched
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values
 
 _PIECE = 8192  # elements
@@ -54,21 +54,33 @@ def compare(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
+    before: Mapping[str, Array] | None = None,
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
+    Steps that a bound allows are no errors. Infinite values must be equal, and where the reference
+    is `UNTOUCHED`, an output must be as it was.
+
+    Args:
+        outputs: by name.
+        reference: what they must be.
+        bounds: the largest errors, by name.
+        seed: of the inputs, for messages.
+        before: what the outputs held before the launch; None if that is not known.
+
     Raises:
-        InputError: the reference is not finite.
+        InputError: the reference is NaN, or the output's type cannot represent it.
         KernelFault: an element was not written, is not finite or is off by more than its bound, or
             the norm of all errors exceeds its bound. The message gives the number of wrong elements
             and the position and error of the worst.
     """
     arrays = reference.arrays if isinstance(reference, Reference) else None
     if arrays is None:
-        return _compared(outputs, reference, bounds, seed)
+        return _compared(outputs, reference, bounds, seed, before or {})
     with arrays.used():
         there = {name: arrays.put(outputs[name]) for name in reference}
-        return _compared(there, reference, bounds, seed)
+        earlier = {name: arrays.put(value) for name, value in (before or {}).items()}
+        return _compared(there, reference, bounds, seed, earlier)
 
 
 def _compared(
@@ -76,33 +88,32 @@ def _compared(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
+    before: Mapping[str, Array],
 ) -> ErrorBound:
     """As `compare`, with all arrays in one place."""
     conditions = reference.conditions if isinstance(reference, Reference) else {}
-    worst = ErrorBound(0.0, 0.0)
+    worst = ErrorBound()
     for name, expected in reference.items():
-        bound, condition = bounds[name], conditions.get(name, Condition(0.0))
-        largest, norm, scale, expected_norm = _distance(outputs[name], expected)
+        output, bound, condition = outputs[name], bounds[name], conditions.get(name, Condition(0.0))
+        largest, norm, scale, expected_norm = _distance(output, expected, bound.steps)
         if not math.isfinite(scale):
-            first = np.argwhere(~np.isfinite(expected))[0].tolist()
-            raise InputError(
-                f"The reference is NaN or infinite, first at {name}{first} with seed {seed}, so "
-                "nothing can be compared with it: give inputs for which it is finite, for example "
-                "with init={'x': (0.1, 1.0)} of a Contract, or the init uniform in a kernel spec."
-            )
-        if (limit := _out_of_range(outputs[name].dtype, expected, scale)) is not None:
+            output, expected = _finite_part(name, output, expected, seed, before.get(name))
+            largest, norm, scale, expected_norm = _distance(output, expected, bound.steps)
+        if (limit := _out_of_range(output.dtype, expected, scale)) is not None:
             raise InputError(
                 f"The reference of {name} goes up to {limit:.6g} with seed {seed}, which no "
-                f"{outputs[name].dtype} is: give inputs for which it fits, for example with "
+                f"{output.dtype} is: give inputs for which it fits, for example with "
                 "init={'x': (0, 100)} of a Contract, or let the reference overflow as the kernel "
                 "does."
             )
         scale = max(scale, condition.scale)
         expected_norm = max(expected_norm, condition.scale)
-        judge = _Judge(bound, scale, condition, _smallest(outputs[name].dtype))
+        judge = _Judge(bound, scale, condition, _smallest(output.dtype))
         largest, norm = largest / scale, norm / expected_norm
-        if not largest <= bound.max_relative or judge.finds_more(outputs[name], expected):
-            raise KernelFault("correctness", _describe(name, outputs[name], expected, judge, seed))
+        if not largest <= bound.max_relative or judge.finds_more(output, expected):
+            raise KernelFault("correctness", _describe(name, output, expected, judge, seed))
+        if bound.steps:
+            _check_share(name, output, expected, bound, seed)
         if not norm <= bound.normwise:
             raise KernelFault(
                 "correctness",
@@ -111,6 +122,59 @@ def _compared(
             )
         worst = ErrorBound(max(worst.max_relative, largest), max(worst.normwise, norm))
     return worst
+
+
+def _finite_part(
+    name: str, output: Array, expected: Values, seed: int, before: Array | None
+) -> tuple[Array, Values]:
+    """An output and its reference with 0 in place of infinities, and of what must be untouched.
+
+    Raises:
+        InputError: the reference is NaN, or infinite for an output of integers.
+        KernelFault: another element is infinite, or one that must be untouched is not.
+    """
+    apart, untouched = ~np.isfinite(expected), is_untouched(expected)
+    infinite = apart & ~untouched
+    unclear = infinite & np.isnan(expected)
+    if unclear.any() or (infinite.any() and output.dtype.kind != "f"):
+        first = np.argwhere(unclear if unclear.any() else infinite)[0].tolist()
+        raise InputError(
+            f"The reference is NaN or infinite, first at {_place(name, first)} with seed {seed}, "
+            "so nothing can be compared with it: give inputs for which it is finite, for example "
+            "with init={'x': (0.1, 1.0)} of a Contract, or the init uniform in a kernel spec. What "
+            "a kernel leaves as it is can be masked, see numpy.ma."
+        )
+    wrong = infinite & (output != expected)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise KernelFault(
+            "correctness",
+            f"{places(name, wrong)} wrong (seed {seed}): {_place(name, place)} = "
+            f"{float(output[place]):.6g} instead of {float(expected[place]):g}.",
+        )
+    if before is not None:
+        bits = f"u{output.dtype.itemsize}"
+        now, then = (value.reshape(-1).view(bits) for value in (output, before))
+        written = untouched & (now != then).reshape(untouched.shape)
+        if written.any():
+            raise KernelFault(
+                "correctness",
+                f"{places(name, written)} written (seed {seed}), although the reference masks "
+                "what the kernel must leave as it was.",
+            )
+    return np.where(apart, np.zeros_like(output), output), np.where(apart, 0.0, expected)
+
+
+def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, seed: int) -> None:
+    """Check how many elements make use of the steps that a bound allows: a few always may."""
+    off = output.astype(np.float64) != expected
+    if int(off.sum()) > 1 + bound.share * off.size:
+        raise KernelFault(
+            "correctness",
+            f"{places(name, off)} off by up to {bound.steps} (seed {seed}), and only "
+            f"{bound.share:.3g} of all may be: round as the reference does, or give the tensor "
+            f"bound=ErrorBound(steps={bound.steps}, share=1).",
+        )
 
 
 @dataclass(frozen=True)
@@ -136,7 +200,7 @@ class _Judge:
         terms = np.full_like(size, self.scale)
         if own is not None:
             terms = np.where(size > 0, np.minimum(size + own, self.scale), terms)
-        return sums * terms + self.bound.rounding * size + self.smallest
+        return sums * terms + self.bound.rounding * size + self.smallest + self.bound.steps
 
     def finds_more(self, output: Array, expected: Values) -> bool:
         """Whether an element is wrong although its error is small relative to the scale."""
@@ -182,10 +246,11 @@ def _smallest(dtype: np.dtype[Any]) -> float:
     return float(limits.smallest_subnormal if dtype.itemsize == 2 else limits.tiny)
 
 
-def _distance(output: Array, expected: Values) -> tuple[float, float, float, float]:
+def _distance(output: Array, expected: Values, steps: int = 0) -> tuple[float, float, float, float]:
     """The largest absolute value and the norm of the error, then those of ``expected``.
 
-    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0.
+    Those of the error are NaN if any element is; those of ``expected`` are 1 instead of 0. Of each
+    error, ``steps`` do not count.
     """
     values, references = output.reshape(-1), expected.reshape(-1)
     pieces = _pieces(values)
@@ -195,6 +260,8 @@ def _distance(output: Array, expected: Values) -> tuple[float, float, float, flo
             error = values[piece].astype(np.float64)
             right = references[piece]
             error -= right
+            if steps:
+                error = np.maximum(np.abs(error) - steps, 0.0)
             peaks = error.max(), -error.min(), right.max(), -right.min()
             extremes[row] = [float(peak) for peak in peaks]
             squares[row] = float(error @ error), float(right @ right)
@@ -217,7 +284,7 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
     unset = np.isnan(values)
     if unset.any():
         return f"{places(name, unset)} never written or NaN."
-    most = judge.bound.max_relative * judge.scale
+    most = judge.bound.max_relative * judge.scale + judge.bound.steps
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(values - expected)
         allowed = judge.allowed(expected, judge.condition.own)
@@ -232,7 +299,7 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
     limit = float(min(allowed[place], most) / sizes[place])
     return (
         f"{places(name, wrong)} wrong (seed {seed}); the worst is "
-        f"{name}{list(place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
+        f"{_place(name, place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "
         f"by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})."
     )
 
@@ -242,4 +309,9 @@ def places(name: str, mask: npt.NDArray[np.bool_]) -> str:
     first = [int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape)]
     count = int(mask.sum())
     verb = "is" if count == 1 else "are"
-    return f"{count} of {mask.size} elements of {name} (first {name}{first}) {verb}"
+    return f"{count} of {mask.size} elements of {name} (first {_place(name, first)}) {verb}"
+
+
+def _place(name: str, index: Sequence[int]) -> str:
+    """An element: ``output[0, 1]``, or ``total`` of a tensor without dimensions."""
+    return f"{name}{list(index)}" if len(index) else name

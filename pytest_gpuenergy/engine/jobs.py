@@ -73,7 +73,7 @@ class StoredJob:
         Raises:
             InputError: they cannot be read.
         """
-        return load_arrays(self.inputs_path, [t for t in self.job.io.tensors if t.role == "input"])
+        return load_arrays(self.inputs_path, [t for t in self.job.io.tensors if t.is_read])
 
     def reference(self, arrays: DeviceArrays | None = None) -> Reference:
         """The correct outputs, by tensor name, in the memory of ``arrays`` if there is room.
@@ -81,9 +81,7 @@ class StoredJob:
         Raises:
             InputError: they cannot be read.
         """
-        outputs = {
-            t.name: replace(t, dtype="float64") for t in self.job.io.tensors if t.role == "output"
-        }
+        outputs = {t.name: replace(t, dtype="float64") for t in self.job.io.tensors if t.is_written}
         values = load_arrays(self.reference_path, list(outputs.values()))
         owns = {name: load_arrays(path, [outputs[name]])[name] for name, path in self.owns.items()}
         if arrays is not None:
@@ -203,7 +201,7 @@ def _check_contract(contract: IoContract) -> None:
     names += [scalar.name for scalar in contract.scalars]
     if len(set(names)) != len(names):
         raise FormError("two of its arguments share a name")
-    outputs = {tensor.name for tensor in contract.tensors if tensor.role == "output"}
+    outputs = {tensor.name for tensor in contract.tensors if tensor.is_written}
     if not outputs or outputs != set(contract.bounds):
         raise FormError("its outputs and bounds do not have the same names")
 

@@ -181,18 +181,18 @@ def _computed(
 ) -> tuple[Case, int]:
     for reach in _reaches(workload) if drawing.sign else ():
         inputs = _inputs(workload, drawing, reach)
-        with _refusing():
+        with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
             values = workload.reference(workload.widened(wide))
-            if fits(values, _limits(workload)):
+            if fits(values, _limits(workload), infinite=not overflows):
                 scales = scales_of(workload.reference, wide, values)
                 return Case(inputs, Reference(values, scales, arrays)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
     wide = workload.widened(_whole(workload, inputs, arrays))
     values = workload.reference(workload.widened(wide))
-    conditions = {}
-    if workload.judged_by_element:
-        conditions = conditions_of(workload.reference, wide, values, workload.io.bounds)
+    bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
+    judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
+    conditions = conditions_of(workload.reference, wide, values, judged)
     return Case(inputs, Reference(values, conditions, arrays)), _ORDINARY
 
 
@@ -212,13 +212,21 @@ def _reaches(workload: Workload) -> range:
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Ignore whatever a reference raises for inputs that it is not made for."""
+def _refusing() -> Iterator[list[str]]:
+    """Ignore whatever a reference raises for inputs that it is not made for.
+
+    Yields a list to which each overflow is added: infinities may then be due to one.
+    """
+    overflows: list[str] = []
+
+    def note(kind: str, _: int) -> None:
+        overflows.append(kind)
+
     with (
         contextlib.suppress(Exception),
-        np.errstate(divide="raise", invalid="raise", over="ignore", under="ignore"),
+        np.errstate(divide="raise", invalid="raise", over="call", under="ignore", call=note),
     ):
-        yield
+        yield overflows
 
 
 def _limits(workload: Workload) -> dict[str, tuple[float, float]]:

@@ -122,7 +122,7 @@ def expect(
     if bound is not None:
         return Expected(Reference(arrays), dict.fromkeys(arrays, bound))
     bounds = dict.fromkeys(arrays, USUAL) if workload is None else _bounds_of(workload, arrays)
-    if workload is not None and not workload.judged_by_element:
+    if workload is not None and not any(map(workload.is_judged_by_element, workload.outputs)):
         return Expected(Reference(arrays), bounds)
     conditions = (
         _conditions_by(reference, args, arrays, bounds)

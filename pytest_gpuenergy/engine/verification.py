@@ -13,10 +13,10 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arena import Arena, arena_bytes
 from pytest_gpuenergy.devices.arrays import DeviceArrays, Memory
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.device import Device, Loaded
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
-from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.engine.comparison import Reference, places
 from pytest_gpuenergy.engine.precision import check_precision
 from pytest_gpuenergy.engine.references import (
     Case,
@@ -30,7 +30,7 @@ from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
@@ -126,9 +126,68 @@ def _errors(
                 _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
             check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
             loaded.run(order_seed=turn)
-            errors.append(check())
+            try:
+                errors.append(check())
+            except KernelFault as fault:
+                explained = None if turn else _reads_what_it_writes(loaded, arenas, case.result())
+                raise fault if explained is None else explained from None
         check_again(loaded, check, once=not measured)
     return errors
+
+
+def _reads_what_it_writes(
+    loaded: Loaded, arenas: Mapping[str, Arena], case: Case
+) -> KernelFault | None:
+    """Why a first run was wrong, if its outputs depend on the poison that they held before.
+
+    The kernel runs again on other contents of the outputs, and once more on the poison, which shows
+    whether it is the contents that matter.
+    """
+    outputs = {name: arena for name, arena in arenas.items() if arena.tensor.role == "output"}
+
+    def results(contents: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+        """The bits of each output's elements before and after a run."""
+        before = {}
+        for name, arena in arenas.items():
+            if arena.tensor.is_read:
+                arena.fill(case.inputs[name])
+            else:
+                arena.fill(contents.get(name))
+                before[name] = arena.bits()
+        loaded.run()
+        return {name: (before[name], arena.bits()) for name, arena in outputs.items()}
+
+    now = {name: arena.bits() for name, arena in outputs.items()}
+    try:
+        others = results({name: _ones(arena.tensor) for name, arena in outputs.items()})
+        if all(
+            (now[n] == after).all() or (ones == after).all() for n, (ones, after) in others.items()
+        ):
+            return None  # nothing depends on it
+        again = results({})
+    except KernelFault:
+        return None
+    for name, (poison, repeated) in again.items():
+        ones, other = others[name]
+        unset = (repeated == poison) & (other == ones)
+        mask = (now[name] == repeated) & (other != repeated) & ~unset
+        if mask.any():
+            return KernelFault(
+                "correctness",
+                f"{places(name, mask.reshape(outputs[name].tensor.shape))} computed from what "
+                f"{name} held before the launch, which nothing has written: write {name} before "
+                "reading it, or give it the role inout, whose contents are drawn like an input's "
+                "and restored before each launch.",
+            )
+    return None
+
+
+def _ones(tensor: Tensor) -> Array:
+    """The beginning of a tensor of ones."""
+    one = np.ones((1,), stored_as(tensor.dtype))
+    if is_floating(tensor.dtype):
+        one = rounded_to(np.ones(1), tensor.dtype)
+    return np.resize(one, tensor.shape) if tensor.size == 1 else one
 
 
 def _refill(arenas: Mapping[str, Arena], inputs: Mapping[str, Array], *, poisoned: bool) -> None:
@@ -237,7 +296,7 @@ def _contents(workload: Workload, seed: int, turn: int) -> dict[str, Array]:
     """What arenas hold before a run, by tensor name; those not named hold 0xFF."""
     values = dict(ordinary_inputs(workload, seed))
     if turn:
-        values |= {tensor.name: _extremes(tensor) for tensor in workload.outputs}
+        values |= {t.name: _extremes(t) for t in workload.outputs if t.role == "output"}
     return values
 
 

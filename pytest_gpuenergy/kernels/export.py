@@ -132,7 +132,7 @@ def _inputs(workload: Workload) -> str:
 
 
 def _tensor(item: RankedKernel, tensor: Tensor) -> str:
-    is_output = tensor.role == "output"
+    is_output = tensor.is_written
     bound = item.workload.bound_of(tensor)
     bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
     c_type(item, tensor)

@@ -76,7 +76,7 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
     else:
         content = {
             **kernel.content,
-            "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
+            "workspaces": kernel.stored_workspaces,
             "origin": asdict(kernel.origin),
             "sha256": kernel.digest,
         }

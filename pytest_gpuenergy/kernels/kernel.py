@@ -151,9 +151,17 @@ class AnyKernel(ABC):
         """SHA-256 of the content and the workspaces, in hexadecimal."""
         content = {
             **self.content,
-            "workspaces": [asdict(tensor) for tensor in self.workspaces],
+            "workspaces": self.stored_workspaces,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def stored_workspaces(self) -> list[dict[str, object]]:
+        """The workspaces as JSON values."""
+        return [
+            {"name": one.name, "shape": one.shape, "dtype": one.dtype, "role": one.role}
+            for one in self.workspaces
+        ]
 
     def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
         """Check that the launches take only ``tensors``, workspaces and ``scalars``.

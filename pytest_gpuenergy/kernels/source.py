@@ -20,6 +20,7 @@ from pytest_gpuenergy.kernels.kernel import (
 )
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.workloads.number_types import FLOATS
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -30,6 +31,9 @@ PLAN_VERSION = 1
 _LARGEST_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
+_LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_MOST_FILES = 100
+"""That a kernel's file may include."""
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
 
 
@@ -65,8 +69,9 @@ def load_kernel(
     """A CUDA kernel from a source file, from source text or from an exported launch plan.
 
     Args:
-        path_or_source: path of a CUDA source file (any suffix), the CUDA text itself, or the path
-            of a launch plan (``.json``), which already gives all the following.
+        path_or_source: path of a CUDA source file (any suffix), whose includes in quotes are read
+            with it, the CUDA text itself, or the path of a launch plan (``.json``), which already
+            gives all the following.
         entry: name of the ``__global__`` function, or an instance of a template: ``f<float, 4>``.
         grid: blocks of the grid in x, y and z; sizes left out are 1.
         block: threads of a block, likewise.
@@ -90,10 +95,7 @@ def load_kernel(
                     "or name the source file instead of the plan."
                 )
             return read_plan(path)
-        source, origin = (
-            _read_text(path, "kernel source"),
-            Origin("file", details={"path": str(path)}),
-        )
+        source, origin = _with_includes(path, set()), Origin("file", details={"path": str(path)})
     if entry is None or grid is None or block is None or arguments is None:
         missing = next(name for name, value in given.items() if value is None)
         raise InputError(f"load_kernel needs {missing!r} unless it gets a launch plan (.json).")
@@ -113,7 +115,7 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
         **kernel.content,
         "source": source_name,
         "sha256": kernel.digest,
-        "workspaces": [asdict(tensor) for tensor in kernel.workspaces],
+        "workspaces": kernel.stored_workspaces,
         "origin": {
             "kind": kernel.origin.kind,
             "rank": kernel.origin.rank,
@@ -184,6 +186,25 @@ def _read_text(path: Path, what: str) -> str:
     if not text.strip():
         raise InputError(f"The {what} {path} is empty.")
     return text
+
+
+def _with_includes(path: Path, read: set[Path]) -> str:
+    """The text of a file, with those beside it that it includes in quotes in their place.
+
+    Each is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
+    """
+    read.add(path.resolve())
+
+    def included(found: re.Match[str]) -> str:
+        there = path.parent / found[1]
+        if not is_file(there) or len(read) > _MOST_FILES:
+            return found[0]
+        if there.resolve() in read:
+            return ""
+        text = _with_includes(there, read)
+        return re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", "", text, flags=re.MULTILINE)
+
+    return _LOCAL_INCLUDE.sub(included, _read_text(path, "kernel source"))
 
 
 def _check_entry(source: str, entry: str) -> None:

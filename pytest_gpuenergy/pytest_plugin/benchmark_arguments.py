@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 from pytest_gpuenergy.engine.replayable import Replayable
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import InputError
@@ -11,9 +9,13 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.workload import Workload
 
 
-def limit_of(bound: float | ErrorBound | None) -> ErrorBound | None:
-    """The bound that was given for a callable's result, as an ErrorBound."""
-    return bound if isinstance(bound, ErrorBound | None) else ErrorBound(bound, bound)
+def limit_of(bound: object) -> ErrorBound | None:
+    """The bound that was given for a callable's result, as an ErrorBound.
+
+    Raises:
+        InputError: it is neither a number nor an ErrorBound.
+    """
+    return None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
 
 
 def check_subject(subject: object, workload: object) -> None:
@@ -49,7 +51,4 @@ def check_options(subject: object, reference: object, bound: object, label: obje
         )
     if not isinstance(label, str | None):
         raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
-    if not isinstance(bound, Real | ErrorBound | None):
-        raise InputError(
-            f"energy_benchmark does not accept bound={bound!r}: give a number or an ErrorBound."
-        )
+    limit_of(bound)

@@ -83,7 +83,7 @@ def _check_names(spec: KernelSpec) -> None:
         raise FormError(f"it has two things that are called {twice[0]}")
     if clash := [name for name in spec.launch.constants if name in named]:
         raise FormError(f"its constant {clash[0]} has the name of a size, tensor or scalar")
-    if not any(one.role == "output" for one in spec.tensors):
+    if not any(one.is_written for one in spec.tensors):
         raise FormError("it has no tensor with the role output")
     for name in spec.arguments:
         if name not in arguments:
@@ -120,6 +120,7 @@ def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:
         raise FormError(f"tensor {name} has more than {_MOST_DIMENSIONS} dimensions")
     if tensor.strides is not None and len(tensor.strides) != len(tensor.shape):
         raise FormError(f"tensor {name} has {len(tensor.strides)} strides for its shape")
+    _check_bound(tensor)
     if tensor.role == "output":
         if tensor.data is not None or tensor.init not in ("randn", "zeros"):
             raise FormError(f"tensor {name} is an output: it can only have the init zeros")
@@ -138,13 +139,23 @@ def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:
         raise FormError(f"tensor {name} has a range that {tensor.dtype} cannot represent")
 
 
+def _check_bound(tensor: TensorSpec) -> None:
+    name = tensor.name
+    if (tensor.bound, tensor.steps) != (None, None) and not tensor.is_written:
+        raise FormError(f"tensor {name} is an input and has a bound or steps, which outputs have")
+    if tensor.bound is not None and not 0 <= tensor.bound < 1:
+        raise FormError(f"tensor {name} has bound {tensor.bound:g} instead of a number from 0 to 1")
+    if tensor.steps is not None and (tensor.steps < 0 or is_floating(tensor.dtype)):
+        raise FormError(f"tensor {name} has steps, of which only integers can have some, from 0 on")
+
+
 def _check_amounts(spec: KernelSpec) -> None:
     if spec.tolerance is not None and not 0 < spec.tolerance < 1:
         raise FormError(f"its tolerance is {spec.tolerance:g} instead of a number between 0 and 1")
 
 
 def _check_reference(spec: KernelSpec) -> None:
-    outputs = [one.name for one in spec.tensors if one.role == "output"]
+    outputs = [one.name for one in spec.tensors if one.is_written]
     if not spec.reference:
         return
     if set(spec.reference) != set(outputs):
@@ -167,7 +178,7 @@ def _check_reference(spec: KernelSpec) -> None:
 
 def known_to_references(spec: KernelSpec) -> frozenset[str]:
     """The names that an expression of a reference can use."""
-    inputs = {one.name for one in spec.tensors if one.role == "input"}
+    inputs = {one.name for one in spec.tensors if one.is_read}
     scalars = {one.name for one in spec.scalars}
     return frozenset({*inputs, *scalars, *spec.sizes[0], *spec.launch.constants, *BUILTINS, "np"})
 
@@ -203,7 +214,7 @@ def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
             raise FormError(f"tensor {tensor.name} takes more than 64 GiB")
         if tensor.data is not None:
             inline_data(tensor, layout.shape)
-        elif tensor.role == "input":
+        elif tensor.is_read:
             check_constant(tensor, layout.shape)
     for scalar in spec.scalars:
         scalar_of(scalar, names)

@@ -70,7 +70,7 @@ def layout_of(tensor: TensorSpec, names: Mapping[str, object]) -> Layout:
     if tensor.strides is None:
         return Layout(shape)
     found = Layout(shape, _values(tensor, "strides", tensor.strides, names, least=0))
-    if tensor.role == "output" and not _is_dense(found):
+    if tensor.is_written and not _is_dense(found):
         raise FormError(
             f"tensor {tensor.name} is an output whose strides overlap or leave gaps: only inputs "
             "can have those"

@@ -16,6 +16,7 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.search.layout import Layout
 from pytest_gpuenergy.support.endless import EndlessError, ended_after
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.contract import reference_values
 from pytest_gpuenergy.workloads.number_types import Array, numbers, stored
 from pytest_gpuenergy.workloads.workload import IoContract
 
@@ -67,7 +68,7 @@ class Expressions:
                 value = eval(text.strip(), known)  # noqa: S307 -- trusted
             if np.iscomplexobj(value):
                 raise TypeError("complex numbers")
-            found = np.asarray(value, dtype=np.float64)
+            found = reference_values(value)
         except EndlessError:
             self._endless.add(name)
             raise InputError(
@@ -136,7 +137,7 @@ class BaselineOutputs:
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values = {}
         for tensor in self._io.tensors:
-            if tensor.role == "input":
+            if tensor.is_read:
                 narrow = stored(np.asarray(inputs[tensor.name]), tensor.dtype)
                 bits = tensor.dtype == "bfloat16"
                 values[tensor.name] = narrow if bits else narrow.astype(tensor.dtype)
@@ -147,5 +148,5 @@ class BaselineOutputs:
                     np.float64
                 )
                 for tensor in self._io.tensors
-                if tensor.role == "output"
+                if tensor.is_written
             }

@@ -16,7 +16,8 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     Attributes:
         shape: numbers, or expressions of sizes.
         dtype: such as ``float32`` or ``bfloat16``.
-        role: what the kernel does with it.
+        role: what the kernel does with it. An ``inout`` has its initial contents, as an input has
+            them, before each launch; the copy that restores them counts as part of it.
         strides: in elements; None where it is contiguous. The kernel gets a buffer of as many
             elements as the tensor spans.
         init: how an input is drawn. An output can be ``zeros``: it is then set to zero before each
@@ -25,18 +26,32 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         value: of ``full``.
         data: the elements of an input themselves, instead of ``init``: a nested list, or base64 of
             zlib-compressed bytes.
+        bound: the largest error of this output, relative to its largest element and to its norm.
+        steps: how far an integer output may be off; at most an eighth of its elements may be.
     """
 
     name: str
     shape: tuple[Size, ...]
     dtype: str = "float32"
-    role: Literal["input", "output"] = "input"
+    role: Literal["input", "output", "inout"] = "input"
     strides: tuple[Size, ...] | None = None
     init: Literal["randn", "uniform", "zeros", "ones", "full", "arange", "randint"] = "randn"
     low: float = 0.0
     high: float = 1.0
     value: float = 0.0
     data: Any = None
+    bound: float | None = None
+    steps: int | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it has contents before a launch."""
+        return self.role != "output"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a launch leaves a result in it."""
+        return self.role != "input"
 
 
 class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -94,7 +109,8 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
             empty if the baseline itself is the reference.
         reduction_length: how many products are summed for an output, for the error bound; see
             `pytest_gpuenergy.workloads.Contract`.
-        tolerance: of an element relative to the largest of the output, instead of that bound.
+        tolerance: of an element relative to the largest of a floating-point output, instead of
+            that bound.
         flops: of one launch.
         bytes_moved: least memory traffic of one launch; by default each tensor once.
         tensor_cores: whether float32 products may use them.

@@ -75,13 +75,12 @@ def workload_of(
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(
         name=name_of(spec, sizes),
-        contract=tuple(_tensor(one, layouts[one.name]) for one in spec.tensors),
+        contract=tuple(_tensor(spec, one, layouts[one.name], length) for one in spec.tensors),
         compute=compute,
         flops=evaluate(spec.flops, names),
         values=scalars,
         reduction_length=length,
         init={one.name: _range(one) for one in spec.tensors if _is_ranged(one)},
-        bound=_bound(spec, length),
         fixed=_fixed(spec, layouts),
         tensor_cores=spec.tensor_cores or low_precision,
         moved_bytes=None if spec.bytes_moved is None else evaluate(spec.bytes_moved, names),
@@ -115,13 +114,14 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     return Scalar(scalar.name, scalar.dtype, value)
 
 
-def _tensor(tensor: TensorSpec, layout: Layout) -> Tensor:
-    return Tensor(tensor.name, layout.buffer_shape, tensor.dtype, tensor.role)
+def _tensor(spec: KernelSpec, tensor: TensorSpec, layout: Layout, length: int) -> Tensor:
+    bound = _bound(spec, tensor, length) if tensor.is_written else None
+    return Tensor(tensor.name, layout.buffer_shape, tensor.dtype, tensor.role, bound)
 
 
 def _is_ranged(tensor: TensorSpec) -> bool:
     drawn = tensor.init in ("uniform", "randint")
-    return drawn and tensor.role == "input" and tensor.data is None
+    return drawn and tensor.is_read and tensor.data is None
 
 
 def _range(tensor: TensorSpec) -> tuple[float, float]:
@@ -130,21 +130,25 @@ def _range(tensor: TensorSpec) -> tuple[float, float]:
     return int(tensor.low), int(tensor.high)
 
 
-def _bound(spec: KernelSpec, length: int) -> ErrorBound | None:
+def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | None:
+    """The bound of an output; None for that of `Contract`."""
+    if tensor.bound is not None or tensor.steps is not None:
+        own = tensor.bound or 0.0
+        return ErrorBound(own, own, steps=tensor.steps or 0)
+    if not is_floating(tensor.dtype):
+        return None
     if spec.tolerance is not None:
         return ErrorBound(spec.tolerance, spec.tolerance)
-    outputs = [one.dtype for one in spec.tensors if one.role == "output"]
-    floating = [dtype for dtype in outputs if is_floating(dtype)]
-    if spec.reference or not floating:
+    if spec.reference:
         return None
-    widest = ErrorBound.widest(*(ErrorBound.for_reduction(length, dtype) for dtype in floating))
-    return ErrorBound(2 * widest.max_relative, 2 * widest.normwise)
+    usual = ErrorBound.for_reduction(length, tensor.dtype)
+    return ErrorBound(2 * usual.max_relative, 2 * usual.normwise)
 
 
 def _fixed(spec: KernelSpec, layouts: Mapping[str, Layout]) -> dict[str, Array]:
     found = {}
     for tensor in spec.tensors:
         layout = layouts[tensor.name]
-        if tensor.role == "input" and (values := fixed_input(tensor, layout.shape)) is not None:
+        if tensor.is_read and (values := fixed_input(tensor, layout.shape)) is not None:
             found[tensor.name] = layout.buffer(values)
     return found

@@ -112,7 +112,7 @@ class TuningGpu:
         if task.inputs != self._inputs:
             self._stack.close()
             self._inputs = None
-            tensors = [tensor for tensor in task.job.io.tensors if tensor.role == "input"]
+            tensors = [tensor for tensor in task.job.io.tensors if tensor.is_read]
             values = load_arrays(task.inputs, tensors)
             self._arenas = self._stack.enter_context(arenas_of(task.job.io, values))
             self._inputs = task.inputs

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.number_types import unit_roundoff
 
 
@@ -12,17 +14,63 @@ from pytest_gpuenergy.workloads.number_types import unit_roundoff
 class ErrorBound:
     """The largest errors a correct kernel may have relative to the float64 reference.
 
+    ``ErrorBound(2e-6, 2e-6)`` is for floating-point numbers, ``ErrorBound(steps=1)`` for integers
+    that a kernel rounds from floating-point numbers. Without arguments it demands exact results.
+
     Attributes:
         max_relative: bounds max|out - ref| / max|ref|.
         normwise: bounds ||out - ref|| / ||ref||.
         rounding: the part of ``max_relative`` that is a fraction of each element rather than of the
             largest, because it is from rounding the element to the output's type: each element
             satisfies |out - ref| <= (max_relative - rounding) max|ref| + rounding |ref|.
+        steps: how far an integer may be off, in units of 1, in addition to the above.
+        share: the largest fraction of elements that may be off by any steps. A value that lies
+            between two integers rounds to the other one if its own rounding error carries it over
+            the middle, which is rare; a kernel that truncates is off in half of all elements.
+
+    Raises:
+        InputError: a number is negative or not finite, or ``steps`` is not a whole number.
     """
 
-    max_relative: float
-    normwise: float
+    max_relative: float = 0.0
+    normwise: float = 0.0
     rounding: float = 0.0
+    steps: int = 0
+    share: float = 0.125
+
+    def __post_init__(self) -> None:
+        for name in ("max_relative", "normwise", "rounding", "steps", "share"):
+            value = getattr(self, name)
+            number = float(value) if isinstance(value, Real) else math.nan
+            if isinstance(value, bool) or not 0 <= number < math.inf:
+                raise InputError(
+                    f"An ErrorBound cannot have {name}={value!r}: give a number of at least 0."
+                )
+        if self.steps != int(self.steps):
+            raise InputError(
+                f"An ErrorBound cannot have {self.steps!r} steps: give a whole number."
+            )
+
+    @classmethod
+    def of(cls, bound: object, whose: str) -> ErrorBound:
+        """The bound that someone has given: one of these, or a number.
+
+        Args:
+            bound: a number stands for both ``max_relative`` and ``normwise``.
+            whose: begins the message.
+
+        Raises:
+            InputError: it is neither, or a number of 1 or more, which bounds nothing.
+        """
+        if isinstance(bound, ErrorBound):
+            return bound
+        if isinstance(bound, Real) and not isinstance(bound, bool) and 0 <= float(bound) < 1:
+            return cls(float(bound), float(bound))
+        raise InputError(
+            f"{whose} has the bound {bound!r}: give a number from 0 to less than 1, which is a "
+            "fraction of the largest value and of the norm, or an ErrorBound, such as "
+            "ErrorBound(steps=1) for integers that may be off by one."
+        )
 
     @classmethod
     def for_reduction(
@@ -65,6 +113,8 @@ class ErrorBound:
             max(bound.max_relative for bound in bounds),
             max(bound.normwise for bound in bounds),
             min(bound.rounding for bound in bounds),
+            max(bound.steps for bound in bounds),
+            max(bound.share for bound in bounds),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,10 @@ import numpy.typing as npt
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import is_floating, is_known, stored_as
+from pytest_gpuenergy.workloads.number_types import UNTOUCHED, is_floating, is_known, stored_as
 from pytest_gpuenergy.workloads.workload import (
     Array,
+    Role,
     Scalar,
     Tensor,
     Workload,
@@ -23,7 +24,7 @@ from pytest_gpuenergy.workloads.workload import (
     whole_flops,
 )
 
-_EXACT = ErrorBound(0.0, 0.0)
+_EXACT = ErrorBound()
 _ACCUMULATORS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -34,10 +35,12 @@ class Contract(Workload):
     Args:
         name: in item records; letters, digits, ``-``, ``_`` and ``.``, starting with a letter or
             digit.
-        contract: inputs, then outputs, each a `Tensor`; inputs are standard normal, integers over
-            their whole type.
+        contract: inputs, then outputs, each a `Tensor`; inputs and inouts are standard normal,
+            integers over their whole type.
         compute: takes the inputs by name, floating-point ones as float64, and returns the outputs
-            by name.
+            by name. Of an inout it takes the contents before a launch, and returns those after it.
+            What is masked in a masked array of NumPy must be left as it was; infinities must be
+            matched exactly.
         flops: floating-point operations of one run.
         values: arguments passed by value.
         reduction_length: how many products the kernel adds up for one output; sets the error
@@ -46,7 +49,8 @@ class Contract(Workload):
             range is excluded.
         accumulator: type in which floating-point outputs are computed: ``float16``, ``bfloat16``,
             ``float32`` or ``float64``; by default float64 for float64 outputs, otherwise float32.
-        bound: the largest errors allowed for all outputs, instead of the above.
+        bound: the largest error allowed for floating-point outputs, instead of the above: an
+            `ErrorBound`, or a number as in `ErrorBound.of`. A tensor's own ``bound`` comes first.
 
     Raises:
         InputError: a name cannot be used or is not unique, there is no output, a tensor has no
@@ -63,7 +67,7 @@ class Contract(Workload):
     values: tuple[Scalar, ...] = ()
     reduction_length: int = 1
     init: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
-    bound: ErrorBound | None = None
+    bound: ErrorBound | float | None = None
     accumulator: str | None = None
 
     def __post_init__(self) -> None:
@@ -80,10 +84,15 @@ class Contract(Workload):
         for tensor in self.contract:
             check_tensor(tensor, self.name)
         object.__setattr__(self, "flops", whole_flops(self.flops, f"Workload {self.name!r}"))
-        if self.bound is not None and not isinstance(self.bound, ErrorBound):
-            raise InputError(
-                f"Workload {self.name!r} has the bound {self.bound!r}: give an ErrorBound."
-            )
+        if self.bound is not None:
+            bound = ErrorBound.of(self.bound, f"Workload {self.name!r}")
+            if bound.steps:
+                raise InputError(
+                    f"Workload {self.name!r} has a bound in steps, which are for integers: give it "
+                    "to the tensor, as in Tensor('q', (64,), 'int8', 'output', "
+                    "bound=ErrorBound(steps=1))."
+                )
+            object.__setattr__(self, "bound", bound)
         if self.accumulator not in (None, *_ACCUMULATORS):
             raise InputError(
                 f"Workload {self.name!r} has the accumulator {self.accumulator!r}: give "
@@ -103,6 +112,7 @@ class Contract(Workload):
     @property
     def parameters(self) -> Mapping[str, int | str]:
         shapes = {t.name: f"{t.dtype}[{','.join(map(str, t.shape))}]" for t in self.contract}
+        shapes |= {t.name: f"{shapes[t.name]} inout" for t in self.contract if t.role == "inout"}
         for name, (low, high) in self.init.items():
             shapes[name] += f" in [{low:g}, {high:g})"
         return {"kind": self.kind, **shapes, **{s.name: str(s.value) for s in self.values}}
@@ -113,15 +123,16 @@ class Contract(Workload):
         return ErrorBound.widest(*map(self.bound_of, self.outputs))
 
     def bound_of(self, tensor: Tensor) -> ErrorBound:
-        if self.bound is not None:
-            return self.bound
+        if tensor.bound is not None:
+            return ErrorBound.of(tensor.bound, f"Tensor {tensor.name!r}")
         if not is_floating(tensor.dtype):
             return _EXACT
+        if self.bound is not None:
+            return ErrorBound.of(self.bound, f"Workload {self.name!r}")
         return ErrorBound.for_reduction(self.reduction_length, tensor.dtype, self.accumulator)
 
-    @property
-    def judged_by_element(self) -> bool:
-        return self.bound is None
+    def is_judged_by_element(self, tensor: Tensor) -> bool:
+        return self.bound is None and tensor.bound is None
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
@@ -145,7 +156,7 @@ class Contract(Workload):
                 raise InputError(
                     f"The reference of workload {self.name!r} does not return {tensor.name!r}."
                 )
-            value = _doubles(results[tensor.name])
+            value = reference_values(results[tensor.name])
             if value.shape != tensor.shape:
                 raise InputError(
                     f"The reference of workload {self.name!r} returns {tensor.name!r} with shape "
@@ -155,8 +166,15 @@ class Contract(Workload):
         return outputs
 
 
-def _doubles(result: object) -> npt.NDArray[np.float64]:
-    """A result in double precision, where it is: not every library's arrays convert to NumPy's."""
+def reference_values(result: object) -> npt.NDArray[np.float64]:
+    """A reference's result in double precision, with `UNTOUCHED` where NumPy's masks are.
+
+    It stays where it is: not every library's arrays convert to NumPy's.
+    """
+    if isinstance(result, np.ma.MaskedArray):
+        values = np.array(np.ma.getdata(result), dtype=np.float64)
+        values[np.ma.getmaskarray(result)] = UNTOUCHED
+        return values
     if hasattr(result, "__array_function__"):
         return np.asarray(result, dtype=np.float64, like=result)
     return np.asarray(result, dtype=np.float64)
@@ -187,10 +205,10 @@ def _check_range(
 
 
 def check_tensor(tensor: Tensor, workload: str) -> None:
-    """Check the type and shape of a workload's tensor.
+    """Check the type, shape, role and bound of a workload's tensor.
 
     Raises:
-        InputError: its type is unknown, or it has no elements.
+        InputError: its type or role is unknown, it has no elements, or its bound cannot be used.
     """
     where = f"Tensor {tensor.name!r} of workload {workload!r}"
     if not is_known(tensor.dtype):
@@ -200,4 +218,16 @@ def check_tensor(tensor: Tensor, workload: str) -> None:
     if any(type(size) is not int or size < 1 for size in tensor.shape):
         raise InputError(
             f"{where} has shape {tensor.shape!r}: give sizes that are integers of at least 1."
+        )
+    roles = get_args(Role)
+    if tensor.role not in roles:
+        raise InputError(f"{where} has the role {shown(tensor.role)}: give {', '.join(roles)}.")
+    if tensor.bound is None:
+        return
+    if not tensor.is_written:
+        raise InputError(f"{where} is an {tensor.role} and has a bound, which is for outputs.")
+    if ErrorBound.of(tensor.bound, where).steps and is_floating(tensor.dtype):
+        raise InputError(
+            f"{where} is {tensor.dtype} and has a bound in steps, which are for integers: give a "
+            "number such as 2e-6, or an ErrorBound of max_relative and normwise."
         )

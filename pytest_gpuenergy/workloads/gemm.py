@@ -203,7 +203,6 @@ class ExactGemm(Gemm):
     def twins(self) -> tuple[Workload, ...]:
         return ()
 
-    @property
-    def judged_by_element(self) -> bool:
+    def is_judged_by_element(self, _tensor: Tensor) -> bool:
         """No: it would only widen the bound."""
         return False

@@ -15,6 +15,10 @@ Array = npt.NDArray[np.generic]
 BFLOAT16 = "bfloat16"
 _BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
 _LONGEST_NAME, _LARGEST_BYTES = 20, 8
+_UNTOUCHED_BITS = 0x7FF8_4C45_4156_4521
+UNTOUCHED = float(np.array(_UNTOUCHED_BITS, np.int64).view(np.float64))
+"""NaN in a reference where a kernel must leave an output as it is; no computed NaN has its bits."""
+
 FLOATS = ("float16", BFLOAT16, "float32", "float64")
 
 
@@ -65,12 +69,20 @@ def numbers(array: Array, dtype: str) -> Array:
     """The numbers in an array of elements of type ``dtype``, those of bfloat16 as float32."""
     if dtype != BFLOAT16:
         return array
-    return (array.astype(np.uint32) << 16).view(np.float32)
+    wide = array.astype(np.uint32)
+    wide <<= 16  # in place, since the shifted number of a tensor without dimensions is no array
+    return wide.view(np.float32)
 
 
 def stored(values: Array, dtype: str) -> Array:
     """The inverse of `numbers`."""
     return rounded_to(values.astype(np.float64), dtype) if dtype == BFLOAT16 else values
+
+
+def is_untouched(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Where a reference is `UNTOUCHED`, by element."""
+    found: npt.NDArray[np.bool_] = values.reshape(-1).view(np.int64) == _UNTOUCHED_BITS
+    return found.reshape(values.shape)
 
 
 def unit_roundoff(dtype: str) -> float:

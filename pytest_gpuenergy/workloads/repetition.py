@@ -26,7 +26,7 @@ def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) 
         draw: draws an array of a given shape.
     """
     if math.prod(shape) <= DRAWN_ELEMENTS:
-        return draw(shape)
+        return np.asarray(draw(shape))  # without dimensions, some of NumPy's draws are no arrays
     rows = (shape[axis:] for axis in range(1, len(shape) + 1))
     row = next(row for row in rows if math.prod(row) <= DRAWN_ELEMENTS // _LEAST_ROWS)
     return draw((_largest_prime(DRAWN_ELEMENTS // math.prod(row)), *row))

@@ -12,6 +12,7 @@ changing each x_j by the same small fraction of s_j, with random signs.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def conditions_of(
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
     # The scale of a whole output needs no more than a few changes of everything together.
     groups = [[name] for name in floating] if wide else [floating]
-    own = {name: np.zeros_like(right[name]) for name in names}
+    own: dict[str, Values] = {name: np.zeros_like(right[name]) for name in names}
     for group in groups:
         reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)
         for name in names:
@@ -128,12 +129,13 @@ def _is_wide(right: Values, bound: ErrorBound) -> bool:
     if not bound.max_relative:
         return False
     sample = np.abs(right.reshape(-1)[:: max(1, right.size // _SAMPLE)])
-    limit = bound.max_relative * float(max(right.max(), -right.min()))
+    largest = float(max(right.max(), -right.min()))
+    limit = bound.max_relative * (largest if math.isfinite(largest) else _largest_finite(right))
     return float(((sample > 0) & (sample < limit)).mean()) > _BLIND
 
 
 def _largest_finite(values: Values) -> float:
-    return float(np.where(np.isfinite(values), values, 0.0).max())
+    return float(np.where(np.isfinite(values), np.abs(values), 0.0).max())
 
 
 def _reactions(
@@ -155,8 +157,8 @@ def _reactions(
                 now = {n: np.abs(results[n] - value) / _FRACTION for n, value in right.items()}
         except Exception:  # the reference is someone else's, and not made for these inputs
             now = {name: np.full_like(value, np.inf) for name, value in right.items()}
-        for one in now.values():
-            one[~np.isfinite(one)] = np.inf
+        # Of tensors without dimensions, NumPy's arithmetic makes numbers that are no arrays.
+        now = {name: np.where(np.isfinite(one), one, np.inf) for name, one in now.items()}
         if found and all(np.allclose(now[name], found[name], rtol=0.01) for name in right):
             break  # no element depends on more than one of the signs
         found = {name: np.maximum(now[name], found.get(name, 0.0)) for name in right}

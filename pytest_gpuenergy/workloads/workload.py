@@ -43,6 +43,9 @@ def is_plain_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+Role = Literal["input", "output", "inout", "workspace"]
+
+
 @dataclass(frozen=True)
 class Tensor:
     """One buffer a kernel reads or writes: dense, row-major.
@@ -52,13 +55,26 @@ class Tensor:
         shape: sizes in elements.
         dtype: of the elements: a name of NumPy's for real numbers or booleans, or ``bfloat16``,
             whose arrays hold its bits as uint16.
-        role: what a launch does with it.
+        role: what a launch does with it. An ``inout`` is drawn as an input is, and has these
+            contents before each launch, which may read them and writes the result there.
+        bound: the largest error of this output; by default that of its workload.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    role: Literal["input", "output", "workspace"]
+    role: Role
+    bound: ErrorBound | float | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it has contents before a launch."""
+        return self.role in ("input", "inout")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a launch leaves a result in it."""
+        return self.role in ("output", "inout")
 
     @property
     def size(self) -> int:
@@ -181,9 +197,8 @@ class Workload(ABC):
         """Whether a kernel may use them: a workload may declare a precision that excludes them."""
         return True
 
-    @property
-    def judged_by_element(self) -> bool:
-        """Whether errors are also judged by element where outputs have a wide range.
+    def is_judged_by_element(self, _tensor: Tensor) -> bool:
+        """Whether errors of an output are also judged by element where it has a wide range.
 
         True by default; see `workloads.sensitivity`. Not for a bound that someone has chosen, which
         refers to the largest element alone.
@@ -209,7 +224,8 @@ class Workload(ABC):
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """The outputs computed in float64 from ``inputs``, by tensor name.
 
-        The floating-point ones of these may also be float64, whatever the tensor's type.
+        The floating-point ones of these may also be float64, whatever the tensor's type. NaN stands
+        for an element that a kernel must leave as it is.
         """
 
     def widened(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -225,18 +241,18 @@ class Workload(ABC):
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that are only read."""
-        return tuple(t for t in self.tensors if t.role == "input")
+        """The tensors that have contents before a launch: inputs, and inouts."""
+        return tuple(t for t in self.tensors if t.is_read)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
-        """The tensors that are written."""
-        return tuple(t for t in self.tensors if t.role == "output")
+        """The tensors that are written: outputs, and inouts."""
+        return tuple(t for t in self.tensors if t.is_written)
 
     @property
     def bytes_moved(self) -> int:
         """Least memory traffic of one run in bytes: each input read once, each output written."""
-        return sum(t.nbytes for t in self.tensors)
+        return sum(t.nbytes * (2 if t.role == "inout" else 1) for t in self.tensors)
 
     @property
     def io(self) -> IoContract:

@@ -24,6 +24,8 @@ from pytest_gpuenergy.search.spec_file import read_spec, write_spec
 from pytest_gpuenergy.search.workload import workload_of
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.workloads import ErrorBound
+from pytest_gpuenergy.workloads.number_types import is_untouched
 
 X, Y = SCALE["tensors"]
 BY, N = SCALE["scalars"]
@@ -58,7 +60,10 @@ class TestRefusals:
             (spec_with(schema_version=None), "its schema_version is None"),
             (spec_with(schema_version=2), "its schema_version is 2, but this gpuenergy reads 1"),
             (spec_with(nonsense=1), "it has the unknown field nonsense"),
-            (with_x(role="inout"), "'inout', which is not allowed: give input or output"),
+            (with_x(role="both"), "'both', which is not allowed: give inout, input or output"),
+            (with_x(bound=1e-3), "x is an input and has a bound or steps"),
+            (with_y(bound=1.5), "y has bound 1.5 instead of a number from 0 to 1"),
+            (with_y(steps=1), "y has steps, of which only integers can have some"),
             (spec_with(entry=None), "entry"),
             (spec_with(tensors=None), "tensors"),
             (spec_with(language="opencl"), "opencl"),
@@ -389,3 +394,22 @@ class TestKernels:
     def test_a_tolerance_is_the_bound(self, tmp_path: Path) -> None:
         spec: KernelSpec = read_spec(write(tmp_path, spec_with(tolerance=0.01)))
         assert workload_of(spec, spec.sizes[0]).error_bound.max_relative == 0.01
+
+
+def test_a_spec_states_initial_contents_and_bounds(tmp_path: Path) -> None:
+    count = {"name": "q", "shape": ["N"], "dtype": "int8", "role": "output", "steps": 1}
+    spec = spec_with(
+        arguments=["x", "y", "q", "by", "n"],
+        tensors=[X, {**Y, "role": "inout", "bound": 2e-6}, count],
+        reference={"y": "y + by * x", "q": "np.ma.masked_where(x > 0, np.zeros_like(x))"},
+    )
+    read = read_spec(write(tmp_path, spec))
+    workload = workload_of(read, {**read.sizes[0]})
+    inputs = workload.make_inputs(0)
+    found = workload.reference(inputs)
+    assert [tensor.name for tensor in workload.outputs] == ["y", "q"]
+    wide = workload.widened(inputs)
+    np.testing.assert_array_equal(found["y"], wide["y"] + float(BY["value"]) * wide["x"])
+    assert workload.io.bounds["y"] == ErrorBound(2e-6, 2e-6)
+    assert workload.io.bounds["q"] == ErrorBound(steps=1)
+    assert (is_untouched(found["q"]) == (inputs["x"] > 0)).all()

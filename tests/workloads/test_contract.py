@@ -172,11 +172,50 @@ def test_integer_outputs_of_floating_inputs_are_exact() -> None:
     assert mixed.bound_of(Y) == mixed.error_bound == ErrorBound.for_reduction(64)
 
 
-def test_a_bound_of_its_own_is_that_of_all_outputs() -> None:
+def test_a_bound_of_its_own_is_that_of_all_floating_point_outputs() -> None:
     own = ErrorBound(0.01, 0.001)
     count = Tensor("n", (4,), "int8", "output")
     workload = contract(X, Y, count, bound=own)
-    assert [workload.error_bound, workload.bound_of(Y), workload.bound_of(count)] == [own] * 3
+    assert [workload.error_bound, workload.bound_of(Y)] == [own] * 2
+    assert workload.bound_of(count) == ErrorBound()
+
+
+def test_a_tensors_bound_comes_before_that_of_all() -> None:
+    scale = replace(Y, name="s", bound=ErrorBound(2e-6, 1e-6))
+    workload = contract(X, Y, scale, bound=0.25)
+    assert workload.bound_of(Y) == ErrorBound(0.25, 0.25)
+    assert workload.bound_of(scale) == ErrorBound(2e-6, 1e-6)
+    assert workload.io.bounds["s"] == ErrorBound(2e-6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "message"),
+    [
+        ((X, replace(Y, bound="tight")), {}, "'y' .* has the bound 'tight': give a number from 0"),
+        ((X, replace(Y, bound=1)), {}, r"'y' .*ErrorBound\(steps=1\)"),
+        ((X, replace(Y, bound=ErrorBound(steps=1))), {}, "'y' .* steps, which are for integers"),
+        ((replace(X, bound=1e-3), Y), {}, "'x' .* is an input and has a bound"),
+        ((X, Y), {"bound": -1e-3}, "'mine' has the bound -0.001"),
+        ((X, Y), {"bound": ErrorBound(steps=2)}, "'mine' .* steps, .* give it to the tensor"),
+        ((X, replace(Y, role="outputs")), {}, "'mine' needs a tensor with the role 'output'"),
+        ((replace(X, role="read"), Y), {}, "'read': give input, output, inout, workspace"),
+    ],
+)
+def test_a_bound_or_role_that_cannot_be_used_is_refused(
+    tensors: tuple[Tensor, ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        contract(*tensors, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"steps": -1}, {"steps": 0.5}, {"max_relative": math.nan}, {"share": "all"}],
+    ids=str,
+)
+def test_an_error_bound_of_impossible_numbers_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="An ErrorBound cannot have"):
+        ErrorBound(**options)
 
 
 def test_inputs_can_have_a_range() -> None:
@@ -269,5 +308,5 @@ def test_other_numbers_of_operations_are_refused(flops: Any) -> None:
 
 
 def test_a_bound_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="has the bound 5: give an ErrorBound"):
+    with pytest.raises(InputError, match="has the bound 5: give a number from 0"):
         contract(bound=5)

@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.workloads.workload import Role, Tensor
 
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
@@ -104,18 +104,18 @@ class CudaBuffers:
             sets.append(buffers)
         return sets
 
-    def staged_outputs(self) -> BufferSet:
-        """Copies, in the GPU's memory, of the outputs in the arenas."""
+    def staged(self, *roles: Role) -> BufferSet:
+        """Copies, in the GPU's memory, of the tensors of these roles in the arenas."""
         staged = {
             name: self._cupy.array(arena.payload(arena.image()))
             for name, arena in self._arenas.items()
-            if arena.tensor.role == "output"
+            if arena.tensor.role in roles
         }
         self._cupy.cuda.Device().synchronize()  # copies from host memory may still be in progress
         return staged
 
     def overwrite(self, one: BufferSet, staged: BufferSet) -> None:
-        """Enqueue a copy of `staged_outputs` to a set, on the current stream."""
+        """Enqueue a copy of what is `staged` to a set, on the current stream."""
         for name, content in staged.items():
             payload: Any = self._arenas[name].payload(one[name])
             payload.data.copy_from_device_async(content.data, content.nbytes)

@@ -6,6 +6,7 @@ and creates no CUDA context.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.reachable import reachable
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
@@ -23,7 +25,17 @@ from pytest_gpuenergy.support.paths import written_to_cache
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _FORMAT = 2
+_HOST_HEADER = re.compile(
+    r"(?:[a-z_]+|(?:assert|float|limits|math|stdio|stdlib|string|time|unistd|sys/\w+|omp)\.h"
+    r"|helper_\w+\.h|(?:cublas|cudnn|cusparse|cufft|curand|nvtx|nccl)\w*(?:/\w+)?\.h|thrust/.*"
+    r"|cuda_(?:profiler_api|gl_interop)\.h)"
+)
+"""Headers that NVRTC does not have or need: of C and C++, of the samples, and of host libraries."""
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
+
+
+def _is_for_kernels(header: str) -> bool:
+    return not _HOST_HEADER.fullmatch(header)
 
 
 _Compiled = tuple[bytes, dict[str, str], str]
@@ -64,6 +76,16 @@ class Compiler:
         return self._with_headers(source, entries, architecture)[2]
 
     def _with_headers(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
+        needed = reachable(source, tuple(entries), _is_for_kernels)
+        try:
+            return self._of_text(needed, entries, architecture)
+        except KernelFault as fault:
+            if needed != source:  # the reader may have left out too much
+                with contextlib.suppress(KernelFault):
+                    return self._of_text(source, entries, architecture)
+            raise fault from None
+
+    def _of_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
         if self._are_small(_STANDARD_HEADER.findall(source)):
             try:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])

@@ -35,7 +35,7 @@ class CudaRelaunch:
 
     def begin(self) -> int:
         """Stage the outputs in the arenas, and return how many turns have been used."""
-        self._outputs, self._first = self._buffers.staged_outputs(), None
+        self._outputs, self._first = self._buffers.staged("output", "inout"), None
         return self._repeater.used
 
     def relaunch(self, turn: int, *, once: bool) -> tuple[int, int]:

@@ -132,6 +132,16 @@ class CudaRunner:
             else:
                 sets = buffers.side_by_side(1)
             turns = [self._bind(job, binary, one, arenas) for one in sets]
+            if initial := buffers.staged("inout"):
+                # Of a cold cache all sets are restored before the first is launched on: what has
+                # just been written to it has then left the cache, too.
+                passes = (
+                    [sets, *([] for _ in sets[1:])] if job.cache == "cold" else [[s] for s in sets]
+                )
+                turns = [
+                    _restoring(buffers, initial, some, turn)
+                    for some, turn in zip(passes, turns, strict=True)
+                ]
             self._repeater = (
                 GraphRepeater([_in_turn(turns)], multiple=len(sets))
                 if job.cache == "cold"
@@ -224,6 +234,19 @@ class CudaRunner:
             ):
                 outcome = "constraints"
             raise KernelFault(outcome, f"CUDA: {said}.") from None
+
+
+def _restoring(
+    buffers: CudaBuffers, initial: BufferSet, sets: Sequence[BufferSet], launch: Launcher
+) -> Launcher:
+    """A function that gives tensors of some sets their initial contents, and then launches."""
+
+    def restore_and_launch() -> object:
+        for one in sets:
+            buffers.overwrite(one, initial)
+        return launch()
+
+    return restore_and_launch
 
 
 def _in_turn(actions: Sequence[Launcher]) -> Launcher:

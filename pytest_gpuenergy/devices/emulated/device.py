@@ -161,7 +161,7 @@ class EmulatedDevice(Device):
             return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
         with contextlib.ExitStack() as stack:
-            outputs = [one for one in arenas.values() if one.tensor.role == "output"]
+            outputs = [one for one in arenas.values() if one.tensor.is_written]
             yield HostKernel(before, program, stack, outputs, divisible=is_divisible(kernel))
 
     @contextlib.contextmanager
@@ -188,6 +188,9 @@ class EmulatedDevice(Device):
             self.profile,
             footprint_bytes=footprint,
             cache=cache,
+            restored_bytes=sum(
+                one.tensor.nbytes for one in arenas.values() if one.tensor.role == "inout"
+            ),
         )
         demand = on_board(demand, self._index)
         with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:

@@ -44,6 +44,11 @@ _NAMED = {
 }
 
 
+def is_offered(header: str) -> bool:
+    """Whether CUDA text may include a header."""
+    return header in SUPPORTED or header in EMULATED
+
+
 def headers_named_in(source: str) -> set[str]:
     """Headers of ``cuda/host`` that a text needs although it includes none of CUDA's for it."""
     return {header for header, named in _NAMED.items() if named.search(source)}

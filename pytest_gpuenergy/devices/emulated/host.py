@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.devices.arena import Arena, FileMemory
 from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+from pytest_gpuenergy.devices.emulated.headers import is_offered
 from pytest_gpuenergy.devices.emulated.limits import check_limits
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.program import Program
@@ -27,6 +28,7 @@ from pytest_gpuenergy.devices.emulated.timing.plan import (
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.devices.emulated.translate import KernelText
 from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels.reachable import reachable
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.workload import Scalar
@@ -181,7 +183,16 @@ class HostRunner:
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
         entries = entries_of(kernel)
-        text = KernelText(kernel.source, entries)
+        needed = reachable(kernel.source, entries, is_offered)
+        try:
+            return self._build_text(kernel, KernelText(needed, entries), variant)
+        except KernelFault as fault:
+            if needed != kernel.source:  # the reader may have left out too much
+                with contextlib.suppress(KernelFault):
+                    return self._build_text(kernel, KernelText(kernel.source, entries), variant)
+            raise fault from None
+
+    def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
         tools = self._toolchain()
         # The check of several launches runs the blocks that it does not sample in a plain build.
         several = variant == "checked" and len(kernel.launches) > 1

@@ -128,6 +128,7 @@ def _tensor(tensor: TensorSpec) -> str:
     strides = "" if tensor.strides is None else f", strides {list(tensor.strides)}"
     zeroed = tensor.role == "output" and tensor.init == "zeros"
     note = ", zeroed before each launch" if zeroed else ""
+    note = ", restored before each launch" if tensor.role == "inout" else note
     return f"{tensor.role} {tensor.name}: {tensor.dtype}[{shape}]{strides}{note}"
 
 

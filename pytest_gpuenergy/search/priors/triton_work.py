@@ -183,7 +183,7 @@ class _Counting:
         outputs = [
             math.prod(self._kernel.facts.shapes[tensor.name][0])
             for tensor in self._kernel.tensors.values()
-            if tensor.role == "output"
+            if tensor.is_written
         ]
         return float(max(1, *outputs)) if outputs else 1.0
 

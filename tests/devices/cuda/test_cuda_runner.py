@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,34 @@ def test_sets_lie_apart_and_elsewhere_each_time(arenas: Mapping[str, Arena]) -> 
         assert min(distances) >= 1
         seen.add(distances)
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("cache", "spread"), [("hot", False), ("hot", True), ("cold", True)], ids=str
+)
+def test_an_inout_has_its_initial_contents_at_each_launch(cache: Any, spread: bool) -> None:
+    out = replace(WORKLOAD.contract[2], role="inout")
+    workload = replace(WORKLOAD, contract=(*WORKLOAD.contract[:2], out))
+    found: list[bytes] = []
+
+    def launch(*arguments: Memory) -> None:
+        array = np.asarray(arguments[2])
+        found.append(array.tobytes())
+        array[...] = 0
+
+    with (
+        host_gpu(launch),
+        pytest.MonkeyPatch.context() as patch,
+        arenas_for(workload, seed=0) as arenas,
+    ):
+        patch.setattr(cuda_runner, "GraphRepeater", Loaded)
+        runner = CudaRunner()
+        job = Job.of(KERNEL, workload, cache=cache, apart=spread)
+        runner.load(job, Binary(Path("f.cubin"), {"f": "f"}), arenas)
+        loaded: Any = runner._repeater
+        for _ in range(2 * loaded.multiple):
+            for turn in loaded.turns:
+                turn()
+        initial = arenas["out"].value().tobytes()
+    assert len(found) > 1
+    assert set(found) == {initial}

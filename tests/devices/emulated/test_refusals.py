@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
         ("__global__ void __cluster_dims__(2) k();\n__global__ void k() {}",
          "__cluster_dims__ of a template, or not where the kernel is defined"),
         ("__global__\nvoid __maxnreg__(32) k() {}", "__maxnreg__, a limit of registers"),
-        ("\ntexture<float, 2> t; __global__ void k() {}", "textures and surfaces"),
+        ("\ntexture<float, 2> t; __global__ void k() { t; }", "textures and surfaces"),
         ("__global__ void k(cudaTextureObject_t t, float* y) {\n y[0] = tex2D<float>(t, 0, 1); }",
          "textures and surfaces"),
         ("__global__ void k(cudaSurfaceObject_t s) {\n surf2Dwrite(1.0f, s, 0, 0); }",
@@ -68,7 +68,7 @@ def test_what_is_not_launched_or_only_named_alike_is_not_refused(run, source):
     ],
 )
 def test_more_constant_memory_than_a_program_may_have_is_refused(run, declared):
-    source = f"{declared} __global__ void k(float* y) {{ y[0] = a[1]; }}"
+    source = f"{declared} __global__ void k(float* y) {{ y[0] = a[1]; int b = 0; }}"
     with pytest.raises(
         KernelFault, match=r"k has 6\d{4} bytes of __constant__ variables; .* 65536"
     ) as fault:

@@ -38,6 +38,7 @@ def demand_of(
     *,
     footprint_bytes: int = 0,
     cache: CacheState = "hot",
+    restored_bytes: int = 0,
     coefficients: Coefficients = COEFFICIENTS,
 ) -> Demand:
     """What one run of ``kernel`` takes at the profile's default limit, in seconds and watts.
@@ -52,6 +53,7 @@ def demand_of(
         profile: the GPU.
         footprint_bytes: size of all buffers; without ``work`` they are the bytes moved.
         cache: whether what fits in the L2 stays there from run to run.
+        restored_bytes: size of the tensors that are copied to before each run.
         coefficients: of the model.
 
     Raises:
@@ -69,6 +71,8 @@ def demand_of(
         _launch(launch, entry, count, dram_share, profile, coefficients)
         for launch, entry, count in zip(kernel.launches, traffic, flops, strict=True)
     ]
+    if restored_bytes:
+        parts.append(_copy(restored_bytes, profile, cache, coefficients))
     return _demand(parts, profile)
 
 
@@ -143,6 +147,18 @@ def _launch(
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
     memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
     return _Part(time_s, memory_s, activity_s, dram_activity_s)
+
+
+def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) -> _Part:
+    """A copy within the card's memory."""
+    l2_bytes = 2 * nbytes
+    dram_bytes = l2_bytes if cache == "cold" else max(0, l2_bytes - profile.l2_bytes)
+    dram_peak_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
+    l2_s = l2_bytes / (sm_rate(profile) * L2_BYTES_PER_CYCLE)
+    dram_s = dram_peak_s / _DRAM_SHARE
+    time_s = max(l2_s, dram_s) + _LAUNCH_S
+    activity_s = c.power_base * time_s + c.power_l2 * l2_s + _POWER_DRAM * dram_peak_s
+    return _Part(time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s)
 
 
 def _dram_share(

@@ -25,8 +25,10 @@ from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+from pytest_gpuenergy.workloads.workload import Scalar
 
+_USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
+"""By role: whether launches write a tensor (1), and find the same contents each time (2)."""
 _PROFILE = re.compile(r"profile( \d{1,20}){22}")
 
 
@@ -123,11 +125,8 @@ def write_plan(
             a tensor map, or when such a map reaches beyond its tensor.
     """
     kernel.check_arguments(arenas, scalars)
-    tensors: list[tuple[Tensor, int, bool]] = [
-        (arenas[name].tensor, file, arenas[name].tensor.role != "input")
-        for name, file in files.items()
-    ]
-    tensors += [(tensor, -1, True) for tensor in kernel.workspaces]
+    tensors = [(arenas[name].tensor, file) for name, file in files.items()]
+    tensors += [(tensor, -1) for tensor in kernel.workspaces]
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
     checks, defers = int(sampling is not None), int(may_decide(kernel.source))
@@ -137,12 +136,10 @@ def write_plan(
         f"{resident_threads(kernel, profile)}",
         str(len(tensors)),
     ]
-    for tensor, file, writable in tensors:
-        item = stored_as(tensor.dtype).itemsize
-        lines.append(
-            f"{_word(tensor.name)} {tensor.dtype} {file} {int(writable)} {tensor.nbytes} {item}"
-        )
-    sizes = [tensor.nbytes for tensor, _, _ in tensors]
+    for tensor, file in tensors:
+        use, item = _USES[tensor.role], stored_as(tensor.dtype).itemsize
+        lines.append(f"{_word(tensor.name)} {tensor.dtype} {file} {use} {tensor.nbytes} {item}")
+    sizes = [tensor.nbytes for tensor, _ in tensors]
     maps = {one.name: _map(one, numbers, sizes) for one in kernel.tensor_maps}
     lines.append(str(len(kernel.launches)))
     return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, maps, profile)]) + "\n"

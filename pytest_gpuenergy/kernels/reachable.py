@@ -1,0 +1,259 @@
+"""What a kernel needs of its file: CUDA text without host code, other kernels and unused helpers.
+
+Names decide: a declaration is needed if the entry, or something that is needed, mentions its name.
+Too much may therefore be kept, never too little, except where the text is beyond this reader; then
+the whole text is.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skipped> //(?:[^\n\\]|\\.|\\\n)* | /\*.*?\*/ | \s+ )
+  | (?P<literal> (?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
+               | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' )
+  | (?P<directive> (?<![^\n])[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|//[^\n]*|/\*.*?\*/)* )
+  | (?P<name> [A-Za-z_]\w* )
+  | (?P<number> \.?\d(?:[eEpP][+-]|'\w|[\w.])* )
+  | (?P<symbol> <<< | :: | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"\n]+)[>\"]")
+_DEFINE = re.compile(r"\s*#\s*define\s+(\w+)(.*)", re.DOTALL)
+_BROUGHT = {"cublas_v2.h": "cuda_bf16.h", "cublasLt.h": "cuda_fp16.h"}
+"""Headers for kernels that come with those of libraries."""
+_CONDITION = re.compile(r"\s*#\s*(if|else|elif|endif)")
+_TYPES = frozenset({"struct", "class", "union", "enum"})
+_DEVICE = frozenset({"__device__", "__global__", "__constant__", "__managed__"})
+_ATTRIBUTES = frozenset(
+    {
+        *("__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"),
+        *("decltype", "__declspec", "noexcept", "__maxnreg__", "__block_size__"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A declaration at file scope or in a namespace.
+
+    Attributes:
+        start, end: its place in the text.
+        declared: the names by which others mention it; empty if it is always needed.
+        used: the names that it mentions.
+        called: the macro whose call it may be: the name that begins it, if a parenthesis follows.
+        is_host: whether it is a function that launches kernels, which no kernel can call.
+    """
+
+    start: int
+    end: int
+    declared: frozenset[str]
+    used: frozenset[str]
+    called: str
+    is_host: bool
+
+
+@functools.lru_cache(maxsize=8)  # texts are compiled in several variants
+def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str], bool]) -> str:
+    """The text with blanks in place of what none of its entries needs, line by line as before.
+
+    Args:
+        source: CUDA C++ text.
+        entries: the kernels that are launched, such as ``scale<4>``.
+        has_header: whether a header, such as ``cuda_fp16.h``, can be included; others are left out.
+    """
+    tokens = list(_tokens(source))
+    items = _items(tokens)
+    if items is None:
+        return source
+    macros: dict[str, set[str]] = {}
+    blanks = []
+    for token in tokens:
+        if token.kind != "directive":
+            continue
+        if (define := _DEFINE.match(token.text)) is not None:
+            macros.setdefault(define[1], set()).update(_NAME.findall(define[2]))
+        include = _INCLUDE.match(token.text)
+        if include is not None and not has_header(include[1].strip()):
+            brought = _BROUGHT.get(include[1].strip(), "")
+            blanks.append((token.start, token.end, brought and f"#include <{brought}>"))
+    needed = {name for entry in entries for name in _NAME.findall(entry)}
+    waiting = [item for item in items if not item.declared or item.called in macros]
+    kept: set[int] = {item.start for item in waiting}
+    grown = True
+    while grown:
+        for item in waiting:
+            needed |= item.used
+        for name in [name for name in macros if name in needed]:
+            needed |= macros.pop(name)
+        waiting = [
+            item
+            for item in items
+            if item.start not in kept and item.declared & needed and not item.is_host
+        ]
+        kept |= {item.start for item in waiting}
+        grown = bool(waiting)
+    blanks += [(item.start, item.end, "") for item in items if item.start not in kept]
+    directives = [token for token in tokens if token.kind == "directive"]
+    return _without(source, sorted(blanks), directives)
+
+
+def _tokens(source: str) -> Iterator[_Token]:
+    position = 0
+    while match := _TOKEN.match(source, position):
+        position = match.end()
+        kind = match.lastgroup if match.lastgroup != "delimiter" else "literal"
+        if kind != "skipped":
+            yield _Token(str(kind), match[0], match.start(), match.end())
+
+
+def _items(tokens: Sequence[_Token]) -> list[_Item] | None:
+    """The declarations of a text; None if its braces do not match, as with some conditions."""
+    items: list[_Item] = []
+    head: list[_Token] = []  # of the declaration so far, with its body
+    body_at = -1  # index in ``head`` of the brace that opens the body
+    depth = scopes = 0
+    for token in tokens:
+        if token.kind == "directive" and not head:
+            continue
+        head.append(token)
+        if token.kind != "symbol":
+            continue
+        if token.text in "([{":
+            if token.text == "{" and depth == 0 and _is_scope(head[:-1]):
+                scopes, head, body_at = scopes + 1, [], -1
+                continue
+            if token.text == "{" and depth == 0 and body_at < 0:
+                body_at = len(head) - 1
+            depth += 1
+        elif token.text in ")]}":
+            if depth == 0 and token.text == "}" and len(head) == 1 and scopes:
+                scopes, head = scopes - 1, []
+                continue
+            depth -= 1
+        if depth < 0:
+            return None
+        ends = token.text == ";" or (token.text == "}" and _is_function(head[:body_at]))
+        if depth == 0 and ends:
+            items.append(_item(head, body_at))
+            head, body_at = [], -1
+    complete = depth == scopes == 0 and all(token.kind == "directive" for token in head)
+    return items if complete else None
+
+
+def _is_scope(head: Sequence[_Token]) -> bool:
+    words = [token.text for token in head if token.kind != "directive"]
+    words = words[1:] if words[:1] == ["inline"] else words
+    return words[:1] == ["namespace"] or (
+        len(words) == 2 and words[0] == "extern" and words[1].startswith('"')
+    )
+
+
+def _is_function(head: Sequence[_Token]) -> bool:
+    """Whether a brace after ``head`` opens the body of a function, which no semicolon follows."""
+    words, _ = _top(head)
+    return "(" in words and "=" not in words[: words.index("(")] and not _type_of(words)
+
+
+def _top(head: Sequence[_Token]) -> tuple[list[str], list[_Token]]:
+    """The words outside of parentheses, template parameters and attributes, with their tokens."""
+    found: list[_Token] = []
+    depth, angles, previous = 0, 0, ""
+    for token in head:
+        if token.kind == "directive":
+            continue
+        text = token.text
+        if text in ("(", "["):
+            if depth == angles == 0 and previous not in _ATTRIBUTES:
+                found.append(token)
+            depth += 1
+        elif text in (")", "]"):
+            depth -= 1
+        elif depth == 0 and text in ("<", ">") and previous != "operator":
+            angles = max(0, angles + (1 if text == "<" else -1))
+        elif depth == angles == 0 and text not in _ATTRIBUTES:
+            found.append(token)
+        previous = text
+    return [token.text for token in found], found
+
+
+def _type_of(words: Sequence[str]) -> bool:
+    """Whether words begin the definition of a type."""
+    plain = [word for word in words if word not in ("template", "typedef", "static", "const")]
+    return bool(plain) and plain[0] in _TYPES and "(" not in plain
+
+
+def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
+    head = tokens if body_at < 0 else tokens[:body_at]
+    words, top = _top(head)
+    used = frozenset(token.text for token in tokens if token.kind == "name")
+    macros = {
+        name for token in tokens if token.kind == "directive" for name in _NAME.findall(token.text)
+    }
+    conditions = [
+        found[1] for token in tokens if (found := _CONDITION.match(token.text)) is not None
+    ]
+    declared: set[str] = set()
+    if words[:2] == ["using", "namespace"] or words[:1] == ["static_assert"]:
+        pass
+    elif conditions and conditions.count("if") != conditions.count("endif"):
+        pass  # a condition begins in one declaration and ends in another
+    elif "operator" in words:
+        declared = set() if _DEVICE & set(words) else {"operator"}
+    elif words[:1] in (["typedef"], ["using"]) or _type_of(words):
+        declared = {token.text for token in top if token.kind == "name"} - _TYPES
+        tail = tokens[body_at:] if body_at >= 0 else ()
+        closing = max((k for k, token in enumerate(tail) if token.text == "}"), default=0)
+        behind = tail if "enum" in words else tail[closing:]
+        declared |= {token.text for token in behind if token.kind == "name"}
+        if words[:1] == ["using"] and "=" not in words:  # using a::b;
+            declared = {token.text for token in top[-2:] if token.kind == "name"}
+    elif "(" in words and "=" not in words[: words.index("(")]:
+        before = top[: words.index("(")]
+        declared = {token.text for token in before[-1:] if token.kind == "name"}
+        for scope, name in itertools.pairwise(before):
+            declared |= {scope.text} if name.text == "::" and scope.kind == "name" else set()
+    else:
+        for token, after in zip(top, [*top[1:], None], strict=True):
+            if token.kind == "name" and (after is None or after.text in ("[", "=", ";", ",", ":")):
+                declared.add(token.text)
+    is_host = not _DEVICE & set(words) and any(token.text == "<<<" for token in tokens)
+    called = words[0] if words[1:2] == ["("] else ""
+    place = tokens[0].start, tokens[-1].end
+    return _Item(*place, frozenset(declared), used | macros, called, is_host)
+
+
+def _without(
+    source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_Token]
+) -> str:
+    """The text without some of its parts, whose line breaks and other directives stay."""
+    parts, last = [], 0
+    for start, end, instead in blanks:
+        if start < last:  # an include within a declaration that is left out
+            continue
+        inner = [] if source[start:end].lstrip().startswith("#") else directives
+        parts += [source[last:start], instead]
+        at = start
+        for one in inner:
+            if start <= one.start and one.end <= end:
+                parts += ["\n" * source.count("\n", at, one.start), one.text]
+                at = one.end
+        parts.append("\n" * source.count("\n", at, end))
+        last = end
+    return "".join([*parts, source[last:]])
