@@ -38,8 +38,8 @@ class Traffic:
             to neighbouring words that a compiler merges into up to 16 bytes count once.
         shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts.
         private_words: 4-byte words in a thread's own arrays, according to the text.
-        active_warps: warps that would share all accesses if each made as many as the busiest one; 0 if
-            that is not known.
+        active_warps: warps that would share all accesses if each made as many as the busiest one;
+            0 if that is not known.
     """
 
     global_read_bytes: float = 0.0
