@@ -180,7 +180,7 @@ void launch_begins(const Launch& launch) {
   traffic = {};
   interruptions_begin();
   order_launch_begins(threads);
-  warps_launch_begins((threads + 31) / 32);
+  warps_launch_begins();
   cover_memory();
 }
 
@@ -195,6 +195,7 @@ void block_ends() {
 
 Traffic traffic_now() {
   traffic.barriers = barriers_passed;
+  traffic.warps = (uint64_t)warps_active();
   return traffic;
 }
 

@@ -123,12 +123,13 @@ class Ended {
 
 void print_profile(const Ended& ended) {
   const Traffic& t = ended.traffic;
-  printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu", plan.token,
+  printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu %llu", plan.token,
          (unsigned long long)ended.blocks,
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
          (unsigned long long)t.barriers, static_shared_bytes(),
-         (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals);
+         (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals,
+         (unsigned long long)cuhost_hooks.traffic().warps);
   const WarpTally* warps = cuhost_hooks.warps();
   for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
     printf(" %llu %llu %llu", (unsigned long long)sum->bytes, (unsigned long long)sum->requests,

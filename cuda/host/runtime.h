@@ -174,6 +174,7 @@ struct Traffic {
   uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
   uint64_t load_intervals;    // barrier intervals in which a block reads global memory
   uint64_t barriers;          // that a block passes
+  uint64_t warps;             // of a block, of which each may make as many accesses as the busiest
 };
 
 // warps.cpp, likewise

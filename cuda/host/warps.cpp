@@ -2,8 +2,9 @@
 // sectors and bank conflicts of each warp-wide access (CUDA C++ Best Practices Guide, "Coalesced
 // Access to Global Memory" and "Shared Memory and Memory Banks").
 //
-// In each barrier interval a different warp is sampled, until a block has yielded enough accesses
-// of a kind. The n-th execution of an instruction by one lane belongs to the n-th by the others.
+// In each barrier interval a different warp is sampled among those that have been seen to access, so
+// that idle warps do not hide the others, until a block has yielded enough accesses of a kind. The
+// n-th execution of an instruction by one lane belongs to the n-th by the others.
 //
 // A compiler knows the alignment of shared arrays, and joins loads of neighbouring words into one
 // of up to 16 bytes if every lane's address is a multiple of its size. It does not know the
@@ -17,6 +18,8 @@
 namespace cuhost {
 
 int sampled_warp[access_kinds];
+uint32_t accessing[access_kinds];
+uint64_t accesses_of[32];
 uint32_t sampled_interval = ~0u;
 bool profiling;
 
@@ -80,7 +83,6 @@ const void* last_key;
 Site* last_site;
 WarpTally tally[access_kinds];
 uint64_t seen[access_kinds];  // of this block
-int warp_count = 1;
 
 uint64_t sectors(Request& request) {
   uintptr_t found[64];
@@ -195,13 +197,14 @@ void settle_interval() {
 
 }  // namespace
 
-void warps_launch_begins(int warps) {
+void warps_launch_begins() {
   sites.clear();
   active.clear();
   requests.clear();
   last_key = nullptr;
+  std::fill_n(accessing, (int)access_kinds, 0u);
+  std::fill_n(accesses_of, 32, uint64_t{0});
   std::fill_n(tally, (int)access_kinds, WarpTally{});
-  warp_count = warps;
   profiling = true;
 }
 
@@ -214,9 +217,26 @@ void warps_interval_begins() {
   sampled_interval = barrier_interval;
   // Hashed, so that if a kernel's intervals alternate, every warp is sampled in each kind of them.
   uint64_t mixed = barrier_interval * 0x9e3779b97f4a7c15ull >> 32;
-  int warp = (int)(mixed % (unsigned)warp_count);
-  for (int kind = 0; kind < access_kinds; ++kind)
-    sampled_warp[kind] = seen[kind] < enough ? warp : -1;
+  for (int kind = 0; kind < access_kinds; ++kind) {
+    uint32_t left = accessing[kind];
+    if (seen[kind] >= enough) {
+      sampled_warp[kind] = no_warp;
+    } else if (!left) {
+      sampled_warp[kind] = first_warp;
+    } else {
+      for (unsigned k = mixed % (unsigned)__builtin_popcount(left); k; --k) left &= left - 1;
+      sampled_warp[kind] = __builtin_ctz(left);
+    }
+  }
+}
+
+int warps_active() {
+  uint64_t total = 0, busiest = 1;
+  for (uint64_t own : accesses_of) {
+    total += own;
+    busiest = std::max(busiest, own);
+  }
+  return (int)((total + busiest - 1) / busiest);
 }
 
 void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site) {

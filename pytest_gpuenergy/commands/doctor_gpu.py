@@ -49,28 +49,34 @@ def check_gpus() -> Iterator[Check]:
     try:
         version = text(nvml.nvmlSystemGetDriverVersion())
         count = nvml.nvmlDeviceGetCount()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        uuids = [text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     except nvml.NVMLError as error:
         yield Check("driver", "broken", f"NVML fails: {error}", "check that nvidia-smi works")
         return
     yield Check("driver", "ok", f"NVIDIA driver {version}, {count} GPU(s)")
-    yield _cuda_agrees(uuids)
-    for index, (handle, uuid) in enumerate(zip(handles, uuids, strict=True)):
+    found: dict[str, tuple[int, Any]] = {}
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            found[text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
+        except nvml.NVMLError as error:
+            yield _silent(f"GPU {index}", error)
+    yield _cuda_agrees(list(found))
+    for uuid, (index, handle) in found.items():
         yield from check_gpu(nvml, handle, f"GPU {index}", uuid)
 
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
-    """One GPU: its limits and who may set them, persistence, MIG, other processes, leftovers."""
-    from pytest_gpuenergy.devices.nvml import text
+    """One GPU: its energy, limits and who may set them, persistence, MIG, processes, leftovers."""
+    from pytest_gpuenergy.devices.nvml import name_of
 
     try:
-        name = text(nvml.nvmlDeviceGetName(handle))
+        name = name_of(nvml, handle)
     except nvml.NVMLError as error:
-        yield Check(label, "broken", f"it does not answer: {error}", "see nvidia-smi and dmesg")
+        yield _silent(label, error)
         return
     yield Check(label, "ok", f"{name} {uuid}")
     gpu = _as_gpu(nvml, handle, name, uuid)
+    yield _energy(gpu, label)
     yield _power_limits(gpu, label)
     yield _clocks(gpu, label)
     try:
@@ -121,6 +127,10 @@ def check_leftover(label: str, uuid: str) -> Iterator[Check]:
                 f"the SM clocks were locked to {record.sm_clock_mhz} MHz {what.partition(';')[0]}",
                 "gpuenergy powercap restore, which unlocks them",
             )
+
+
+def _silent(label: str, error: Exception) -> Check:
+    return Check(label, "broken", f"it does not answer: {error}", "see nvidia-smi and dmesg")
 
 
 def _no_nvml(error: DeviceError) -> Check:
@@ -177,6 +187,35 @@ def _as_gpu(nvml: Any, handle: Any, model: str, uuid: str) -> Gpu:
     from pytest_gpuenergy.devices.gpu import NvmlGpu
 
     return NvmlGpu(nvml, handle, model, uuid, HostClock())
+
+
+def _energy(gpu: Gpu, label: str) -> Check:
+    from pytest_gpuenergy.devices.nvml import absence
+    from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
+
+    name, nvml = f"{label} energy", gpu.nvml
+    try:
+        nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
+        return Check(name, "ok", "it has an energy counter")
+    except absence(nvml) as error:
+        reason = str(error)
+    except nvml.NVMLError as error:
+        found = f"its energy counter cannot be read: {error}"
+        return Check(name, "broken", found, "see nvidia-smi and dmesg")
+    for power, read in (("instant", instant_power_mw), ("average", average_power_mw)):
+        if read(gpu) is not None:
+            return Check(
+                name,
+                "note",
+                f"it has no energy counter ({reason}): energy is the integral of its {power} power",
+                "allow longer measurements, whose intervals are narrower",
+            )
+    return Check(
+        name,
+        "broken",
+        f"it has neither an energy counter nor a power reading ({reason}): nothing can be measured",
+        "use another GPU, or only verify kernels with --gpuenergy-verify-only",
+    )
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
@@ -276,7 +315,9 @@ def _other_processes(nvml: Any, handle: Any, label: str) -> Iterator[Check]:
     others = [process for process in processes if process.pid != os.getpid()]
     if others:
         listed = ", ".join(
-            f"{process.pid} ({(process.usedGpuMemory or 0) // _MIB} MiB)" for process in others
+            f"{process.pid}"
+            + ("" if (used := process.usedGpuMemory) is None else f" ({used // _MIB} MiB)")
+            for process in others
         )
         yield Check(
             f"{label} other processes",

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of, text
 from pytest_gpuenergy.support.errors import DeviceError
 
 _CUDA_SUCCESS = 0
@@ -34,7 +34,7 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
     for ordinal, gpu in enumerate(cuda_uuids()):
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
-            name = text(nvml.nvmlDeviceGetName(handle))
+            name = name_of(nvml, handle)
         except nvml.NVMLError as error:
             raise DeviceError(_not_a_gpu(nvml, ordinal, gpu, error)) from None
         found.append(FoundGpu(ordinal, gpu, name, handle))
@@ -49,10 +49,7 @@ def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
     """
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return [
-            (text(nvml.nvmlDeviceGetUUID(handle)), text(nvml.nvmlDeviceGetName(handle)))
-            for handle in handles
-        ]
+        return [(text(nvml.nvmlDeviceGetUUID(handle)), name_of(nvml, handle)) for handle in handles]
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML fails ({error}): check the driver with nvidia-smi.") from None
 
@@ -111,10 +108,17 @@ def _not_a_gpu(nvml: GuardedNvml, ordinal: int, gpu: str, error: Exception) -> s
 
 
 def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
-    status = getattr(cuda, function)(*arguments)
+    try:
+        status = getattr(cuda, function)(*arguments)
+    except AttributeError:
+        raise DeviceError(
+            f"The CUDA driver library lacks {function}: install a driver that is not older than "
+            "CUDA 12."
+        ) from None
     if status != _CUDA_SUCCESS:
         name = ctypes.c_char_p()
-        cuda.cuGetErrorName(status, ctypes.byref(name))
+        if hasattr(cuda, "cuGetErrorName"):
+            cuda.cuGetErrorName(status, ctypes.byref(name))
         said = name.value.decode(errors="replace") if name.value else f"error {status}"
         raise DeviceError(
             f"{function} of the CUDA driver fails with {said}: check the driver with nvidia-smi."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pytest_gpuenergy.support.errors import DeviceError, WritesDeniedError
 
@@ -46,13 +46,48 @@ read.
 _ROOM = 512
 """More samples than a card has been seen to keep."""
 
+_TRIES = 4
+"""Limits how often a list of processes is asked for that grows faster than the room made for it."""
+
+_UNKNOWN = 999  # NVML_ERROR_UNKNOWN
+
+_NO_VALUE = (1 << 64) - 1
+"""What NVML reports as memory where the system does not tell it."""
+
 _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
 
 
-class GuardedNvml:
-    """`pynvml`, except that calls which change a card obey ``GPUENERGY_CAP_WRITES``.
+class _Process(ctypes.Structure):
+    """The first version of ``nvmlProcessInfo_t``, that of the function without a suffix."""
 
-    If the environment forbids writes, such a call raises WritesDeniedError before it reaches NVML.
+    _fields_: ClassVar[Any] = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
+
+
+class _Process2(_Process):
+    """The second version, which the third one of the function has, too."""
+
+    _fields_ = (("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint))
+
+
+@dataclass(frozen=True)
+class RunningProcess:
+    """A process with a CUDA context, with the names of pynvml; memory in bytes, if it is known."""
+
+    pid: int
+    usedGpuMemory: int | None  # noqa: N815 -- NVML's name
+
+
+class GuardedNvml:
+    """`pynvml`, of which every function raises nothing but ``NVMLError`` and WritesDeniedError.
+
+    Calls that change a card obey ``GPUENERGY_CAP_WRITES``: if the environment forbids writes, such
+    a call raises WritesDeniedError before it reaches NVML.
+
+    The binding itself raises more than NVML's errors: where it and the driver's library are of
+    different versions, or where text is not UTF-8. A function that either of them lacks raises
+    ``NVMLError_FunctionNotFound``; any other exception becomes ``NVMLError_Unknown``, and text
+    has replacement characters.
+
     Only the module's functions, types and constants are accessible, not the underlying library.
     """
 
@@ -60,18 +95,59 @@ class GuardedNvml:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
-        if isinstance(value, type | int | float | str) or _READ.match(name):
+        module = self._module
+        value = getattr(module, name, None)
+        if isinstance(value, type | int | float | str):
             return value
-        if not callable(value):
-            raise AttributeError(f"{name} of pynvml is neither a function nor a constant")
+        lacking = name.startswith("nvml") and not hasattr(module, name)
+        if not (lacking or callable(value)):
+            raise AttributeError(f"pynvml has no function or constant {name}")
 
-        @functools.wraps(value)
-        def guarded(*arguments: Any, **named: Any) -> Any:
-            deny_writes()
-            return value(*arguments, **named)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not _READ.match(name):
+                deny_writes()
+            try:
+                return getattr(module, name)(*arguments, **named)
+            except UnicodeDecodeError as error:
+                return error.object.decode(errors="replace")
+            except Exception as error:
+                raise _as_nvmls(module, name, error) from None
 
-        return guarded
+        return call
+
+    def nvmlDeviceGetComputeRunningProcesses(  # noqa: N802 -- NVML's name
+        self, handle: Any
+    ) -> list[RunningProcess]:
+        """As in pynvml, by whichever version of the function the driver's library has.
+
+        pynvml takes the third version alone, which some drivers lack (reported with 535.98).
+        """
+        name, module = "nvmlDeviceGetComputeRunningProcesses", self._module
+        if not hasattr(module, "_nvmlGetFunctionPointer"):
+            return list(module.nvmlDeviceGetComputeRunningProcesses(handle))
+        for version in ("_v3", "_v2", ""):
+            try:
+                ask = self._find(f"{name}{version}")
+                break
+            except module.NVMLError_FunctionNotFound:
+                if not version:
+                    raise
+        kind = _Process2 if version else _Process
+        count = ctypes.c_uint()
+        status = ask(handle, ctypes.byref(count), None)
+        running: Any = ()
+        for _ in range(_TRIES):
+            if status != module.NVML_ERROR_INSUFFICIENT_SIZE:
+                break
+            count.value = 2 * count.value + 5  # more may start before the next call
+            running = (kind * count.value)()
+            status = ask(handle, ctypes.byref(count), running)
+        if status:
+            raise module.NVMLError(status)
+        return [
+            RunningProcess(one.pid, None if one.used == _NO_VALUE else one.used)
+            for one in running[: count.value]
+        ]
 
     def nvmlDeviceGetSamples(  # noqa: N802 -- NVML's name
         self, handle: Any, sampling_type: int, last_seen_us: int
@@ -82,13 +158,12 @@ class GuardedNvml:
         four minutes were aborted twice, with a damaged heap.
         """
         module = self._module
-        find = getattr(module, "_nvmlGetFunctionPointer", None)
-        if find is None:
+        if not hasattr(module, "_nvmlGetFunctionPointer"):
             found: tuple[int, list[Any]] = module.nvmlDeviceGetSamples(
                 handle, sampling_type, last_seen_us
             )
             return found
-        ask = find("nvmlDeviceGetSamples")
+        ask = self._find("nvmlDeviceGetSamples")
         kind, count = ctypes.c_uint(), ctypes.c_uint()
         since = ctypes.c_ulonglong(last_seen_us)
         asked = (handle, ctypes.c_uint(sampling_type), since, ctypes.byref(kind))
@@ -99,6 +174,52 @@ class GuardedNvml:
         if status := ask(*asked, ctypes.byref(count), samples):
             raise module.NVMLError(status)
         return kind.value, samples[: count.value]
+
+    def _find(self, function: str) -> Any:
+        """The function of the driver's library itself, which returns a status."""
+        try:
+            return self._module._nvmlGetFunctionPointer(function)
+        except Exception as error:
+            raise _as_nvmls(self._module, function, error) from None
+
+
+def _as_nvmls(module: Any, function: str, error: Exception) -> Exception:
+    """An ``NVMLError`` for what a function of the binding has raised."""
+    plain: type[Exception] = module.NVMLError
+    missing = getattr(module, "NVMLError_FunctionNotFound", plain)
+    lacks = (
+        isinstance(error, AttributeError)
+        or (missing is not plain and isinstance(error, missing))
+        or type(error).__name__ == "NVMLLibraryMismatchError"
+    )
+    kind = missing if lacks else getattr(module, "NVMLError_Unknown", plain)
+    if lacks:
+        said = f"this driver's NVML, or the module pynvml, lacks {function}"
+    elif isinstance(error, plain):
+        try:
+            str(error)
+        except UnicodeDecodeError as wrong:
+            kind, said = type(error), wrong.object.decode(errors="replace")
+        else:
+            return error
+    else:
+        said = f"{function} of the module pynvml fails with {type(error).__name__}: {error}"
+    code = getattr(error, "value", _UNKNOWN)
+    found: Exception = type(kind.__name__, (kind,), {"__str__": lambda _: said})(code)
+    return found
+
+
+def absence(nvml: Any) -> tuple[type[Exception], ...]:
+    """The errors that mean that a card, its driver or its user has no such reading or setting.
+
+    Args:
+        nvml: of a `Device`, real or emulated.
+    """
+    return (
+        nvml.NVMLError_NotSupported,
+        nvml.NVMLError_NoPermission,
+        nvml.NVMLError_FunctionNotFound,
+    )
 
 
 def deny_writes() -> None:
@@ -127,15 +248,26 @@ def load_nvml() -> GuardedNvml:
             f"The module pynvml at {where} lacks {missing[0]}: "
             "pip install --upgrade nvidia-ml-py, and uninstall other packages that provide pynvml."
         )
+    nvml = GuardedNvml(pynvml)
     try:
-        pynvml.nvmlInit()
+        nvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise DeviceError(
             f"NVML does not start ({error}): check that nvidia-smi works on this machine."
         ) from None
-    return GuardedNvml(pynvml)
+    return nvml
 
 
 def text(value: str | bytes) -> str:
-    """A string from NVML, which older versions of pynvml return as bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+    """A printable string from NVML; older versions of pynvml return bytes."""
+    decoded = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return "".join(one if one.isprintable() else "\ufffd" for one in decoded).strip()
+
+
+def name_of(nvml: Any, handle: Any) -> str:
+    """The name of a card, which is not empty.
+
+    Raises:
+        NVMLError: the card does not respond.
+    """
+    return text(nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"

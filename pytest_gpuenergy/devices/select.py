@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, nvml_uuids
 from pytest_gpuenergy.devices.gpu import Gpu, NvmlGpu
-from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of
 from pytest_gpuenergy.devices.visible import visible_gpus
 from pytest_gpuenergy.support.errors import DeviceError, InputError
 
@@ -177,7 +177,7 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
 
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        return NvmlGpu(nvml, handle, text(nvml.nvmlDeviceGetName(handle)), uuid, HostClock())
+        return NvmlGpu(nvml, handle, name_of(nvml, handle), uuid, HostClock())
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
 

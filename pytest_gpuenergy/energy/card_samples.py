@@ -8,6 +8,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.nvml import absence
 from pytest_gpuenergy.support.errors import DeviceError
 
 _EVERY_S = 1.0
@@ -42,7 +43,7 @@ class CardSamples:
             _, samples = nvml.nvmlDeviceGetSamples(
                 self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
             )
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
+        except (nvml.NVMLError_NotFound, *absence(nvml)):
             return []
         except nvml.NVMLError as error:
             raise DeviceError(

@@ -194,8 +194,8 @@ class EnergyCounter:
             energy_mj = int(nvml.nvmlDeviceGetTotalEnergyConsumption(self._device.handle))
         except nvml.NVMLError as error:
             raise DeviceError(
-                f"The energy counter of {self._device.name} cannot be read ({error}): "
-                "it needs a GPU of the Volta generation or later and a working driver."
+                f"The energy counter of {self._device.name} cannot be read ({error}): check the "
+                "card with nvidia-smi; it needs a GPU of the Volta generation or later."
             ) from None
         self._read_s = self._clock.now_s() - begin_s
         return begin_s, energy_mj

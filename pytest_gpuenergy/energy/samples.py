@@ -15,6 +15,7 @@ from statistics import fmean, median
 
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.devices.nvml import absence
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support.errors import DeviceError
@@ -190,15 +191,10 @@ def choose_source(device: Device) -> EnergySource:
         DeviceError: the card has no energy source, or does not respond.
     """
     nvml = device.nvml
-    absent = (
-        nvml.NVMLError_NotSupported,
-        nvml.NVMLError_NoPermission,
-        nvml.NVMLError_FunctionNotFound,
-    )
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
         return EnergyCounter(device)
-    except absent:
+    except absence(nvml):
         pass
     except nvml.NVMLError:
         return EnergyCounter(device)  # it exists; reading it again will show what is wrong

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices.nvml import absence
 from pytest_gpuenergy.record.conditions import Conditions
 from pytest_gpuenergy.support.errors import DeviceError
 
@@ -126,15 +127,9 @@ def power_by_samples_w(device: Device, window_s: float) -> float | None:
 
 def _ask(device: Device, function: str, *arguments: object) -> int | None:
     nvml = device.nvml
-    if (ask := getattr(nvml, function, None)) is None:
-        return None
     try:
-        return int(ask(device.handle, *arguments))
-    except (
-        nvml.NVMLError_NotSupported,
-        nvml.NVMLError_NoPermission,
-        nvml.NVMLError_FunctionNotFound,
-    ):
+        return int(getattr(nvml, function)(device.handle, *arguments))
+    except absence(nvml):
         return None
     except nvml.NVMLError as error:
         raise DeviceError(

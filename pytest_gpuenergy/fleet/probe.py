@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,7 @@ from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.control.writers import choose_writer
 from pytest_gpuenergy.devices.discovery import find_gpus
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import text
+from pytest_gpuenergy.devices.nvml import absence, text
 from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, told
@@ -207,7 +208,8 @@ def _why_not(gpu: Gpu) -> str | None:
         if others:
             numbers = ", ".join(map(str, sorted(others)[:3]))
             return f"process {numbers} is using it, whose energy would be counted too."
-        nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
+        with suppress(*absence(nvml)):
+            nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU)
     except nvml.NVMLError as error:
         return f"it does not respond ({error}): see nvidia-smi and dmesg."
     return _why_no_energy(gpu)
@@ -216,7 +218,7 @@ def _why_not(gpu: Gpu) -> str | None:
 def _processes(nvml: Any, handle: Any) -> set[int]:
     try:
         return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
+    except absence(nvml):
         return set()  # whether others use it will be seen in its power
 
 

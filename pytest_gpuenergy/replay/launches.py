@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -16,10 +18,12 @@ Work = Literal["kernel", "copy", "set", "operator"]
 Sizes = tuple[int, ...]
 
 PHASES = ("prefill", "decode")
-_LAYER = re.compile(r"\blayer[ ._:=]?(\d{1,6})")
-_STEP = re.compile(r"\b(?:decode|step) (\d{1,9})\b")
-_CALL = re.compile(r"^call (\d{1,9})$")
-_RUN = re.compile(r"^run (\d{1,9})$")
+_NUMBERS = {
+    "layer": re.compile(r"\blayer[ ._:=]?(\d{1,6})"),
+    "step": re.compile(r"\b(?:decode|step) (\d{1,9})\b"),
+    "call": re.compile(r"^call (\d{1,9})$"),
+    "run": re.compile(r"^run (\d{1,9})$"),
+}
 
 
 class Operator(Struct, frozen=True):
@@ -85,13 +89,35 @@ class Launch(Struct, frozen=True):
 
 
 class _Around(NamedTuple):
-    """The operators and annotations around a moment of a thread, outermost first."""
+    """What lasts around a moment of a thread.
 
-    operators: Sequence[Event]
-    annotations: Sequence[Event]
+    Attributes:
+        outermost: operator; None if there is none.
+        innermost: operator; None if there is none.
+        phase: index into `PHASES`, or their number if no annotation names one.
+        numbers: what the innermost annotation with each of `_NUMBERS` says, by its name.
+    """
+
+    outermost: Event | None = None
+    innermost: Event | None = None
+    phase: int = len(PHASES)
+    numbers: Mapping[str, int] = MappingProxyType({})
+
+    def within(self, one: Event) -> _Around:
+        """What lasts inside of an operator or annotation that begins at this place."""
+        if one.category == "operator":
+            return self._replace(outermost=self.outermost or one, innermost=one)
+        name = one.name.lower()
+        found = {key: int(hit[1]) for key, form in _NUMBERS.items() if (hit := form.search(name))}
+        phase = next((at for at, phase in enumerate(PHASES) if phase in name), len(PHASES))
+        if not found and phase >= self.phase:
+            return self
+        return self._replace(
+            phase=min(phase, self.phase), numbers=MappingProxyType({**self.numbers, **found})
+        )
 
 
-_NOWHERE = _Around((), ())
+_NOWHERE = _Around()
 
 
 def launches(events: Sequence[Event]) -> list[Launch]:
@@ -109,8 +135,8 @@ def launches(events: Sequence[Event]) -> list[Launch]:
             continue
         place = _NOWHERE if _correlation(one) is None else around.get(_correlation(one), _NOWHERE)
         named = None if _external(one) is None else operators.get(_external(one))
-        if not place.operators and named is not None:
-            place = _Around([named], place.annotations)
+        if place.innermost is None and named is not None:
+            place = place.within(named)
         found.append(_launch(one, place))
     return found
 
@@ -123,52 +149,79 @@ def host_operators(events: Sequence[Event]) -> list[Launch]:
     placed = list(_placed(events, "operator"))
     called_us: dict[int, float] = defaultdict(float)
     for one, place in placed:
-        if place.operators:
-            called_us[id(place.operators[-1])] += one.dur
+        if place.innermost is not None:
+            called_us[id(place.innermost)] += one.dur
     found = []
     for one, place in placed:
-        whole = _launch(one, _Around([*place.operators, one], place.annotations))
+        whole = _launch(one, place.within(one))
         own_us = max(0.0, one.dur - called_us[id(one)])
         found.append(msgspec.structs.replace(whole, duration_us=own_us))
     return found
 
 
 def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Around]]:
-    """The events of a category, with what lasts on the same thread while they begin."""
-    stacks: dict[Hashable, list[Event]] = defaultdict(list)
+    """The events of a category, with what lasts on the same thread while they begin.
+
+    Events of a thread are nested, so that each ends before what is around it; one that does not is
+    taken out of the middle when it ends.
+    """
+    threads: dict[Hashable, _Thread] = defaultdict(_Thread)
     for one in events:
         if one.category not in ("call", "operator", "annotation"):
             continue
-        stack = stacks[one.thread]
-        stack[:] = [outer for outer in stack if outer.end > one.ts]
+        thread = threads[one.thread]
+        thread.leave(one.ts)
         if one.category == category:
-            yield (
-                one,
-                _Around(
-                    [outer for outer in stack if outer.category == "operator"],
-                    [outer for outer in stack if outer.category == "annotation"],
-                ),
-            )
+            yield one, thread.around
         if one.category != "call":
-            stack.append(one)
+            thread.enter(one)
+
+
+class _Thread:
+    """What lasts on a thread of the host, outermost first."""
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[Event, _Around]] = []
+        self._ends: list[tuple[float, int]] = []  # a heap
+
+    @property
+    def around(self) -> _Around:
+        return self._stack[-1][1] if self._stack else _NOWHERE
+
+    def enter(self, one: Event) -> None:
+        self._stack.append((one, self.around.within(one)))
+        heappush(self._ends, (one.end, id(one)))
+
+    def leave(self, now_us: float) -> None:
+        """Take out all that has ended."""
+        ended = set()
+        while self._ends and self._ends[0][0] <= now_us:
+            ended.add(heappop(self._ends)[1])
+        while self._stack and id(self._stack[-1][0]) in ended:
+            ended.remove(id(self._stack.pop()[0]))
+        if ended:
+            kept = [one for one, _ in self._stack if id(one) not in ended]
+            self._stack = []
+            for one in kept:
+                self._stack.append((one, self.around.within(one)))
 
 
 def _launch(one: Event, place: _Around) -> Launch:
-    names = [annotation.name.lower() for annotation in place.annotations]
-    phase = next((phase for phase in PHASES if any(phase in name for name in names)), None)
+    phase = PHASES[place.phase] if place.phase < len(PHASES) else None
+    numbers = place.numbers
     work: Any = one.category
     return Launch(
         name=one.name,
         work=work,
         begin_us=one.ts,
         duration_us=one.dur,
-        operator=_operator(place.operators[-1]) if place.operators else None,
-        dispatched=place.operators[0].name if place.operators else None,
+        operator=None if place.innermost is None else _operator(place.innermost),
+        dispatched=None if place.outermost is None else place.outermost.name,
         phase=phase,
-        run=_number(_RUN, names),
-        step=0 if phase == "prefill" else _number(_STEP, names),
-        layer=_number(_LAYER, names),
-        call=_number(_CALL, names),
+        run=numbers.get("run"),
+        step=0 if phase == "prefill" else numbers.get("step"),
+        layer=numbers.get("layer"),
+        call=numbers.get("call"),
         grid=_sizes(one.arg("grid")),
         block=_sizes(one.arg("block")),
         shared_memory_bytes=_whole(one.arg("shared memory")),
@@ -178,11 +231,6 @@ def _launch(one: Event, place: _Around) -> Launch:
         stream=_whole(one.arg("stream")),
         correlation=_whole(one.arg("correlation")),
     )
-
-
-def _number(pattern: re.Pattern[str], names: Sequence[str]) -> int | None:
-    """The number that the innermost name with one has."""
-    return next((int(hit[1]) for name in names[::-1] if (hit := pattern.search(name))), None)
 
 
 def _operator(one: Event) -> Operator:

@@ -71,5 +71,11 @@ def card_of(device: Device) -> Card:
             f"choose a GPU of {known}."
         )
     cores, threads, shared, of_block = _MULTIPROCESSORS[capability]
-    every = int(device.nvml.nvmlDeviceGetNumGpuCores(device.handle))
+    try:
+        every = int(device.nvml.nvmlDeviceGetNumGpuCores(device.handle))
+    except device.nvml.NVMLError as error:
+        raise UnavailableError(
+            f"{device.name} does not report its number of cores ({error}), which the templates "
+            "need: install a driver of CUDA 12.2 or later."
+        ) from None
     return Card(capability, every // cores, cores, threads, shared, of_block, shared - of_block)

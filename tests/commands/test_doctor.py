@@ -116,7 +116,7 @@ def test_forbidden_writes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         ("foreign_process", {"pid": 4242}, "GPU 0 other processes", "note"),
         ("processes", "not_supported", "GPU 0 other processes", "note"),
         ("nvmlDeviceGetName", "gpu_is_lost", "GPU 0", "broken"),
-        ("nvmlDeviceGetUUID", "gpu_is_lost", "driver", "broken"),
+        ("nvmlDeviceGetUUID", "gpu_is_lost", "GPU 0", "broken"),
         (
             "nvmlDeviceGetPowerManagementLimitConstraints",
             "not_supported",

@@ -99,10 +99,41 @@ def assert_denied(name: str) -> None:
     assert calls == []
 
 
-def test_getters_are_the_modules_own() -> None:
-    nvml = GuardedNvml(pynvml)
-    getters = [name for name in FUNCTIONS if "Get" in name and name != "nvmlDeviceGetSamples"]
-    assert [name for name in getters if getattr(nvml, name) is not getattr(pynvml, name)] == []
+def test_every_getter_of_the_installed_module_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUENERGY_CAP_WRITES", "deny")
+    ours = ("nvmlDeviceGetSamples", "nvmlDeviceGetComputeRunningProcesses")
+    for name in (name for name in FUNCTIONS if "Get" in name and name not in ours):
+        nvml, calls = recorded(name)
+        getattr(nvml, name)(0, 1, 2)
+        assert calls == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "said"),
+    [
+        (AttributeError("x"), "NVMLError_FunctionNotFound", "lacks nvmlDeviceGetName"),
+        (pynvml.NVMLLibraryMismatchError("x"), "NVMLError_FunctionNotFound", "lacks nvmlDevice"),
+        (pynvml.NVMLError(13), "NVMLError_FunctionNotFound", "lacks nvmlDeviceGetName"),
+        (pynvml.NVMLError(15), "NVMLError_GpuIsLost", "GPU is lost"),
+        (TypeError("no"), "NVMLError_Unknown", "nvmlDeviceGetName .* fails with TypeError: no"),
+        (OSError(5, "I/O"), "NVMLError_Unknown", "fails with OSError"),
+    ],
+)
+def test_whatever_the_binding_raises_is_an_error_of_nvml(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: str, said: str
+) -> None:
+    def fail(_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", fail)
+    with pytest.raises(pynvml.NVMLError, match=said) as found:
+        GuardedNvml(pynvml).nvmlDeviceGetName(0)
+    assert isinstance(found.value, getattr(pynvml, expected))
+
+
+def test_a_function_that_an_older_module_lacks_is_not_found() -> None:
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound, match="lacks nvmlDeviceGetMagic"):
+        GuardedNvml(pynvml).nvmlDeviceGetMagic(0)
 
 
 def test_constants_and_errors_are_the_modules_own() -> None:
@@ -138,7 +169,7 @@ def test_a_longer_word_is_another_word(name: str) -> None:
 
 
 def test_the_library_beneath_is_not_offered() -> None:
-    with pytest.raises(AttributeError, match="neither a function nor a constant"):
+    with pytest.raises(AttributeError, match="no function or constant nvmlLib"):
         _ = GuardedNvml(pynvml).nvmlLib
     with pytest.raises(WritesDeniedError):
         GuardedNvml(pynvml)._nvmlGetFunctionPointer("nvmlDeviceSetPowerManagementLimit")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.devices.device import Repeater
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices.nvml import GuardedNvml
 from pytest_gpuenergy.energy.sensors import (
     DRIFT_K,
     INVALIDATING_REASONS,
@@ -103,7 +104,7 @@ def test_reasons_by_their_older_name(known: bool) -> None:
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x40,
         nvmlDeviceGetPowerManagementLimit=lambda _: 300_000,
     )
-    old = SimpleNamespace(name="old", nvml=nvml, handle=0)
+    old = SimpleNamespace(name="old", nvml=GuardedNvml(nvml), handle=0)
     assert read_conditions(old).event_reasons == 0x40  # type: ignore[arg-type]
 
 

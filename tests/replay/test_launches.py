@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import process_time
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator
 
 from pytest_gpuenergy.replay.launches import host_operators, launches
+from pytest_gpuenergy.replay.trace import Event
 
 
 def only(written: list[dict[str, Any]]) -> Any:
@@ -138,3 +140,22 @@ def test_two_launches_of_one_operator_are_both_its() -> None:
 def test_an_annotation_tells_the_run() -> None:
     found = only([lasting("user_annotation", "run 2", 0.0, 60.0), *layer(ts=5.0)])
     assert found.run == 2
+
+
+@pytest.mark.slow
+def test_many_nested_operators_take_time_in_proportion() -> None:
+    depth = 20_000
+    nested = [
+        Event(ph="X", cat="cpu_op", name=f"op{n}", ts=2.0 * n, dur=8.0 * depth - 4.0 * n, tid=1)
+        for n in range(depth)
+    ]
+    calls = [
+        Event(ph="X", cat=cat, name="k", ts=2.0 * n + 1, dur=0.5, tid=tid, args={"correlation": n})
+        for n in range(depth)
+        for cat, tid in (("cuda_runtime", 1), ("kernel", 7))
+    ]
+    begin_s = process_time()
+    found = launches(sorted([*nested, *calls], key=lambda one: (one.ts, -one.dur)))
+    assert process_time() - begin_s < 10  # it takes 0.7 s, and took minutes
+    assert [one.operator.name for one in found if one.operator] == [one.name for one in nested]
+    assert {one.dispatched for one in found} == {"op0"}

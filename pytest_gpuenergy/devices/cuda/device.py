@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,6 +37,12 @@ _OFFER_TIMEOUT_S = 60.0
 _IMPORTS_S = 120.0
 """PyTorch has gigabytes of libraries, which may have to be read from a slow disk."""
 
+_VERSIONS = {
+    "driver": "nvmlSystemGetDriverVersion",
+    "nvml": "nvmlSystemGetNVMLVersion",
+    "cuda_driver": "nvmlSystemGetCudaDriverVersion_v2",
+}
+
 _SHARING_S = 60.0
 """For the process that runs kernels to open another one's memory; its context takes a second."""
 
@@ -64,7 +70,13 @@ class CudaDevice(Device):
         self.name = gpu.name
         self.uuid = gpu.uuid
         self.ordinal = gpu.ordinal
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
+        try:
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"{gpu.name} does not report its compute capability ({error}): check the card "
+                "with nvidia-smi."
+            ) from None
         self.architecture = f"sm_{major}{minor}"
         self.clock = HostClock()
         if find_spec("cupy") is None:
@@ -211,12 +223,16 @@ class CudaDevice(Device):
         return frozenset(found)
 
     def describe(self) -> dict[str, str]:
-        cuda = self.nvml.nvmlSystemGetCudaDriverVersion_v2()
+        nvml = self.nvml
+        found: dict[str, Any] = {}
+        for name, function in _VERSIONS.items():
+            with suppress(nvml.NVMLError):
+                found[name] = getattr(nvml, function)()
+        if (cuda := found.get("cuda_driver")) is not None:
+            found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
         versions: dict[str, str] = self._call(60.0, "describe")
         return {
-            "driver": text(self.nvml.nvmlSystemGetDriverVersion()),
-            "nvml": text(self.nvml.nvmlSystemGetNVMLVersion()),
-            "cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}",
+            **{name: text(version) for name, version in found.items()},
             **self._compilers.versions,
             **versions,
         }

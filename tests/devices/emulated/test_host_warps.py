@@ -301,3 +301,30 @@ def test_blocks_that_may_wait_for_others_count_when_they_have_ended(count: Count
     for name in ("global_read_bytes", "global_write_bytes", "barriers", "load_intervals"):
         assert getattr(many, name) == getattr(one, name), name
     assert many.global_loads == pytest.approx(one.global_loads, rel=0.02)
+
+
+ROWS = 96
+ROW_SUM = f"""if (i < {ROWS}) {{
+  float s = 0;
+  for (int k = 0; k < 300; ++k) s += x[i * 300 + k];
+  y[i] = s;
+}}"""
+TREE = f"""__shared__ float s[1024];
+float sum = 0;
+if (t < {ROWS}) for (int k = 0; k < 100; ++k) sum += x[t * 100 + k];
+s[t] = sum;
+for (int step = 64; step > 0; step /= 2) {{
+  __syncthreads();
+  if (t < step && t + step < {ROWS}) s[t] += s[t + step];
+}}
+if (!t) y[0] = s[0];"""
+
+
+@pytest.mark.parametrize("body", [ROW_SUM, TREE])
+def test_idle_warps_take_no_time_and_hide_none(count: Count, body: str) -> None:
+    times = []
+    for block in (96, 128, 256, 512, 1024):
+        traffic = count(body, block=block)
+        assert traffic.global_loads == pytest.approx(3 * (300 if body == ROW_SUM else 100), rel=0.1)
+        times.append(modelled_s(traffic, 2 * ROWS * 300, 1, block))
+    assert max(times) < 1.3 * min(times), times

@@ -193,7 +193,7 @@ ANSWERS_ITSELF = [
     r'write("fault correctness\n", 18);',
     r'write("fault nonsense \xff\n", 17); call(231, 70);',
     r'write("ran 1 0.000001\ndone\n", 20); call(231, 0);',
-    r'write("profile 1 1 1 1 1 1 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\ndone\n", 55); call(231, 0);',
+    r'write("profile 1 1 1 1 1 1 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\ndone\n", 57); call(231, 0);',
     r'write("done\n", 5); call(231, 0);',
     r'write("\n", 1); call(231, 0);',
     r'for (;;) write("0123456789abcdef", 16);',
@@ -284,7 +284,7 @@ def test_an_answer_that_cannot_be_is_a_fault(run: Run, answer: str) -> None:
         run(f"{THIEF} __global__ void k(int* y) {{ {body} }}", outputs={"y": (1, "int32")})
 
 
-ONES = " 1" * 21
+ONES = " 1" * 22
 
 
 @on_x86

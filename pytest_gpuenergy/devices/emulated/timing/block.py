@@ -81,12 +81,13 @@ def block_of(
         _shared_cycles(traffic, c) + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
         l2_bytes / L2_BYTES_PER_CYCLE,
     )
-    # A warp's own instructions in sequence, and the latency of its loads.
-    rounds = max(traffic.load_intervals, traffic.global_loads / warps / _LOADS_IN_FLIGHT)
+    # A warp's own instructions in sequence, and the latency of its loads; idle warps do neither.
+    active = min(warps, traffic.active_warps or warps)
+    rounds = max(traffic.load_intervals, traffic.global_loads / active / _LOADS_IN_FLIGHT)
     wait_cycles = (
-        instructions / warps
+        instructions / active
         + rounds * c.latency_cycles
-        + traffic.branched_loads / warps * c.branch_cycles
+        + traffic.branched_loads / active * c.branch_cycles
         + traffic.barriers * c.barrier_cycles
     )
     resident = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)

@@ -29,7 +29,7 @@ from pytest_gpuenergy.workloads.workload import Scalar
 
 _USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
 """By role: whether launches write a tensor (1), and find the same contents each time (2)."""
-_PROFILE = re.compile(r"profile( \d{1,20}){22}")
+_PROFILE = re.compile(r"profile( \d{1,20}){23}")
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
 
 def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> LaunchProfile:
     run, *sums = numbers[:6]
-    static, distinct, load_intervals, *tallies, checked = numbers[6:]
+    static, distinct, load_intervals, active, *tallies, checked = numbers[6:]
     global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
     moved = (global_read, global_write, shared_read, shared_write)
     # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.
@@ -257,6 +257,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> L
         shared_accesses=fetches + puts,
         shared_wavefronts=fetched + put,
         private_words=private_words(kernel.source, launch.entry),
+        active_warps=active,
     )
     return LaunchProfile(launch.entry, launch.blocks, checked, traffic)
 

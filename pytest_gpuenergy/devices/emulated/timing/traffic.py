@@ -38,6 +38,8 @@ class Traffic:
             to neighbouring words that a compiler merges into up to 16 bytes count once.
         shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts.
         private_words: 4-byte words in a thread's own arrays, according to the text.
+        active_warps: warps that would share all accesses if each made as many as the busiest one;
+            0 if that is not known.
     """
 
     global_read_bytes: float = 0.0
@@ -55,9 +57,10 @@ class Traffic:
     shared_accesses: float = 0.0
     shared_wavefronts: float = 0.0
     private_words: float = 0.0
+    active_warps: float = 0.0
 
 
-_VERSION = 3  # of how a program's answer and the text are turned into `Traffic`
+_VERSION = 4  # of how a program's answer and the text are turned into `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 
