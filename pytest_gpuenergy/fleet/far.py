@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.fleet.complaints import usage_problem
 from pytest_gpuenergy.fleet.messages import INTERRUPT, PULSE, STARTED, UNFIT
-from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu
+from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
 from pytest_gpuenergy.support.errors import told
 from pytest_gpuenergy.support.files import is_folder
@@ -79,8 +78,8 @@ def _xdist_remote() -> Path:
 
 def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
     """Why this place cannot be used, or its GPU."""
-    if asked["version"] != __version__:
-        return other_version(__version__, asked["version"]), None
+    if asked["version"] != own_version():
+        return other_version(own_version(), asked["version"]), None
     if importlib.util.find_spec("xdist") is None:
         return "pytest-xdist is not installed: pip install pytest-xdist.", None
     try:

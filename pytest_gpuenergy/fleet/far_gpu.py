@@ -18,7 +18,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.control.limits import enforced_setpoint
 from pytest_gpuenergy.devices.device import Device
 from pytest_gpuenergy.devices.select import open_device
@@ -44,7 +43,7 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     read_file,
     read_request,
 )
-from pytest_gpuenergy.fleet.probe import other_version, own_gpu
+from pytest_gpuenergy.fleet.probe import other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, KernelFault, told
@@ -97,8 +96,8 @@ def _claimed(stack: ExitStack, line: _Line, asked: dict[str, Any], folder: Path)
     Raises:
         GpuEnergyError, OSError: it cannot be used.
     """
-    if asked["version"] != __version__:
-        raise DeviceError(other_version(__version__, asked["version"]))
+    if asked["version"] != own_version():
+        raise DeviceError(other_version(own_version(), asked["version"]))
     settings = Settings(asked["powercap"], asked["smclock"], asked["allow_clocks"])
     spec = asked["device"]
     problem, gpu = own_gpu(spec, capping=settings.writes)

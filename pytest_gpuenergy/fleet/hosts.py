@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.fleet.commands import (
     local_worker,
     package_environment,
@@ -26,6 +25,7 @@ from pytest_gpuenergy.fleet.probe import (
     FoundHost,
     check_fleet_device,
     other_version,
+    own_version,
     probe_host,
 )
 from pytest_gpuenergy.fleet.spec import FLEET_OPTION, Fleet, SlurmFleet, SshFleet, SshHost
@@ -97,8 +97,8 @@ def seated(
     """Give each GPU of these hosts that is usable a seat; see `muster`."""
     usable, left_out, avoid = [], [], []
     for host in hosts:
-        if host.problem is not None or host.version != __version__:
-            reason = host.problem or other_version(host.version, __version__)
+        if host.problem is not None or host.version != own_version():
+            reason = host.problem or other_version(host.version, own_version())
             left_out.append(f"{host.title}: {reason}")
             avoid += [f"{host.node}:{gpu.index}" for gpu in host.gpus]
             continue

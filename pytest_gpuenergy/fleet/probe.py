@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from pytest_gpuenergy import __version__
+import pytest_gpuenergy
 from pytest_gpuenergy.control.limits import read_limits
 from pytest_gpuenergy.control.writers import choose_writer
 from pytest_gpuenergy.devices.discovery import find_gpus
@@ -113,7 +116,7 @@ def probe_host(spec: str = "auto") -> FoundHost:
     """
     emulated = check_fleet_device(spec)
     name = host_name(emulated=emulated is not None)
-    found = FoundHost(name, sys.executable, __version__)
+    found = FoundHost(name, sys.executable, own_version())
     try:
         gpus = tuple(_real() if emulated is None else _emulated(spec, emulated.count))
     except (GpuEnergyError, OSError) as error:
@@ -232,11 +235,24 @@ def _why_no_energy(gpu: Gpu) -> str | None:
     return None
 
 
+@cache
+def own_version() -> str:
+    """The version of this package, with a digest of its code: ``0.1.0 (code 1a2b3c4d)``.
+
+    Two hosts exchange pickled objects and records, whose form may differ between commits.
+    """
+    root = Path(pytest_gpuenergy.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return f"{pytest_gpuenergy.__version__} (code {digest.hexdigest()[:8]})"
+
+
 def other_version(there: str, here: str) -> str:
     """Why a host that has another version of this package cannot be used."""
     return (
         f"it has pytest-gpuenergy {there or 'of an unknown version'}, and the controller {here}: "
-        "install the same version on all."
+        "install the same commit on all."
     )
 
 

@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.engine.claim import Settings
 from pytest_gpuenergy.engine.team import HostLostError, Member, Team, lost_twice
 from pytest_gpuenergy.fleet.gpu_messages import Started
 from pytest_gpuenergy.fleet.hosts import Muster, ask_hosts, muster, none_left, seated
-from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, check_fleet_device
+from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, check_fleet_device, own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
 from pytest_gpuenergy.kernels.kernel import Kernel
@@ -98,7 +97,7 @@ def claim_fleet(
     found = _mustered(fleet, device, str(Path.cwd()), settings)
     left_out = list(found.left_out)
     asked = {
-        "version": __version__,
+        "version": own_version(),
         "device": device,
         "powercap": settings.powercap,
         "smclock": settings.smclock,

@@ -1,7 +1,8 @@
 """Every use of pytest-xdist's private API; tested against its newest release.
 
 Its session of workers ends with an internal error when a host cannot be reached, starts a worker
-that cannot live again and again, and starts no other in the place of one that is lost for good.
+that cannot live again and again, starts no other in the place of one that is lost for good, and
+counts what fails because a host has stopped working.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ class Judge(Protocol):
 
     def ended_by(self, node: Any) -> str:
         """The signal by which somebody else has ended a worker; empty if nobody has."""
+
+    def excuses(self, node: Any, node_id: str) -> bool:
+        """Whether an item's failure on a worker does not count, because it runs once more."""
 
     def lost_for_good(self) -> None:
         """A lost worker is not replaced."""
@@ -53,6 +57,8 @@ class Nodes:
         self._session._clone_node = self._replaced
         self._finish: Callable[[Any], None] = self._session.worker_workerfinished
         self._session.worker_workerfinished = self._finished
+        self._report: Callable[..., None] = self._session.worker_testreport
+        self._session.worker_testreport = self._reported
 
     @property
     def active(self) -> set[Any]:
@@ -75,6 +81,11 @@ class Nodes:
             self._session.worker_errordown(node, f"ended by {signal}")
         else:
             self._finish(node)
+
+    def _reported(self, node: Any, rep: pytest.TestReport) -> None:
+        """In the place of ``DSession.worker_testreport``, which counts every report."""
+        if not self._judge.excuses(node, rep.nodeid):
+            self._report(node, rep)
 
     def _replaced(self, node: Any) -> Any:
         """In the place of ``DSession._clone_node``, which cannot fail."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Generator
 
 import pytest
 
 from pytest_gpuenergy.energy.processes import ProcessWatch
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.groups import groups_of
-from pytest_gpuenergy.pytest_plugin.link import BEGAN, DEFERRED, ENDED_BY, GROUPS, UNUSABLE, Link
+from pytest_gpuenergy.pytest_plugin.link import (
+    BEGAN,
+    DEFERRED,
+    ENDED_BY,
+    FAILED_HERE,
+    GROUPS,
+    MENDED,
+    UNUSABLE,
+    Link,
+)
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, told
@@ -34,7 +45,7 @@ class DeferringPlugin:
         self._gate = gate
         self._link = link
         self._reason = ""
-        self._claimed = self._suspect = False
+        self._claimed = False
 
     def give_up(self, reason: str, kind: str = UNUSABLE) -> None:
         """Tell the controller that this worker can measure nothing.
@@ -51,7 +62,10 @@ class DeferringPlugin:
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Tell which items belong together."""
+        """Restore what a worker that was killed here has left; tell which items belong together."""
+        with contextlib.suppress(GpuEnergyError, OSError):  # claiming the GPU says what is wrong
+            if mended := self._session.restore_leftovers():
+                self._link.tell(MENDED, sorted(mended))
         names, places = groups_of(session.items)
         if names:
             self._link.tell(GROUPS, names, places)
@@ -65,9 +79,19 @@ class DeferringPlugin:
         self._link.tell(BEGAN, item.nodeid)
         return None
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """After a failure, look whether the GPU still works."""
-        self._suspect = self._suspect or report.failed
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """After a failure, look whether the host still works; if not, others run the item."""
+        report = yield
+        if report.failed and self._claimed and DEVICE_FIXTURE in getattr(item, "fixturenames", ()):
+            try:
+                self._session.check_host()
+            except (GpuEnergyError, OSError) as error:
+                self.give_up(told(error))
+                self._link.tell(FAILED_HERE, item.nodeid)
+        return report
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Tell who ended this worker, if neither its controller nor Ctrl-C did."""
@@ -85,15 +109,12 @@ class DeferringPlugin:
             self.give_up("; ".join(map(str, error.args)))
 
     def _measures(self) -> bool:
-        try:
-            if not (self._claimed or self._reason):
+        if not (self._claimed or self._reason):
+            try:
                 self._claim()
                 self._claimed = True
-            elif self._suspect and not self._reason and not self._session.card.answers():
-                raise DeviceError(f"{self._session.card.device.name} does not respond any more.")
-        except (GpuEnergyError, OSError) as error:
-            self.give_up(told(error))
-        self._suspect = False
+            except (GpuEnergyError, OSError) as error:
+                self.give_up(told(error))
         return not self._reason
 
     def _claim(self) -> None:

@@ -185,14 +185,14 @@ class WorkloadScheduling:
             return
         if self._crew.deferred(node, node_id):
             self._put_back([Unit(unit.group, [node_id], unit.model, unit.avoid)])
-            node.shutdown()
-            self.call_others()
         else:
             self.left -= 1
-            if node.shutting_down and self._pool:
-                self.call_others()
-            else:
-                self._give(node)
+        if not self._crew.fit(node):
+            node.shutdown()
+        if node.shutting_down and self._pool:
+            self.call_others()
+        else:
+            self._give(node)
 
     def mark_test_pending(self, item: str) -> None:
         """An item shall be run again."""

@@ -19,6 +19,7 @@ from pytest_gpuenergy.control.tables import cap_words
 from pytest_gpuenergy.fleet.commands import tx_spec
 from pytest_gpuenergy.fleet.hosts import Muster, Seat, muster, none_left
 from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT, STATION
+from pytest_gpuenergy.fleet.probe import own_version
 from pytest_gpuenergy.fleet.relay import RELAY
 from pytest_gpuenergy.fleet.spec import Fleet, parse_fleet
 from pytest_gpuenergy.pytest_plugin.option_table import named_device
@@ -56,7 +57,7 @@ def prepare(config: pytest.Config, text: str) -> None:
         "inside": inside,
         "device": device,
         "capping": capping,
-        "version": pytest_gpuenergy.__version__,
+        "version": own_version(),
         "options": os.environ.get("PYTEST_ADDOPTS"),
     }
     # With an interpreter of its own, so that nobody takes these for processes of the run's host.

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from pytest_gpuenergy.control.lease_record import run_uuids
-from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.worker import Worker
 
 
@@ -58,16 +57,6 @@ class Losses:
         self._set = [
             one for one in self._set if one.station is None or one.station.gpu_uuid not in uuids
         ]
-
-    def restore_leftovers(self, session: Session) -> None:
-        """Restore what killed workers of this machine have left.
-
-        Raises:
-            InputError, DeviceError: as `Session.restore_leftovers`.
-        """
-        before = set(run_uuids())
-        session.restore_leftovers()
-        self.mend(before - set(run_uuids()))
 
     @property
     def why_none(self) -> str:

@@ -229,7 +229,7 @@ class RunPlugin:
         if workers is not None and self._interrupted:
             steps.append(partial(workers.await_silence, _INTERRUPTED_S))
         if workers is not None and workers.lost:
-            steps.append(partial(crew.losses.restore_leftovers, ours))
+            steps.append(lambda: crew.losses.mend(ours.restore_leftovers()))
         for step in steps:
             try:
                 step()

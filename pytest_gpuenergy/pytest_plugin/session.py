@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from functools import cached_property
+from pathlib import Path
 
 from pytest_gpuenergy.control.lease_record import run_uuids
 from pytest_gpuenergy.control.leftovers import restore_leftovers
@@ -31,13 +33,16 @@ from pytest_gpuenergy.pytest_plugin.travel import SentFolder
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.store import HOME, Report, RunFolder
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support.files import check_room, is_there
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.paths import cache_dir, state_dir
 from pytest_gpuenergy.support.signals import termination_as_interrupt
 from pytest_gpuenergy.workloads.workload import Workload
 
 _MOST_PREHEAT_S = 30.0
+_ROOM_BYTES = 1 << 20
+"""Room that a host needs in each folder that a run writes to: a record and a small program."""
 
 
 class Session:
@@ -228,15 +233,39 @@ class Session:
         """
         return self.report()
 
-    def restore_leftovers(self) -> None:
-        """Restore the power limits that killed workers left behind.
+    def check_host(self) -> None:
+        """Check that this host still works, after an item has failed on it.
+
+        Raises:
+            DeviceError: the GPU does not respond.
+            OSError: there is no room for results, buffers or compiled kernels.
+        """
+        if not self.card.answers():
+            raise DeviceError(f"{self.card.device.name} does not respond any more.")
+        folders = [] if self._folder is None else [self._folder.path]
+        for folder in (*folders, state_dir(), cache_dir(), Path(tempfile.gettempdir())):
+            try:
+                check_room(folder, _ROOM_BYTES)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(folder)) from error
+
+    def restore_leftovers(self) -> set[str]:
+        """Restore what killed workers have left the GPUs of this machine set to.
+
+        Returns:
+            The UUIDs of the GPUs that were restored.
 
         Raises:
             InputError, DeviceError: the GPUs cannot be opened.
         """
-        if run_uuids():  # else this machine need not even have a GPU
+        left = set(run_uuids())
+        if left:  # else this machine need not even have a GPU
             with open_gpu(self.options.device) as gpu:
-                self.restored += restore_leftovers(gpu)
+                restored = restore_leftovers(gpu)
+            self.restored += restored
+            for sentence in restored:
+                self._tell(RESTORED, sentence)
+        return left - set(run_uuids())
 
     def close(self) -> None:
         """Restore the power limit, release the GPU and end its processes. Idempotent."""

@@ -27,6 +27,7 @@ class Worker:
         unusable: why it cannot measure; empty if it can, as far as is known.
         bad_option: whether that is because of an option.
         deferred: items that it has put off.
+        failed_here: items that failed because its host had stopped working, by its own account.
         completed: whether it has ended an item.
         ended_by: the signal by which somebody else has ended it; empty if nobody has.
         down: whether it has ended or is lost.
@@ -43,6 +44,7 @@ class Worker:
     unusable: str = ""
     bad_option: bool = False
     deferred: set[str] = field(default_factory=set)
+    failed_here: set[str] = field(default_factory=set)
     completed: bool = False
     ended_by: str = ""
     down: bool = False
@@ -80,6 +82,8 @@ class Worker:
             self.setpoint = data[0]
         elif kind == link.DEFERRED:
             self.deferred.add(data[0])
+        elif kind == link.FAILED_HERE:
+            self.failed_here.add(data[0])
         elif kind in (link.UNUSABLE, link.BAD_OPTION):
             self.unusable, host = data
             self.bad_option = kind == link.BAD_OPTION

@@ -177,9 +177,20 @@ class Workers:
         return self._worker(node).running
 
     def deferred(self, node: Any, node_id: str) -> bool:
-        """Whether the worker did not run an item that it was given."""
+        """Whether an item that the worker was given is left to others."""
         self._plugin.read()
-        return node_id in self._worker(node).deferred
+        return node_id in self._worker(node).deferred or self.excuses(node, node_id)
+
+    def excuses(self, node: Any, node_id: str) -> bool:
+        """Whether an item's failure on a worker does not count, because it runs once more.
+
+        It counts on the second host: an item may itself be what breaks one host after another.
+        """
+        self._plugin.read()
+        worker = self._worker(node)
+        if node_id not in worker.failed_here or node_id not in self._groups:
+            return False
+        return self._crashed.setdefault(node_id, worker.title) == worker.title
 
     def rerun(self, node: Any, node_id: str) -> bool:
         """Whether the item in which the worker was lost shall be run again: once, if it is ours."""
@@ -278,6 +289,8 @@ class Workers:
                 self.losses.mend({station.gpu_uuid})  # which it has done when it claimed the GPU
         elif kind == link.GROUPS:
             self._collected[node] = (data[0], data[1])
+        elif kind == link.MENDED:
+            self.losses.mend(data[0])
         elif kind == link.RESTORED:
             self._restored.append(data[0])
         else:

@@ -199,6 +199,20 @@ def check_folder_writable(folder: Path) -> None:
     draft.unlink()
 
 
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Check that ``folder`` takes a file of this size, which is removed again.
+
+    Raises:
+        OSError: it does not, for example because the disk is full or has become read-only.
+    """
+    draft, descriptor = _new_draft(folder)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    finally:
+        os.close(descriptor)
+        draft.unlink()
+
+
 def written_to(path: Path) -> Path:
     """The file to write when the user names ``path``: links are followed.
 

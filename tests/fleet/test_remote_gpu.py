@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine.claim import Settings
 from pytest_gpuenergy.engine.team import HostLostError
 from pytest_gpuenergy.fleet import search_team
 from pytest_gpuenergy.fleet.gpu_messages import Failed, Message, framed, read_file, read_request
 from pytest_gpuenergy.fleet.hosts import Muster, Seat
-from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
+from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, own_version
 from pytest_gpuenergy.fleet.remote_gpu import MOST_LOSSES, RemoteGpu
 from pytest_gpuenergy.fleet.search_team import claim_fleet
 from pytest_gpuenergy.fleet.spec import parse_fleet
@@ -147,12 +146,12 @@ def a_gpu(number: int, name: str, **unfit: str) -> FoundGpu:
 
 def test_gpus_of_another_model_than_most_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        FoundHost("h1", "", __version__, (a_gpu(0, "A100"), a_gpu(1, "H200")), label="h1"),
-        FoundHost("h2", "", __version__, (a_gpu(0, "H200"), a_gpu(1, "H200")), label="h2"),
+        FoundHost("h1", "", own_version(), (a_gpu(0, "A100"), a_gpu(1, "H200")), label="h1"),
+        FoundHost("h2", "", own_version(), (a_gpu(0, "H200"), a_gpu(1, "H200")), label="h2"),
         FoundHost(
             "h3",
             "",
-            __version__,
+            own_version(),
             tuple(a_gpu(number, "A100", no_measuring="It is in MIG mode.") for number in range(3)),
             label="h3",
         ),

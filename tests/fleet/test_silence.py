@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import has_ended, said_through
 
-from pytest_gpuenergy import __version__
 from pytest_gpuenergy.engine.team import HostLostError
 from pytest_gpuenergy.fleet.gpu_messages import BEAT, framed
 from pytest_gpuenergy.fleet.hosts import Seat
+from pytest_gpuenergy.fleet.probe import own_version
 from pytest_gpuenergy.fleet.pulse import BEATS, Watch
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 
@@ -111,7 +111,7 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(
 ) -> None:
     monkeypatch.setenv("GPUENERGY_STATE", str(tmp_path))
     asked = {
-        "version": __version__,
+        "version": own_version(),
         "device": "emulated",
         "powercap": "300W",
         "smclock": "current",

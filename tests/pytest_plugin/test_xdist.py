@@ -140,7 +140,7 @@ def test_workers_that_share_a_gpu_take_turns(project: Project) -> None:
     assert limits_w(1) == [700]
 
 
-def test_a_gpu_that_is_lost_leaves_the_other_ones_results(project: Project) -> None:
+def test_a_gpu_that_is_lost_leaves_its_items_to_the_other_one(project: Project) -> None:
     lost = """
     if os.environ["PYTEST_XDIST_WORKER"] == "gw1":
         gpu.inject("any", "gpu_is_lost")
@@ -148,8 +148,7 @@ def test_a_gpu_that_is_lost_leaves_the_other_ones_results(project: Project) -> N
     project.module(MEETS.replace("\n    energy_benchmark(", lost))
     result = project.run(*TWO, "--gpu-device", "emulated:h200x2", "--powercap", "1")
     outcomes = result.parseoutcomes()
-    assert outcomes["passed"] >= 1
-    assert outcomes["failed"] >= 1
+    assert "failed" not in outcomes
     assert "INTERNALERROR" not in result.stdout.str()
     stored = project.report().measurements
     assert sum(m.measured for m in stored) == outcomes["passed"]

@@ -192,3 +192,49 @@ def test_workers_restore_their_gpus_when_the_controller_ends(
     run.wait(PATIENCE_S)
     until(lambda: limit_w(host, monkeypatch, 0) == 700)
     assert lines_in(host) == lines_in(fleet.control) == 1
+
+
+FILLS_UP = """import resource
+    if HERE.name == "full":
+        (ALL / "begun").touch()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, -1))
+    while not (ALL / "begun").exists():
+        os.sched_yield()
+"""
+
+
+def test_a_host_whose_disk_fills_up_leaves_its_items_to_others(fleet: Fleet) -> None:
+    fleet.add("full", module(count=6, before=FILLS_UP))
+    fleet.add("good", module(count=6, before=FILLS_UP))
+    code, said = fleet.run(*ONE_CAP)
+    assert "6 passed" in said, said
+    assert code == 0
+    assert "left out: gw0 on full" in " ".join(said.split())
+    assert "File too large" in said
+
+
+def test_an_item_that_breaks_each_host_is_not_passed_on_for_ever(fleet: Fleet) -> None:
+    breaks = "number == 1 and __import__('resource').setrlimit(1, (100_000, -1))  # RLIMIT_FSIZE"
+    fleet.add("alpha", module(count=3, before=breaks))
+    fleet.add("beta", module(count=3, before=breaks))
+    fleet.add("gamma", module(count=3, before=breaks))
+    code, said = fleet.run(*ONE_CAP)
+    assert code == 1, said
+    assert "1 failed, 2 passed" in said
+
+
+def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = """
+    if HERE.name == "beta":
+        while not (ALL / "died").exists():
+            os.sched_yield()
+    elif once("died"):
+        die()"""
+    alpha = fleet.add("alpha", module(count=2, after=last))
+    fleet.add("beta", module(count=2, after=last))
+    code, said = fleet.run(*ONE_CAP)
+    assert code == 0, said
+    assert limit_w(alpha, monkeypatch, 0) == 700
+    assert "was set to" not in said
