@@ -41,7 +41,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
 from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
 
-_FORMAT = 6
+_FORMAT = 7
 _STALE_TURN = 1
 
 
@@ -56,7 +56,7 @@ def verify(
     cases: CaseOf = case_of,
     measured: bool = True,
 ) -> Correctness:
-    """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
+    """Run ``kernel`` once for each drawing and compare its outputs with the float64 reference.
 
     All runs are made in one process, on the same buffers. The inputs are ordinary for the first
     seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
@@ -117,11 +117,11 @@ def _errors(
     job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, seeds, make_case) as cases,
+        _cases(device, workload, kernel, seeds, make_case) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for turn, (seed, case) in enumerate(zip(seeds, cases, strict=True)):
+        for turn, (seed, case) in enumerate(cases):
             if turn:
                 _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
             check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
@@ -146,13 +146,19 @@ def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
 
 @contextlib.contextmanager
 def _cases(
-    device: Device, workload: Workload, seeds: Sequence[int], make_case: CaseOf
-) -> Iterator[list[Future[Case]]]:
-    """The case of each seed, made one after another while kernels run."""
+    device: Device,
+    workload: Workload,
+    kernel: AnyKernel,
+    seeds: Sequence[int],
+    make_case: CaseOf,
+) -> Iterator[list[tuple[int, Future[Case]]]]:
+    """The seed and case of each drawing, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
-        drawings = drawings_of(seeds)
-        yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
+        yield [
+            (drawing.seed, pool.submit(make_case, workload, drawing, device.arrays))
+            for drawing in drawings_of(seeds, workload, kernel)
+        ]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
