@@ -84,7 +84,11 @@ def _sparse_drawings(workload: Workload) -> int:
     are few outputs, it has more, so that extremes are at many places. So has one that is not small,
     up to a number of elements; in others the mixtures have slices enough.
     """
-    if not workload.inputs or type(workload).make_inputs is not Workload.make_inputs:
+    mine = type(workload)
+    if not workload.inputs or (
+        mine.make_inputs is not Workload.make_inputs
+        and mine.draw_inputs is Workload.draw_inputs  # which leaves everything to the former
+    ):
         return 0
     elements = sum(tensor.size for tensor in workload.tensors)
     outputs = max(tensor.size for tensor in workload.outputs)

@@ -55,6 +55,7 @@ def verify(
     timeout_s: float = 60.0,
     cases: CaseOf = case_of,
     measured: bool = True,
+    near_literals: bool = True,
 ) -> Correctness:
     """Run ``kernel`` once for each drawing and compare its outputs with the float64 reference.
 
@@ -77,6 +78,8 @@ def verify(
         cases: makes the inputs and references.
         measured: whether the kernel will be measured on this workload. If so, an emulated device
             launches it again as often as stands for the launches of a measurement, else four times.
+        near_literals: whether inputs are also drawn near the numbers in the kernel's text, which
+            takes references of its own.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
@@ -89,9 +92,12 @@ def verify(
     if memory is not None and (known := _recall(memory)) is not None:
         return known
     used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
-    errors = _errors(device, kernel, workload, used, timeout_s, cases, measured)
-    for twin in workload.twins:
-        _errors(device, kernel, twin, used[:1], timeout_s, cases, measured)
+    errors = []
+    for subject in (workload, *workload.twins):
+        seeds = used if subject is workload else used[:1]
+        drawings = drawings_of(seeds, subject, kernel if near_literals else None)
+        found = _errors(device, kernel, subject, drawings, timeout_s, cases, measured)
+        errors += found if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -109,22 +115,22 @@ def _errors(
     device: Device,
     kernel: AnyKernel,
     workload: Workload,
-    seeds: Sequence[int],
+    drawings: Sequence[Drawing],
     timeout_s: float,
     make_case: CaseOf,
     measured: bool,
 ) -> list[ErrorBound]:
-    job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
+    job = Job.of(kernel, workload, seed=drawings[0].seed, timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, kernel, seeds, make_case) as cases,
+        _cases(device, workload, drawings, make_case) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for turn, (seed, case) in enumerate(cases):
+        for turn, (drawing, case) in enumerate(zip(drawings, cases, strict=True)):
             if turn:
                 _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
-            check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
+            check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, drawing.seed)
             loaded.run(order_seed=turn)
             errors.append(check())
         check_again(loaded, check, once=not measured)
@@ -148,17 +154,13 @@ def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
 def _cases(
     device: Device,
     workload: Workload,
-    kernel: AnyKernel,
-    seeds: Sequence[int],
+    drawings: Sequence[Drawing],
     make_case: CaseOf,
-) -> Iterator[list[tuple[int, Future[Case]]]]:
-    """The seed and case of each drawing, made one after another while kernels run."""
+) -> Iterator[list[Future[Case]]]:
+    """The case of each drawing, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
-        yield [
-            (drawing.seed, pool.submit(make_case, workload, drawing, device.arrays))
-            for drawing in drawings_of(seeds, workload, kernel)
-        ]
+        yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

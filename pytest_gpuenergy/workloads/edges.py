@@ -160,12 +160,11 @@ def _mixture(
     signs = _signs(generator, shape)
     if edges.sign:
         signs = np.where(size == 0, signs, edges.sign)
-    found: _Floats = np.asarray(signs * size, dtype=np.float64)
-    return found
+    return np.asarray(signs * size, dtype=np.float64)
 
 
 def _signs(generator: np.random.Generator, shape: int | tuple[int, ...]) -> _Floats:
-    return generator.integers(0, 2, shape) * 2.0 - 1
+    return np.where(generator.random(shape) < 0.5, -1.0, 1.0)
 
 
 def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
@@ -328,25 +327,25 @@ def _put_slices(
     starts: _Floats,
 ) -> None:
     """Give slices of ``values`` a kind of their own; in a sparse drawing all those of an axis."""
-    views = list(_views(values))
+    views = [view for view in _views(values) if view.shape[-1] > 1] or [values.reshape(-1)]
     if edges.sparse:
         if edges.whole:
-            views = [values.reshape(-1), *(views if values.ndim > 1 else ())]
+            views = [values.reshape(-1), *(view for view in views if view.size > view.shape[-1])]
         visit, number = divmod(edges.sparse - 1, len(views))
         slices = math.prod(views[number].shape[:-1])
         turns = generator.permutation(slices) + visit * slices
-        kinds = _LONE if slices == 1 else _MANY if edges.equal else _MANY[:-1]
+        kinds = _LONE if slices == 1 else _MANY if edges.equal else _UNEQUAL
         _write(generator, views[number], np.arange(slices), kinds, turns, palette, starts)
         return
     *others, rows = views
     for view in others:  # few enough to leave most of the rows as they are
         slices, length = math.prod(view.shape[:-1]), view.shape[-1]
         chosen = generator.permutation(slices)[: min(slices, length) // _OF_SLICES]
-        _write(generator, view, chosen, _MANY[:-1], np.arange(len(chosen)), palette, starts)
+        _write(generator, view, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
     if others:
         slices = math.prod(rows.shape[:-1])
         chosen = generator.permutation(slices)[: round(_SPARSE_ROWS * slices)]
-        _write(generator, rows, chosen, _MANY[:-1], np.arange(len(chosen)), palette, starts)
+        _write(generator, rows, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
     if others and edges.sign < 0:  # this leaves the largest values of rows as they are
         slices = math.prod(others[0].shape[:-1])
         chosen = generator.permutation(slices)[: slices // (2 * _OF_SLICES)]
@@ -369,14 +368,19 @@ the highest twice, one that is larger than the others, ascending or descending o
 signs, values close to one end, these and one at the other end, equal values only."""
 _MANY = (
     *(_BOTH, _HIGH, _EQUAL_HIGH, _FAR_ONE, _FAR, _BOTH, _TIE, _HIGH),
-    *(_LOW, _FAR, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE, _EQUAL),
+    *(_LOW, _EQUAL, _FAR, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE),
 )
 """Kinds of slices, in the order in which they are taken."""
+_UNEQUAL = tuple(kind for kind in _MANY if kind != _EQUAL)
+"""The same for mixtures, whose other slices would be judged by what a sum of equal values rounds to
+relative to their differences, which are 0."""
 _LONE = (
-    *(_BOTH, _BOTH, _EQUAL_HIGH, _BOTH, _BOTH, _EQUAL_LOW),
-    *(_BOTH, _BOTH, _TIE, _BOTH, _LITTLE),
+    *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _TIE, _BOTH, _BOTH),
+    *(_EQUAL_HIGH, _EQUAL_HIGH, _BOTH, _BOTH, _EQUAL, _BOTH, _LITTLE),
+    _EQUAL_LOW,
 )
-"""Kinds of a slice that is the whole tensor, in successive drawings."""
+"""Kinds of a slice that is the whole tensor, in successive drawings: those of equal values fall on
+its ends, see `_places`."""
 
 
 def _write(
@@ -406,6 +410,8 @@ def _write(
     block = palette.quiet((count, length))
     equal = np.isin(kinds, (_EQUAL_HIGH, _EQUAL_LOW, _EQUAL))
     same = palette.equals[generator.integers(len(palette.equals), size=count)]
+    if (palette.equals == 0).any():
+        same[(kinds == _EQUAL) & (turns // len(cycle) % 2 == 0)] = 0
     low, high = palette.ends(count)
     for kind, end, other in ((_EQUAL_HIGH, high, low), (_EQUAL_LOW, low, high)):
         same = np.where((kinds == kind) & (same == end), other, same)
@@ -463,7 +469,9 @@ def _places(
         np.select([turn == 0, turn == 1, turn == 2], [length - 1 - step, step, tail], there)
         for step, there in zip((0, min(1, length - 1)), spread, strict=True)
     )
-    return first, np.where(first == second, (first + 1) % length, second)
+    second = np.where(first == second, (first + 1) % length, second)
+    swapped = cycle % 2 == 1
+    return np.where(swapped, second, first), np.where(swapped, first, second)
 
 
 def fits(outputs: Mapping[str, _Floats], limits: Mapping[str, tuple[float, float]]) -> bool:

@@ -212,7 +212,11 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
     }
     draw = np.random.default_rng(0)
     while True:
-        yield {name: value + steps[name] * _signs(draw, value) for name, value in wide.items()}
+        # A zero that stays one keeps its sign: -0.0 + 0.0 is 0.0.
+        yield {
+            name: np.where(steps[name] > 0, value + steps[name] * _signs(draw, value), value)
+            for name, value in wide.items()
+        }
 
 
 def _signs(draw: np.random.Generator, value: Values) -> Values:
