@@ -29,7 +29,7 @@ from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
 from pytest_gpuenergy.workloads.workload import IoContract, Workload
 
-FORMAT = 8
+FORMAT = 9
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
@@ -46,11 +46,20 @@ class Drawing:
 
     Attributes:
         seed: of the generator.
-        sign: 0 for ordinary inputs; otherwise a part of them is not, see `Edges`.
+        sign: -1 or 1 for a mixture of ordinary and extreme inputs, see `Edges`; otherwise 0.
+        sparse: the number of a sparse drawing, see `Edges`; otherwise 0.
+        literals: numbers near which inputs that are not ordinary have values.
     """
 
     seed: int
     sign: Literal[-1, 0, 1] = 0
+    sparse: int = 0
+    literals: tuple[float, ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all kernels of a workload are verified on it, wherever they are."""
+        return not self.sparse and not self.literals
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
             case, _ = _made(workload, drawing, arrays)
             if not any(isinstance(value, np.ndarray) for value in case.reference.values()):
                 return case
-    if workload.digest is None:
+    if workload.digest is None or not drawing.is_shared:
         return _made(workload, drawing)[0]
     path = _path(workload, drawing)
     if (known := _load(path, workload, drawing)) is not None:
@@ -179,7 +188,7 @@ def _made(
 def _computed(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
 ) -> tuple[Case, int]:
-    for reach in _reaches(workload) if drawing.sign else ():
+    for reach in _reaches(workload) if drawing.sign or drawing.sparse else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
@@ -208,7 +217,7 @@ def _reaches(workload: Workload) -> range:
     floating = [tensor for tensor in workload.inputs if is_floating(tensor.dtype)]
     if any(tensor.name not in workload.ranges for tensor in floating):
         return range(_ORDINARY)
-    return range(2 if floating else 1)
+    return range(3) if floating else range(0, 3, 2)
 
 
 @contextlib.contextmanager
@@ -247,7 +256,7 @@ class _Draw:
 
 
 def _inputs(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
-    if workload.digest is None:
+    if workload.digest is None or not drawing.is_shared:
         return _draw(workload, drawing, reach)
     return _drawn(_Draw(workload.digest, drawing, reach, workload))
 
@@ -261,8 +270,18 @@ def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
     if reach == _ORDINARY:
         return workload.draw_inputs(drawing.seed)
     # A maximum or minimum of everything is hidden by any value close to 0.
-    small = drawing.sign > 0 and any(tensor.size > 1 for tensor in workload.outputs)
-    edges = Edges(drawing.sign, *REACHES[reach], small)
+    several = any(tensor.size > 1 for tensor in workload.outputs)
+    reached, zeros, equal = REACHES[reach]
+    edges = Edges(
+        drawing.sign,
+        reached,
+        zeros,
+        small=drawing.sparse > 0 or (drawing.sign > 0 and several),
+        equal=equal,
+        literals=drawing.literals,
+        sparse=drawing.sparse,
+        whole=not several,
+    )
     return workload.draw_inputs(drawing.seed, edges)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,15 +13,36 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.workloads.number_types import is_floating
 from pytest_gpuenergy.workloads.workload import Workload
 
 SEEDS = (0, 1)
 """Of ordinary inputs, and of negative ones with edges."""
 LARGEST_SEED = (1 << 32) - 1
+_SMALL_ELEMENTS, _SMALL_FLOPS = 1 << 17, 1 << 26
+"""Of workloads of which a run and a reference take the host milliseconds."""
+_MOST_SPARSE, _SLICES = 64, 256
+"""The most sparse drawings, and the slices of different kinds and places in all of them."""
+_FEW_OUTPUTS = 64
+_SPARSE_ELEMENTS = 1 << 22
+"""In all sparse drawings of a workload that is not small, unless there are two."""
+_MOST_LITERALS = 64
+_USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
+"""Numbers that are drawn often without being in a kernel's text."""
+_NUMBER = re.compile(
+    r"""(?<![\w.])(?:
+        0[xX](?P<hexadecimal>[0-9a-fA-F]+)
+        |(?P<digits>[0-9]+)(?![\w.])|(?P<suffixed>[0-9]+)[uUlL]{1,3}(?![\w.])
+        |(?P<floating>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFlLhH]?(?![\w.])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class _Drawn(Struct, frozen=True):
@@ -29,11 +52,81 @@ class _Drawn(Struct, frozen=True):
     seed: int
 
 
-def drawings_of(seeds: Sequence[int]) -> list[Drawing]:
-    """Ordinary inputs for the first seed; inputs with edges, of both signs in turn, for others."""
-    return [
-        Drawing(seed, 0 if turn == 0 else -1 if turn % 2 else 1) for turn, seed in enumerate(seeds)
+def drawings_of(
+    seeds: Sequence[int], workload: Workload | None = None, kernel: AnyKernel | None = None
+) -> list[Drawing]:
+    """Return what a kernel is verified on.
+
+    Inputs are ordinary for the first seed, and have edges, of both signs in turn, for the others.
+    If there are more than `SEEDS`, sparse drawings of the last seed come before its own.
+
+    Args:
+        seeds: of the inputs.
+        workload: what the kernel computes; without it there are no sparse drawings.
+        kernel: the one to verify; without it no inputs are near numbers in its text.
+    """
+    literals = () if kernel is None or workload is None else _literals(kernel, workload)
+    drawings = [
+        Drawing(seed, -1 if turn % 2 else 1, literals=literals) if turn else Drawing(seed)
+        for turn, seed in enumerate(seeds)
     ]
+    if workload is None or len(seeds) <= len(SEEDS):
+        return drawings
+    count = _sparse_drawings(workload)
+    sparse = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
+    return [*drawings[:-1], *sparse, drawings[-1]]
+
+
+def _sparse_drawings(workload: Workload) -> int:
+    """How many sparse drawings it takes for every part of the inputs to decide an output.
+
+    A small workload has one for each axis at least. If an output depends on many inputs and there
+    are few outputs, it has more, so that extremes are at many places. So has one that is not small,
+    up to a number of elements; in others the mixtures have slices enough.
+    """
+    mine = type(workload)
+    if not workload.inputs or (
+        mine.make_inputs is not Workload.make_inputs
+        and mine.draw_inputs is Workload.draw_inputs  # which leaves everything to the former
+    ):
+        return 0
+    elements = sum(tensor.size for tensor in workload.tensors)
+    outputs = max(tensor.size for tensor in workload.outputs)
+    largest = max(tensor.size for tensor in workload.inputs)
+    count = min(_MOST_SPARSE, math.ceil(_SLICES / outputs), largest // outputs)
+    if elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS:
+        axes = max(len(tensor.shape) for tensor in workload.inputs)
+        return max(count, axes, 1)
+    if outputs <= _FEW_OUTPUTS:
+        return min(count, max(2, _SPARSE_ELEMENTS // elements))
+    return 0
+
+
+def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
+    """Return the numbers in a kernel's text that its inputs may be compared with.
+
+    All that computes indices is among the integers; they count as floating-point values of small
+    workloads only, which can afford a reference for each kernel.
+    """
+    text = getattr(kernel, "source", "")
+    if isinstance(kernel, Kernel):
+        text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
+    found: dict[float, None] = {}
+    small = sum(tensor.size for tensor in workload.tensors) <= _SMALL_ELEMENTS
+    wholes = small and workload.flops <= _SMALL_FLOPS
+    wholes = wholes or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
+    for match in _NUMBER.finditer(_COMMENT.sub(" ", text)):
+        if match["floating"] is not None:
+            found[float(match["floating"])] = None
+        elif wholes:
+            digits = match["digits"] or match["suffixed"]
+            found[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
+    for scalar in workload.scalars:
+        if wholes or isinstance(scalar.value, float):
+            found[abs(float(scalar.value))] = None
+    telling = [value for value in found if value not in _USUAL and value < 2.0**64]
+    telling.sort(key=lambda value: value.is_integer())  # fractions are no indices
+    return tuple(sorted(telling[:_MOST_LITERALS]))
 
 
 def drawn_seed(workload: Workload) -> int:

@@ -41,7 +41,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
 from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
 
-_FORMAT = 6
+_FORMAT = 7
 _STALE_TURN = 1
 
 
@@ -55,8 +55,9 @@ def verify(
     timeout_s: float = 60.0,
     cases: CaseOf = case_of,
     measured: bool = True,
+    near_literals: bool = True,
 ) -> Correctness:
-    """Run ``kernel`` once for each seed and compare its outputs with the float64 reference.
+    """Run ``kernel`` once for each drawing and compare its outputs with the float64 reference.
 
     All runs are made in one process, on the same buffers. The inputs are ordinary for the first
     seed, and have edges for the others, see `drawings_of`. Outputs are poisoned before the first
@@ -77,6 +78,8 @@ def verify(
         cases: makes the inputs and references.
         measured: whether the kernel will be measured on this workload. If so, an emulated device
             launches it again as often as stands for the launches of a measurement, else four times.
+        near_literals: whether inputs are also drawn near the numbers in the kernel's text, which
+            takes references of its own.
 
     Raises:
         KernelFault: the kernel is wrong or fails. The message says how and where.
@@ -89,9 +92,12 @@ def verify(
     if memory is not None and (known := _recall(memory)) is not None:
         return known
     used = stated if seeds is not None or drawn is not None else [*SEEDS, drawn_seed(workload)]
-    errors = _errors(device, kernel, workload, used, timeout_s, cases, measured)
-    for twin in workload.twins:
-        _errors(device, kernel, twin, used[:1], timeout_s, cases, measured)
+    errors = []
+    for subject in (workload, *workload.twins):
+        seeds = used if subject is workload else used[:1]
+        drawings = drawings_of(seeds, subject, kernel if near_literals else None)
+        found = _errors(device, kernel, subject, drawings, timeout_s, cases, measured)
+        errors += found if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
         max(error.max_relative for error in errors),
@@ -109,22 +115,22 @@ def _errors(
     device: Device,
     kernel: AnyKernel,
     workload: Workload,
-    seeds: Sequence[int],
+    drawings: Sequence[Drawing],
     timeout_s: float,
     make_case: CaseOf,
     measured: bool,
 ) -> list[ErrorBound]:
-    job = Job.of(kernel, workload, seed=seeds[0], timeout_s=timeout_s)
+    job = Job.of(kernel, workload, seed=drawings[0].seed, timeout_s=timeout_s)
     errors = []
     with (
-        _cases(device, workload, seeds, make_case) as cases,
+        _cases(device, workload, drawings, make_case) as cases,
         arenas_for(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for turn, (seed, case) in enumerate(zip(seeds, cases, strict=True)):
+        for turn, (drawing, case) in enumerate(zip(drawings, cases, strict=True)):
             if turn:
                 _refill(arenas, case.result().inputs, poisoned=turn != _STALE_TURN)
-            check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, seed)
+            check = ArenaCheck(arenas, _reference_of(case), job.io.bounds, drawing.seed)
             loaded.run(order_seed=turn)
             try:
                 errors.append(check())
@@ -205,12 +211,14 @@ def _reference_of(case: Future[Case]) -> Callable[[], Reference]:
 
 @contextlib.contextmanager
 def _cases(
-    device: Device, workload: Workload, seeds: Sequence[int], make_case: CaseOf
+    device: Device,
+    workload: Workload,
+    drawings: Sequence[Drawing],
+    make_case: CaseOf,
 ) -> Iterator[list[Future[Case]]]:
-    """The case of each seed, made one after another while kernels run."""
+    """The case of each drawing, made one after another while kernels run."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
-        drawings = drawings_of(seeds)
         yield [pool.submit(make_case, workload, drawing, device.arrays) for drawing in drawings]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

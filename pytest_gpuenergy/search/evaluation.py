@@ -284,7 +284,9 @@ class _Evaluation:
 
         The baseline does not run later: it would have to share the candidate's process.
         """
-        drawings = [(case.workload, one) for case in cases for one in drawings_of(case.seeds)]
+        drawings = [
+            (case.workload, one) for case in cases for one in drawings_of(case.seeds, case.workload)
+        ]
         for purpose in purposes:
             seed, *_ = self.bench.hidden_seeds(purpose)
             drawings.append((cases[0].workload, Drawing(seed)))
@@ -324,6 +326,7 @@ class _Evaluation:
                 seeds=case.seeds,
                 cases=self.bench.hidden.cases,
                 measured=measured,
+                near_literals=bool(self.bench.spec.reference),  # else the baseline has run already
             )
         self.correctness[case.workload.name] = found
 

@@ -1,8 +1,14 @@
-"""Inputs that tell kernels apart which agree on ordinary ones: large, tiny, negative, repeated."""
+"""Inputs that tell kernels apart which agree on ordinary ones.
+
+A *mixture* has values of every magnitude up to the reach, values near the numbers in a kernel's
+text, and slices (rows, columns, blocks) of a kind of their own, such as one large value among
+ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +19,25 @@ from pytest_gpuenergy.workloads.number_types import (
     Array,
     is_floating,
     is_untouched,
+    numbers,
     rounded_to,
+    unit_roundoff,
 )
 
 _Floats = npt.NDArray[np.float64]
 
 _REPEATED = (0.5, 1.0, 1.5, 2.0, 3.0)
 """Sums and products of these are exact, so that their ties remain ties."""
-_NEAR = 8  # kind of value, beside 0 to 7, which are drawn
 _TINY = (-14, -6)  # exponents of two, so as to be normal numbers in every type
+_FARTHEST = 1024.0
+"""The largest number in a kernel's text that becomes an input, where values may be large."""
+_SPARSE_ROWS = 0.5
+_OF_SLICES = 4
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_TAIL = 32
+_PLACES = 7
+"""Places that are taken in turn: three at the ends, and others that are spread evenly."""
+_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -29,21 +45,37 @@ class Edges:
     """How far the values go.
 
     Attributes:
-        sign: -1 or 1, of all values of the first input.
+        sign: -1 or 1, of all values of the first input; 0: of both signs.
         reach: the largest magnitude of a floating-point value.
         zeros: whether there are floating-point zeros.
         small: whether there are other floating-point values close to zero, which hide a maximum or
             minimum that starts at 0.
+        equal: whether all values of a slice may be the same.
+        literals: numbers near which there are values as well.
+        sparse: number of a sparse drawing, from 1; 0: a mixture.
+        whole: whether the first sparse drawing has a single extreme rather than one in each row,
+            since there are few outputs.
     """
 
     sign: int
     reach: float
     zeros: bool
     small: bool = True
+    equal: bool = True
+    literals: tuple[float, ...] = ()
+    sparse: int = 0
+    whole: bool = False
 
 
-REACHES = ((128.0, True), (128.0, False), (32.0, False), (8.0, False), (2.0, False))
-"""``reach`` and ``zeros``, from the most telling to the most harmless.
+REACHES = (
+    (128.0, True, True),
+    (128.0, False, True),
+    (128.0, False, False),
+    (32.0, False, False),
+    (8.0, False, False),
+    (2.0, False, False),
+)
+"""``reach``, ``zeros`` and ``equal``, from the most telling to the most harmless.
 
 exp(x) overflows in single precision from 88.7 on. A workload for which 128 is too large is given
 less, because its reference must be a finite number of the output's type.
@@ -57,7 +89,7 @@ def draw_edges(
     edges: Edges,
     shape: tuple[int, ...],
 ) -> Array:
-    """Values of which a part are ordinary, and the others are not.
+    """Draw a mix of ordinary and extreme values, or a sparse drawing.
 
     Args:
         generator: draws them.
@@ -66,60 +98,381 @@ def draw_edges(
         edges: how far they go; a ``sign`` of 0 stands for both.
         shape: of the result.
     """
+    starts = generator.random(2)
+    if edges.sparse:  # successive ones differ in all but where their extremes started
+        generator = np.random.default_rng((int(generator.integers(1 << 62)), edges.sparse))
     if is_floating(dtype):
-        if own is not None:
-            return rounded_to(_within(generator, shape, own, edges), dtype)
-        return rounded_to(_floats(generator, shape, edges), dtype)
+        palette = _floating_palette(generator, own, edges)
+        values: Array = (
+            palette.quiet(shape) if edges.sparse else _mixture(generator, shape, own, edges)
+        )
+        if not edges.sparse:
+            _plant(generator, values, _near(dtype, own, edges))
+        _put_slices(generator, values, palette, edges, starts)
+        rounded = rounded_to(values.astype(np.float64), dtype)
+        return rounded if own is None else _below(rounded, dtype, own[1])
     kind = np.dtype(dtype)
-    if kind.kind == "b":
-        return generator.integers(0, 2, shape).astype(kind)
-    if own is not None:
-        low, high = int(own[0]), int(own[1]) - 1
+    low, high = _whole_range(kind, own, edges)
+    palette = _whole_palette(generator, kind, low, high)
+    if edges.sparse:
+        values = palette.quiet(shape)
     else:
-        low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
-    special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
-    values = generator.integers(low, high, shape, dtype=kind.type, endpoint=True)
-    chosen = np.array(special, dtype=kind)[generator.integers(len(special), size=shape)]
-    values = np.where(generator.random(shape) < 0.25, chosen, values)
-    if own is None and low < 0 and edges.sign:
-        values = np.where((values < 0) == (edges.sign < 0), values, ~values)
-    return np.asarray(values.astype(kind))
+        values = generator.integers(low, high, shape, dtype=kind.type, endpoint=True)
+        special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
+        _plant(generator, values, np.array(special, dtype=kind))
+        near = {
+            sign * round(number) + step
+            for number in edges.literals
+            for sign in (-1, 1)
+            for step in (-1, 0, 1)
+        }
+        inside = [number for number in sorted(near) if low <= number <= high]
+        _plant(generator, values, np.array(inside, dtype=kind))
+    _put_slices(generator, values, palette, edges, starts)
+    return values
 
 
-def _floats(generator: np.random.Generator, shape: tuple[int, ...], edges: Edges) -> _Floats:
+def _mixture(
+    generator: np.random.Generator,
+    shape: tuple[int, ...],
+    own: tuple[float, float] | None,
+    edges: Edges,
+) -> _Floats:
+    if own is not None:
+        values = generator.uniform(*own, shape)
+        few = generator.uniform(*own, 4)
+        if own[0] or edges.zeros:
+            few[0] = own[0]
+        chosen = few[generator.integers(len(few), size=shape)]
+        return np.where(generator.random(shape) < 0.5, chosen, values)
     kinds = generator.integers(0, 8, shape)
-    for axis in {0, len(shape) - 1} if len(shape) > 1 else ():
-        # Whole rows and columns near the reach: a maximum may start too low for them only.
-        chosen = generator.random(shape[axis]) < 0.25
-        kinds[(slice(None),) * axis + (chosen,)] = _NEAR
     repeated = (*_REPEATED, *((0.0,) if edges.zeros and edges.small else ()))
+    octaves = math.log2(edges.reach)
     size = np.select(
-        [kinds == _NEAR, kinds < 2, kinds < 3, kinds < 5],
+        [kinds < 1, kinds < 2, kinds < 4, kinds < 6],
         [
-            generator.uniform(edges.reach * 7 / 8, edges.reach, shape),
             generator.uniform(edges.reach / 2, edges.reach, shape),
             np.exp2(generator.uniform(*_TINY, shape)) + (not edges.small),
             np.array(repeated)[generator.integers(len(repeated), size=shape)],
+            np.exp2(generator.uniform(_TINY[1] if edges.small else -1, octaves, shape)),
         ],
         np.maximum(np.abs(generator.standard_normal(shape)), 0 if edges.small else 0.5),
     )
-    signs: Any = edges.sign or generator.integers(0, 2, shape) * 2 - 1
+    signs = _signs(generator, shape)
+    if edges.sign:
+        signs = np.where(size == 0, signs, edges.sign)
     return np.asarray(signs * size, dtype=np.float64)
 
 
-def _within(
+def _signs(generator: np.random.Generator, shape: int | tuple[int, ...]) -> _Floats:
+    return np.where(generator.random(shape) < 0.5, -1.0, 1.0)
+
+
+def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
+    """Values just below, at and above the literals, and some functions of them."""
+    literals = np.abs(np.array(edges.literals, dtype=np.float64))
+    if not literals.size:
+        return literals
+    with np.errstate(all="ignore"):
+        guesses = [1 / literals, np.exp(literals), np.log(literals), np.sqrt(literals)]
+    bases = np.concatenate([np.repeat(literals, 4), *guesses])
+    bases = np.concatenate([bases, -bases])
+    steps = np.array([0, 3, -3, 2.0**16, -(2.0**16)]) * unit_roundoff(dtype)
+    if steps[-1] < -1:  # of half precision
+        steps = np.array([0, 3, -3, 16, -16]) * unit_roundoff(dtype)
+    values = (bases[:, None] * (1 + steps)).reshape(-1)
+    if own is not None:
+        return values[(values >= own[0]) & (values < own[1])]
+    farthest = _FARTHEST if edges.reach >= REACHES[0][0] else edges.reach
+    size = np.abs(values)
+    least = 2.0 ** _TINY[0] if edges.small else 0.5
+    return (edges.sign or np.sign(values)) * np.where(
+        (size >= least) & (size <= farthest), size, 1.0
+    )
+
+
+def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None:
+    """Replace a quarter of the values by some of ``chosen``."""
+    if not chosen.size:
+        return
+    places = generator.random(values.shape) < 0.25
+    drawn = chosen[generator.integers(chosen.size, size=int(places.sum()))]
+    values[places] = drawn
+
+
+def _below(values: Array, dtype: str, end: float) -> Array:
+    """Values that rounding has brought to the end of their range: that is excluded."""
+    found = numbers(values, dtype).astype(np.float64)
+    if not (found >= end).any():
+        return values
+    least = end - max(abs(end), 2.0 ** _TINY[0]) * 4 * unit_roundoff(dtype)
+    return np.where(found >= end, rounded_to(np.array(least), dtype), values)
+
+
+@dataclass(frozen=True)
+class _Palette:
+    """What slices consist of.
+
+    Attributes:
+        quiet: draws unremarkable values.
+        ends: the lowest and the highest value to plant among them; each is drawn anew.
+        far: draws slices of values that are all close to one of the ends, and returns them with
+            a value close to the other end for each.
+        equals: values of which all elements of a slice may have the same.
+        shrinks: whether a slice may be multiplied by a small number.
+        cancels: whether values may have equal magnitudes and opposite signs.
+    """
+
+    quiet: Callable[[tuple[int, ...]], Array]
+    ends: Callable[[int], tuple[Array, Array]]
+    far: Callable[[tuple[int, int]], tuple[Array, Array]]
+    equals: Array
+    shrinks: bool = False
+    cancels: bool = False
+
+
+def _floating_palette(
+    generator: np.random.Generator, own: tuple[float, float] | None, edges: Edges
+) -> _Palette:
+    if own is not None:
+        low, high = own
+        least = low if low or edges.zeros else low + (high - low) / 256
+
+        def bounds(count: int) -> tuple[Array, Array]:
+            return np.full(count, least), np.full(count, low + (high - low) * 255 / 256)
+
+        def within(shape: tuple[int, ...]) -> Array:
+            return generator.uniform(low + (high - low) / 4, high - (high - low) / 4, shape)
+
+        def near_bounds(shape: tuple[int, int]) -> tuple[Array, Array]:
+            up = generator.integers(0, 2, shape[0])
+            part = generator.uniform(1 / 256, 1 / 8, shape)
+            part = np.where(up[:, None], 1 - part, part)
+            return low + (high - low) * part, np.where(up, *bounds(shape[0]))
+
+        return _Palette(within, bounds, near_bounds, np.array([least, (low + high) / 2]))
+
+    def quiet(shape: tuple[int, ...]) -> Array:
+        if edges.sign:
+            return edges.sign * generator.uniform(0.5, 2, shape)
+        return np.asarray(generator.standard_normal(shape))
+
+    def ends(count: int) -> tuple[Array, Array]:
+        # Some are beyond what exp(x) can take, some are not, and so are their sums.
+        reach = np.where(generator.random(count) < 0.75, edges.reach, min(edges.reach, 16.0))
+        large = reach * generator.uniform(13 / 16, 1, (2, count))
+        if not edges.sign:
+            return -large[0], large[1]
+        little = np.full(count, 2.0**-7 if edges.small else 0.5)
+        return (-large[0], -little) if edges.sign < 0 else (little, large[1])
+
+    def far(shape: tuple[int, int]) -> tuple[Array, Array]:
+        signs = np.full(shape[0], edges.sign) if edges.sign else _signs(generator, shape[0])
+        values = signs[:, None] * generator.uniform(edges.reach * 7 / 8, edges.reach, shape)
+        return values, np.where(signs > 0, *ends(shape[0]))
+
+    equals = np.array([*_REPEATED, *((0.0,) if edges.zeros and edges.small else ())])
+    return _Palette(
+        quiet,
+        ends,
+        far,
+        (edges.sign or 1) * equals,
+        shrinks=edges.small,
+        cancels=not edges.sign,
+    )
+
+
+def _whole_range(
+    kind: np.dtype[Any], own: tuple[float, float] | None, edges: Edges
+) -> tuple[int, int]:
+    """The lowest and highest integer."""
+    if own is not None:
+        return int(own[0]), int(own[1]) - 1
+    if kind.kind == "b":
+        return 0, 1
+    low, high = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    if low < 0 and edges.sign:
+        return (low, -1) if edges.sign < 0 else (0, high)
+    return low, high
+
+
+def _whole_palette(
+    generator: np.random.Generator, kind: np.dtype[Any], low: int, high: int
+) -> _Palette:
+    middle = min(max(0, low), high)
+    few = max(low, middle - 3), min(high, middle + 3)
+
+    def quiet(shape: tuple[int, ...]) -> Array:
+        return generator.integers(*few, shape, dtype=kind.type, endpoint=True)
+
+    def ends(count: int) -> tuple[Array, Array]:
+        return np.full(count, low, kind), np.full(count, high, kind)
+
+    def far(shape: tuple[int, int]) -> tuple[Array, Array]:
+        up = generator.integers(0, 2, shape[0])
+        values = generator.integers(0, (high - low) // 16, shape, dtype=np.uint64, endpoint=True)
+        found = np.where(
+            up[:, None], np.uint64(high & _BITS) - values, np.uint64(low & _BITS) + values
+        )
+        return found.astype(kind), np.where(up, *ends(shape[0]))
+
+    equals = [middle, low, high, middle, *few] if kind.kind != "b" else [low, high]
+    return _Palette(quiet, ends, far, np.array(equals, dtype=kind))
+
+
+def _put_slices(
     generator: np.random.Generator,
-    shape: tuple[int, ...],
-    own: tuple[float, float],
+    values: Array,
+    palette: _Palette,
     edges: Edges,
-) -> _Floats:
-    low, high = own
-    values = generator.uniform(low, high, shape)
-    few = generator.uniform(low, high, 4)
-    if low or edges.zeros:
-        few[0] = low
-    chosen = few[generator.integers(len(few), size=shape)]
-    return np.where(generator.random(shape) < 0.5, chosen, values)
+    starts: _Floats,
+) -> None:
+    """Give slices of ``values`` a kind of their own; in a sparse drawing all those of an axis."""
+    views = [view for view in _views(values) if view.shape[-1] > 1] or [values.reshape(-1)]
+    if edges.sparse:
+        if edges.whole:
+            views = [values.reshape(-1), *(view for view in views if view.size > view.shape[-1])]
+        visit, number = divmod(edges.sparse - 1, len(views))
+        slices = math.prod(views[number].shape[:-1])
+        turns = generator.permutation(slices) + visit * slices
+        kinds = _LONE if slices == 1 else _MANY if edges.equal else _UNEQUAL
+        _write(generator, views[number], np.arange(slices), kinds, turns, palette, starts)
+        return
+    *others, rows = views
+    for view in others:  # few enough to leave most of the rows as they are
+        slices, length = math.prod(view.shape[:-1]), view.shape[-1]
+        chosen = generator.permutation(slices)[: min(slices, length) // _OF_SLICES]
+        _write(generator, view, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
+    if others:
+        slices = math.prod(rows.shape[:-1])
+        chosen = generator.permutation(slices)[: round(_SPARSE_ROWS * slices)]
+        _write(generator, rows, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
+    if others and edges.sign < 0:  # this leaves the largest values of rows as they are
+        slices = math.prod(others[0].shape[:-1])
+        chosen = generator.permutation(slices)[: slices // (2 * _OF_SLICES)]
+        _write(generator, others[0], chosen, (_FAR,), chosen, palette, starts)
+
+
+def _views(values: Array) -> Iterator[Array]:
+    """Writable views whose last axis runs through slices of ``values``: its rows come last."""
+    for axis in range(values.ndim - 1):
+        yield np.moveaxis(values, axis, -1)
+    for last in range(1, values.ndim - 1):
+        yield values.reshape(*values.shape[:last], -1)
+    yield values if values.ndim else values.reshape(1)
+
+
+_BOTH, _HIGH, _LOW, _EQUAL_HIGH, _EQUAL_LOW, _TIE, _LITTLE, _UP, _DOWN, _CANCEL = range(10)
+_FAR, _FAR_ONE, _EQUAL = range(10, 13)
+"""What a slice has: the highest value, the lowest or both among quiet ones, one among equal values,
+the highest twice, one that is larger than the others, ascending or descending order, alternating
+signs, values close to one end, these and one at the other end, equal values only."""
+_MANY = (
+    *(_BOTH, _HIGH, _EQUAL_HIGH, _FAR_ONE, _FAR, _BOTH, _TIE, _HIGH),
+    *(_LOW, _EQUAL, _FAR, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE),
+)
+"""Kinds of slices, in the order in which they are taken."""
+_UNEQUAL = tuple(kind for kind in _MANY if kind != _EQUAL)
+"""The same for mixtures, whose other slices would be judged by what a sum of equal values rounds to
+relative to their differences, which are 0."""
+_LONE = (
+    *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _TIE, _BOTH, _BOTH),
+    *(_EQUAL_HIGH, _EQUAL_HIGH, _BOTH, _BOTH, _EQUAL, _BOTH, _LITTLE),
+    _EQUAL_LOW,
+)
+"""Kinds of a slice that is the whole tensor, in successive drawings: those of equal values fall on
+its ends, see `_places`."""
+
+
+def _write(
+    generator: np.random.Generator,
+    view: Array,
+    chosen: npt.NDArray[np.int64],
+    cycle: tuple[int, ...],
+    turns: npt.NDArray[np.int64],
+    palette: _Palette,
+    starts: _Floats,
+) -> None:
+    """Overwrite the ``chosen`` slices, each with its kind and with its extremes at some place.
+
+    Args:
+        generator: draws them.
+        view: its last axis runs through the slices.
+        chosen: numbers of slices.
+        cycle: kinds that they take in turn.
+        turns: of each.
+        palette: what they consist of.
+        starts: see `_places`.
+    """
+    count, length = len(chosen), view.shape[-1]
+    if not count:
+        return
+    kinds = np.array(cycle)[turns % len(cycle)]
+    block = palette.quiet((count, length))
+    equal = np.isin(kinds, (_EQUAL_HIGH, _EQUAL_LOW, _EQUAL))
+    same = palette.equals[generator.integers(len(palette.equals), size=count)]
+    if (palette.equals == 0).any():
+        same[(kinds == _EQUAL) & (turns // len(cycle) % 2 == 0)] = 0
+    low, high = palette.ends(count)
+    for kind, end, other in ((_EQUAL_HIGH, high, low), (_EQUAL_LOW, low, high)):
+        same = np.where((kinds == kind) & (same == end), other, same)
+    block[equal] = same[equal, None]
+    if palette.shrinks:
+        block[kinds == _LITTLE] *= 2.0**-10
+    for kind, step in ((_UP, 1), (_DOWN, -1)):
+        block[kinds == kind] = np.sort(block[kinds == kind], axis=-1)[:, ::step]
+    if palette.cancels:
+        alternating = 1.0 - np.arange(length) % 2 * 2
+        block[kinds == _CANCEL] = np.multiply.outer(same[kinds == _CANCEL], alternating)
+    far = np.isin(kinds, (_FAR, _FAR_ONE))
+    opposite = np.zeros(count, block.dtype)
+    block[far], opposite[far] = palette.far((int(far.sum()), length))
+    places, others = _places(generator, turns, length, starts)
+    ordinary = palette.quiet((count,))
+    rows = np.arange(count)
+    for value, where, which in (
+        (low, others, (_BOTH,)),
+        (low, places, (_LOW, _EQUAL_LOW)),
+        (high, places, (_BOTH, _HIGH, _EQUAL_HIGH, _TIE)),
+        (high, others, (_TIE,)),
+        (ordinary, places, (_LITTLE, _CANCEL)),
+        (opposite, places, (_FAR_ONE,)),
+    ):
+        mine = np.isin(kinds, which)
+        block[rows[mine], where[mine]] = value[mine]
+    view[np.unravel_index(chosen, view.shape[:-1]) if view.ndim > 1 else ...] = (
+        block if view.ndim > 1 else block[0]
+    )
+
+
+def _places(
+    generator: np.random.Generator, turns: npt.NDArray[np.int64], length: int, starts: _Floats
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Two places in each slice: the last, the first, in the tail, and then spread evenly.
+
+    `_TAIL` successive turns reach as many parts of a slice, and all remainders of a division by
+    `_TAIL`, so that a thread, lane or step of a loop whose share is left out gets an extreme soon.
+
+    Args:
+        generator: draws those in the tail.
+        turns: of each slice.
+        length: of a slice.
+        starts: numbers between 0 and 1 that shift the places which are spread evenly.
+    """
+    cycle, turn = np.divmod(turns, _PLACES)
+    turns = cycle * (_PLACES - 3) + np.maximum(turn - 3, 0)
+    tail = length - 1 - generator.integers(min(length, _TAIL), size=len(turns))
+    spread = ((turns * _GOLDEN + starts[:, None]) % 1 * length).astype(np.int64)
+    lanes = (turns * 13 + (starts[:, None] * _TAIL).astype(np.int64)) % _TAIL
+    spread = spread // _TAIL * _TAIL + lanes
+    spread = np.where(spread < length, spread, spread % length)
+    first, second = (
+        np.select([turn == 0, turn == 1, turn == 2], [length - 1 - step, step, tail], there)
+        for step, there in zip((0, min(1, length - 1)), spread, strict=True)
+    )
+    second = np.where(first == second, (first + 1) % length, second)
+    swapped = cycle % 2 == 1
+    return np.where(swapped, second, first), np.where(swapped, first, second)
 
 
 def fits(

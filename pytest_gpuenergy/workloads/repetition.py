@@ -1,4 +1,4 @@
-"""Large tensors repeat their beginning, because drawing millions of numbers takes seconds."""
+"""Large tensors are made of their beginning, because drawing millions of numbers takes seconds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pytest_gpuenergy.workloads.number_types import Array
 
 DRAWN_ELEMENTS = 1 << 20
 _LEAST_ROWS = 100
+_TELLING = 64
+"""Elements that decide where repetitions begin."""
 
 
 def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) -> Array:
@@ -33,7 +35,7 @@ def beginning(shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Array]) 
 
 
 def repeated(first: Array, shape: tuple[int, ...]) -> Array:
-    """The array of a `beginning`, wherever that is: its rows over and over.
+    """The array of a `beginning`, wherever that is: its rows again and again, in another order.
 
     Raises:
         ValueError: no array of this shape begins with ``first``.
@@ -48,6 +50,10 @@ def repeated(first: Array, shape: tuple[int, ...]) -> Array:
 def write_repeated(first: Array, whole: Array) -> None:
     """Make ``whole`` the array of a `beginning`, as `repeated` does; it is contiguous.
 
+    What there is so far is appended to itself over and over, each time beginning with another of
+    its rows. Which one follows from the values that were drawn, so that no period follows from the
+    shape.
+
     Raises:
         ValueError: no array of this shape begins with ``first``.
     """
@@ -59,9 +65,14 @@ def write_repeated(first: Array, whole: Array) -> None:
         raise ValueError(f"{first.shape} is not the beginning of {whole.shape}")
     rows, written = whole.reshape(-1, *row), first.shape[0]
     rows[:written] = first
+    starts = np.random.default_rng(list(first.reshape(-1)[:_TELLING].tobytes()))
     while written < rows.shape[0]:  # twice as many each time, since a beginning may be two numbers
         piece = rows[written : 2 * written]
-        piece[...] = rows[: piece.shape[0]]
+        start = int(starts.integers(1, written)) if written > 1 else 0
+        head = rows[start : start + min(piece.shape[0], written - start)]
+        split = head.shape[0]
+        piece[:split] = head
+        piece[split:] = rows[: piece.shape[0] - split]
         written *= 2
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ _FEW = 64
 _DRAWS = 6
 _SAMPLE = 1 << 16
 _BLIND = 0.01
+_SLICE, _PIECES = 16, 64
+"""The fewest elements of a slice, and the most pieces of a vector: by chance all elements of a
+smaller one may be close to zero."""
 _LIKELY = 64
 """What multiplies errors of an element that is not a difference of larger terms, at most: in exp(x)
 it is |x|, which is not much more as long as float32 can represent the result."""
@@ -42,7 +45,8 @@ class Condition:
 
     Attributes:
         scale: at least the largest value that the output could as well have had.
-        own: shape of the output; for outputs of wide range the scale of each element's own terms.
+        own: shape of the output; for outputs of wide range the scale of each element's own terms,
+            for uneven ones that of its slice.
             Then each element that is not zero satisfies, with the parts of its `ErrorBound`,
             |out - ref| <= (max_relative - rounding) (|ref| + own) + rounding |ref|.
         exempt: the fraction of elements that need not.
@@ -61,8 +65,10 @@ def conditions_of(
 ) -> dict[str, Condition]:
     """The conditions of those outputs that need one, by name.
 
-    These are outputs of few elements, and outputs of wide range: where more than one element in a
-    hundred is smaller than what the bound allows relative to the largest, and could as well be 0.
+    These are outputs of few elements, outputs of wide range, and uneven ones. In an output of wide
+    range more than one element in a hundred is smaller than what the bound allows relative to the
+    largest, and could as well be 0. In an uneven one this holds, for errors of one in a hundred, of
+    all elements of a row or other slice.
 
     Args:
         compute: the reference; called several times if an output needs it, otherwise never.
@@ -71,26 +77,34 @@ def conditions_of(
         bounds: of the outputs to look at.
     """
     wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound)]
+    uneven = [
+        name
+        for name, bound in bounds.items()
+        if name not in wide and _is_uneven(right[name], bound)
+    ]
     few = [
         name
         for name, bound in bounds.items()
-        if bound.max_relative and right[name].size <= _FEW and name not in wide
+        if bound.max_relative and right[name].size <= _FEW and name not in (*wide, *uneven)
     ]
-    if not wide and not few:
+    names = [*wide, *uneven, *few]
+    if not names:
         return {}
-    names = [*wide, *few]
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
     # The scale of a whole output needs no more than a few changes of everything together.
-    groups = [[name] for name in floating] if wide else [floating]
+groups = [[name] for name in floating] if wide or uneven else [floating]
     own: dict[str, Values] = {name: np.zeros_like(right[name]) for name in names}
     for group in groups:
         reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)
         for name in names:
             own[name] += reactions[name]
-    return {
-        name: Condition(_largest_finite(own[name]), own[name] if name in wide else None)
-        for name in names
-    }
+    found = {name: Condition(_largest_finite(own[name])) for name in names}
+    for name in wide:
+        found[name] = replace(found[name], own=own[name])
+    for name in uneven:
+        slices = _largest_of_slices(np.abs(right[name]) + own[name])
+        found[name] = replace(found[name], own=slices)
+    return found
 
 
 def scales_of(
@@ -134,6 +148,32 @@ def _is_wide(right: Values, bound: ErrorBound) -> bool:
     return float(((sample > 0) & (sample < limit)).mean()) > _BLIND
 
 
+def _is_uneven(right: Values, bound: ErrorBound) -> bool:
+    if not bound.max_relative:
+        return False
+    slices = _largest_of_slices(np.abs(right))
+    limit = bound.max_relative / _BLIND * float(max(right.max(), -right.min()))
+    return bool(((slices > 0) & (slices < limit)).any())
+
+
+def _largest_of_slices(sizes: Values) -> Values:
+    """Return, for each element, the largest value in the slice through it where that is least.
+
+    Slices are perpendicular to an axis, such as rows and columns; those of a vector are pieces.
+    """
+    found = np.full_like(sizes, float(sizes.max()))
+    if sizes.ndim == 1:
+        length = max(_SLICE, sizes.size // _PIECES)
+        pieces = sizes[: sizes.size // length * length].reshape(-1, length)
+        found[: pieces.size] = np.repeat(pieces.max(axis=1), length)
+        return found
+    for axis, count in enumerate(sizes.shape):
+        if sizes.size // count >= _SLICE:
+            others = tuple(other for other in range(sizes.ndim) if other != axis)
+            found = np.minimum(found, sizes.max(axis=others, keepdims=True))
+    return found
+
+
 def _largest_finite(values: Values) -> float:
     return float(np.where(np.isfinite(values), np.abs(values), 0.0).max())
 
@@ -174,7 +214,11 @@ def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str
     }
     draw = np.random.default_rng(0)
     while True:
-        yield {name: value + steps[name] * _signs(draw, value) for name, value in wide.items()}
+        # A zero that stays one keeps its sign: -0.0 + 0.0 is 0.0.
+        yield {
+            name: np.where(steps[name] > 0, value + steps[name] * _signs(draw, value), value)
+            for name, value in wide.items()
+        }
 
 
 def _signs(draw: np.random.Generator, value: Values) -> Values:

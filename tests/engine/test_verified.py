@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from python_kernels import KERNEL, PythonDevice
 
+from pytest_gpuenergy.engine.seeds import drawings_of
 from pytest_gpuenergy.engine.verified import Verifier
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -25,7 +26,7 @@ def right(x: Any, y: Any) -> None:
 
 
 DOUBLE = Contract("double", TENSORS, double)
-EACH = 3
+EACH = len(drawings_of((0, 1, 2), DOUBLE))
 
 
 def verifier(

@@ -1,0 +1,261 @@
+"""Kernels that are wrong at a magnitude, a place or a kind of row that is rare, and right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from python_kernels import KERNEL, PythonDevice
+
+from pytest_gpuenergy.engine.seeds import drawings_of
+from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.kernels.triton import TritonKernel
+from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
+
+Function = Callable[..., Any]
+
+
+def contract(
+    function: Function,
+    shape: tuple[int, ...],
+    out: tuple[int, ...],
+    dtype: str = "float32",
+    result: str | None = None,
+    **options: Any,
+) -> Contract:
+    """y = function(x)."""
+    tensors = (Tensor("x", shape, dtype, "input"), Tensor("y", out, result or dtype, "output"))
+    return Contract("rare", tensors, lambda inputs: {"y": function(inputs["x"])}, **options)
+
+
+def verified(workload: Contract, function: Function, text: str = "") -> Correctness:
+    def body(x: Any, y: Any) -> None:
+        y[...] = function(x)
+
+    kernel = replace(KERNEL, source=f"{KERNEL.source} {text}")
+    return verify(PythonDevice(body), kernel, workload)
+
+
+def is_wrong(workload: Contract, function: Function, text: str = "") -> None:
+    with pytest.raises(KernelFault, match=r"of y .*(wrong|NaN)|y is off by") as raised:
+        verified(workload, function, text)
+    assert raised.value.outcome == "correctness"
+
+
+def softplus(x: Any) -> Any:
+    return np.logaddexp(x, x.dtype.type(0))
+
+
+def off_between(low: float, high: float) -> Function:
+    return lambda x: np.where((abs(x) >= low) & (abs(x) < high), x * np.float32(1.01), x)
+
+
+@pytest.mark.parametrize("exponent", range(-5, 7))
+def test_an_error_in_one_octave_is_found(exponent: int) -> None:
+    workload = contract(lambda x: 1 * x, (4096,), (4096,))
+    verified(workload, lambda x: x)
+    low = 2.0**exponent
+    if exponent >= -2:  # below that it is hidden by the largest values
+        is_wrong(workload, off_between(low, 2 * low))
+
+
+def test_a_threshold_where_ordinary_inputs_are_rare_is_found() -> None:
+    workload = contract(softplus, (4096,), (4096,))
+    verified(workload, lambda x: np.where(x > 20, x, np.log1p(np.exp(x))))
+    is_wrong(workload, lambda x: np.where(x > 8, x, np.log1p(np.exp(x))))
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("v == 37.25f ? 0.f : v", 37.25, 37.250001),
+        ("#define EDGE 1.75e1f", 17.5, 17.500001),
+        ("/* 5 */ v > -73 && v < 75", 73.9, 74.1),
+        ("expf(v) > 54.598f", 3.99, 4.01),
+        ("v * v < 2500.f", 49.9, 50.1),
+        ("1.f / v > 8.f", 0.124, 0.126),
+        ("v > 500.f", 499.9, 500.1),
+        ("0x1F", 30.9, 31.1),
+    ],
+)
+def test_values_near_a_number_in_the_text_are_tried(text: str, low: float, high: float) -> None:
+    seen = []
+    workload = contract(lambda x: x, (4096,), (4096,))
+    verified(workload, lambda x: seen.append(x.copy()) or x, text)
+    sizes = np.abs(np.concatenate(seen))
+    if text.startswith("/*"):  # a number between two others is not near one
+        assert ((sizes > 72.9) & (sizes < 73.1)).any()
+        assert ((sizes > 74.9) & (sizes < 75.1)).any()
+        return
+    assert ((sizes >= low) & (sizes <= high)).sum() >= 3
+
+
+def test_an_input_just_below_and_above_a_number_in_the_text_is_tried() -> None:
+    seen = []
+    workload = contract(lambda x: x, (4096,), (4096,))
+    verified(workload, lambda x: seen.append(x.copy()) or x, "v >= 4.25f")
+    near = {float(v) for v in np.unique(np.abs(np.concatenate(seen))) if 4.2499 < v < 4.2501}
+    assert 4.25 in near
+    assert min(near) < 4.25 < max(near)
+
+
+def test_numbers_in_the_text_of_a_triton_function_count() -> None:
+    workload = contract(lambda x: x, (4096,), (4096,))
+    source = "@triton.jit\ndef f(x, y):\n    tl.store(y, tl.where(v > 6.25, 0, v))\n"
+    kernel = TritonKernel(source=source, function="f", grid=(1, 1, 1), arguments=("x", "y"))
+    drawings = drawings_of((0, 1, 2), workload, kernel)
+    assert all(6.25 in drawing.literals for drawing in (drawings[1], drawings[-1]))
+
+
+def test_scalars_count_as_numbers_in_the_text() -> None:
+    workload = contract(lambda x: x, (4096,), (4096,), values=(Scalar("limit", "float32", 11.5),))
+    assert 11.5 in drawings_of((0, 1, 2), workload, KERNEL)[1].literals
+
+
+def test_integers_near_numbers_in_the_text_are_tried() -> None:
+    workload = contract(lambda x: x, (4096,), (4096,), "int32")
+    is_wrong(workload, lambda x: np.where(x == 77777, 0, x), "v == 77777 ? 0 : v")
+    is_wrong(workload, lambda x: np.where(x == -1001, 0, x), "v < -1000")
+
+
+EXTREMES: dict[str, tuple[Function, Any]] = {
+    "maximum": (lambda x: x.max(keepdims=True), -np.inf),
+    "minimum": (lambda x: x.min(keepdims=True), np.inf),
+    "largest magnitude": (lambda x: np.abs(x).max(keepdims=True), 0),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize(
+    "missing",
+    [
+        slice(9984, None),
+        slice(0, 1),
+        slice(-1, None),
+        slice(None, None, 16),
+        slice(5000, 6500),
+        slice(3, None, 8),
+    ],
+    ids=str,
+)
+def test_every_part_of_a_vector_decides_its_extreme(name: str, missing: slice) -> None:
+    function, neutral = EXTREMES[name]
+    workload = contract(function, (10_007,), (1,))
+
+    def partial(x: Any) -> Any:
+        x = x.copy()
+        x[missing] = neutral
+        return function(x)
+
+    is_wrong(workload, partial)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 37])
+@pytest.mark.parametrize("function", [np.any, np.all, np.bitwise_or.reduce, np.argmax, np.max])
+def test_every_part_of_a_row_of_integers_decides(rows: int, function: Any) -> None:
+    dtype = "bool" if function in (np.any, np.all) else "int32"
+    result = "int32" if function is np.argmax else dtype
+    workload = contract(lambda x: function(x, axis=1), (rows, 333), (rows,), dtype, result)
+    verified(workload, lambda x: function(x, axis=1))
+    is_wrong(workload, lambda x: function(x[:, :320], axis=1))
+
+
+def softmax(x: Any, step: int = 1, axis: int = 1) -> Any:
+    part = x[:, ::step] if axis == 1 else x[::step]
+    with np.errstate(all="ignore"):
+        powers = np.exp(x - part.max(axis=axis, keepdims=True))
+        return powers / powers.sum(axis=axis, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (64, 192), (37, 333), (64, 1024)], ids=str)
+@pytest.mark.parametrize("step", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_softmax_with_the_maximum_of_a_part_is_wrong(
+    shape: tuple[int, int], step: int, axis: int
+) -> None:
+    workload = contract(lambda x: softmax(x, axis=axis), shape, shape, reduction_length=shape[axis])
+    is_wrong(workload, lambda x: softmax(x, step, axis))
+
+
+def layer_norm(x: Any, epsilon: float = 1e-5) -> Any:
+    off = x - x.mean(axis=1, keepdims=True)
+    return off / np.sqrt((off * off).mean(axis=1, keepdims=True) + x.dtype.type(epsilon))
+
+
+ROWS = (24, 96)
+RARE: dict[str, tuple[Function, Function, str | None]] = {
+    "sorted without duplicates": (
+        lambda x: np.sort(x, axis=1),
+        lambda x: np.stack([np.resize(np.unique(row), row.size) for row in x]),
+        None,
+    ),
+    "last of equal values": (
+        lambda x: x.argmax(axis=1, keepdims=True) + 0 * x.astype(int),
+        lambda x: x.shape[1] - 1 - x[:, ::-1].argmax(axis=1, keepdims=True) + 0 * x.astype(int),
+        "int32",
+    ),
+    "other epsilon": (layer_norm, lambda x: layer_norm(x, 1e-6), None),
+    "variance clipped": (
+        layer_norm,
+        lambda x: layer_norm(np.clip(x, -100, 100)),
+        None,
+    ),
+    "the sign of zero": (
+        lambda x: np.where(np.signbit(x), -1.0, 1.0),
+        lambda x: np.where(x < 0, np.float32(-1), np.float32(1)),
+        None,
+    ),
+    "sign copied": (
+        lambda x: np.copysign(3.0, x),
+        lambda x: np.where(x < 0, np.float32(-3), np.float32(3)),
+        None,
+    ),
+    "a row of zeros": (
+        lambda x: (x != 0).sum(axis=1, keepdims=True) + 0 * x.astype(int),
+        lambda x: np.maximum((x != 0).sum(axis=1, keepdims=True), 1) + 0 * x.astype(int),
+        "int32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rows_of_a_rare_kind_are_tried(name: str) -> None:
+    right, wrong, result = RARE[name]
+    workload = contract(right, ROWS, ROWS, result=result, reduction_length=96)
+    verified(workload, right)
+    is_wrong(workload, wrong)
+
+
+SCALES = np.where(np.arange(100) == 7, np.float32(1e-6), np.float32(1))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_slice_of_other_scale_is_judged_by_its_own_size(axis: int) -> None:
+    scales = SCALES[:, None] if axis == 0 else SCALES
+    shape = (100, 64) if axis == 0 else (64, 100)
+    workload = contract(lambda x: x * scales, shape, shape)
+    verified(workload, lambda x: x * scales)
+    is_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
+
+
+def test_a_piece_of_a_vector_of_other_scale_is_judged_by_its_own_size() -> None:
+    scales = np.where(np.arange(4096) // 64 == 7, np.float32(1e-6), np.float32(1))[:4096]
+    workload = contract(lambda x: x * scales, (4096,), (4096,))
+    verified(workload, lambda x: x * scales)
+    is_wrong(workload, lambda x: x * np.where(scales < 1, np.float32(1.01e-6), np.float32(1)))
+
+
+def test_large_workloads_of_many_outputs_have_no_sparse_drawings() -> None:
+    assert len(drawings_of((0, 1, 2), contract(lambda x: x, (1 << 20,), (1 << 20,)))) == 3
+
+
+def test_a_period_that_the_shape_tells_is_found() -> None:
+    shape = (5000, 256)
+    workload = contract(lambda x: 2 * x, shape, shape)
+    rows = np.arange(5000) % 4093
+    is_wrong(workload, lambda x: 2 * x[rows])
