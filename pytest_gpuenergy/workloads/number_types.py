@@ -5,6 +5,8 @@ Arrays of bfloat16 hold its bits as unsigned integers of 16 bits: the upper half
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,27 @@ BFLOAT16 = "bfloat16"
 _BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
 _LONGEST_NAME, _LARGEST_BYTES = 20, 8
 FLOATS = ("float16", BFLOAT16, "float32", "float64")
+
+
+def whole(value: object) -> Any:
+    """An integer of any library, such as NumPy's, as an int; anything else unchanged.
+
+    A boolean is left as it is, too: whoever takes integers refuses it by name.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of several
+        return value
+
+
+def whole_sizes(sizes: object) -> tuple[Any, ...]:
+    """Sizes from a tuple, list, array or single integer, each as of `whole`."""
+    several = whole(sizes)
+    if isinstance(several, str | bytes) or not isinstance(several, Sequence | np.ndarray):
+        return (several,)
+    return tuple(map(whole, several))
 
 
 def is_known(dtype: object) -> bool:
