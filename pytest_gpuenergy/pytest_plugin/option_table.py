@@ -223,6 +223,10 @@ OPTIONS = (
 )
 
 
+WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
+"""The options that take a value, as they are written."""
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
     group = parser.getgroup("gpuenergy", "energy of GPU kernels")
