@@ -64,14 +64,12 @@ class _Fixture:
 
 def ini_value(config: pytest.Config, key: str) -> Any:
     """The value of an ini option as the file or ``-o`` gives it, of whatever type; None without."""
-    found = _ini_of(config).get(key)
+    found = getattr(config, _name_of_ini(config)).get(key)
     return getattr(found, "value", found)
 
 
-def _ini_of(config: pytest.Config) -> dict[str, Any]:
-    # Since pytest 9.1 the name begins with an underscore.
-    ini: dict[str, Any] = getattr(config, "_inicfg", None) or getattr(config, "inicfg", {})
-    return ini
+def _name_of_ini(config: pytest.Config) -> str:
+    return "_inicfg" if hasattr(config, "_inicfg") else "inicfg"  # the latter in pytest 9.0
 
 
 def options_of_group(parser: pytest.Parser, name: str) -> set[str]:
@@ -152,7 +150,7 @@ def _mended(config: Any, parser: pytest.Parser, args: list[str], setup: Any) -> 
     """
     config._unconfigure_python_path()
     config._rootpath, config._inipath, ini, config._ignored_config_files = setup
-    setattr(config, "_inicfg" if hasattr(config, "_inicfg") else "inicfg", ini)
+    setattr(config, _name_of_ini(config), ini)
     config._inicache.clear()
     addopts = config.getini("addopts")
     wanted = parser.parse_known_args(addopts, namespace=copy.copy(config.option)).plugins

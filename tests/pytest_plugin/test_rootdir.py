@@ -12,7 +12,6 @@ from pytest_gpuenergy.pytest_plugin import _compat
 
 INI = """
 [tool.pytest.ini_options]
-filterwarnings = ["error"]
 gpu_device = "emulated"
 gpuenergy_preheat = "0"
 gpuenergy_fail = "edp:5%"
