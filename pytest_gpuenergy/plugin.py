@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.pytest_plugin import names
+from pytest_gpuenergy.pytest_plugin._compat import keep_rootdir, options_of_group
 from pytest_gpuenergy.pytest_plugin.names import (
+    BENCH,
     BUDGET_MARKERS,
     DEVICE_FIXTURE,
     EDP_MARKER,
@@ -24,6 +26,7 @@ from pytest_gpuenergy.pytest_plugin.names import (
     RUN,
 )
 from pytest_gpuenergy.pytest_plugin.option_table import (
+    WITH_VALUES,
     add_options,
     any_option_is_set,
     named_device,
@@ -51,6 +54,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare what a ``conftest.py`` may implement."""
     pluginmanager.add_hookspecs(names)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before anybody reads the ini file
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Let no value of an option of ours decide which ini file pytest reads."""
+    keep_rootdir(early_config, parser, args, WITH_VALUES, mend=True)
+    result = yield
+    loaded = [name for name, _ in early_config.pluginmanager.list_name_plugin()]
+    if any(name.startswith(f"{__package__}.pytest_plugin.") for name in loaded):
+        keep_rootdir(early_config, parser, args, options_of_group(parser, BENCH), mend=False)
+    return result
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -39,6 +39,19 @@ namespace std = ::std;
 
 namespace cuhost {
 
+template <int mantissa, int exponent>
+struct Small;  // of half.h and bfloat16.h
+
+// Which numbers a parameter takes: floating-point ones, those of bfloat16, integers.
+template <class T>
+constexpr char number_kind = std::is_floating_point_v<T> ? 'f' : 'i';
+template <int mantissa, int exponent>
+constexpr char number_kind<Small<mantissa, exponent>> = mantissa == 7 ? 'b' : 'f';
+template <class T>
+constexpr bool is_small = false;
+template <int mantissa, int exponent>
+constexpr bool is_small<Small<mantissa, exponent>> = true;
+
 // CUtensorMap, and what a text that does without its header declares instead.
 template <class T>
 constexpr bool is_tensor_map = std::is_class_v<T> && sizeof(T) == tensor_map_bytes && alignof(T) >= 64;
@@ -51,6 +64,8 @@ inline T convert(const Argument& argument) {
     T result{};
     __builtin_memcpy((void*)&result, argument.address, sizeof(TensorMap));
     return result;
+  } else if constexpr (is_small<T>) {
+    return T(argument.fraction);
   } else {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
                   "a kernel parameter must be a pointer, a number or a tensor map on the emulated GPU");
@@ -61,7 +76,7 @@ inline T convert(const Argument& argument) {
 template <class... P>
 struct Parameters {
   static constexpr char kinds[] = {
-      (std::is_pointer_v<P> ? 'p' : is_tensor_map<P> ? 'm' : std::is_floating_point_v<P> ? 'f' : 'i')..., '\0'};
+      (std::is_pointer_v<P> ? 'p' : is_tensor_map<P> ? 'm' : number_kind<P>)..., '\0'};
   static constexpr unsigned char sizes[] = {(unsigned char)sizeof(P)..., 0};
 };
 

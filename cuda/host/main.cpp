@@ -44,10 +44,14 @@ void fit(const Launch& launch) {
     if (pointer || map) continue;
     // A real card gets the bytes of the scalar unconverted.
     const Scalar& scalar = launch.scalars[k];
-    const char* kind = launch.arguments[k].kind == Argument::real ? "floating" : "integer";
-    if (entry->kinds[k] != kind[0] || entry->sizes[k] != scalar.bytes)
+    bool real = launch.arguments[k].kind == Argument::real;
+    char kind = !real ? 'i' : scalar.type == "bfloat16" ? 'b' : 'f';
+    if (entry->kinds[k] != kind || entry->sizes[k] != scalar.bytes)
       fault("constraints", "parameter %zu of %s is %s number of %d bytes but the scalar %s is %s",
-            k + 1, entry->name, entry->kinds[k] == 'f' ? "a floating" : "an integer",
+            k + 1, entry->name,
+            entry->kinds[k] == 'f'   ? "a floating"
+            : entry->kinds[k] == 'b' ? "a bfloat16"
+                                     : "an integer",
             entry->sizes[k], scalar.name.c_str(), scalar.type.c_str());
   }
   unsigned threads = launch.block.x * launch.block.y * launch.block.z;

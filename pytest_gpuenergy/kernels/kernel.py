@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.record.amounts import AboveZero
 from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.workloads.number_types import whole, whole_sizes
 from pytest_gpuenergy.workloads.workload import Tensor
 
 Kind = Literal["cuda", "triton", "library", "program"]
@@ -48,7 +49,11 @@ class Launch:
                 f"The entry {self.entry!r} of a launch is not the name of a function: give a name "
                 "such as 'f', 'n::f' or 'f<float, 4>'."
             )
-        for what, dims in (("grid", self.grid), ("block", self.block)):
+        object.__setattr__(self, "arguments", tuple(self.arguments))
+        object.__setattr__(self, "shared_bytes", whole(self.shared_bytes))
+        for what in ("grid", "block"):
+            dims = whole_sizes(getattr(self, what))
+            object.__setattr__(self, what, dims)
             if len(dims) != 3 or any(type(d) is not int or d < 1 for d in dims):
                 raise InputError(
                     f"The {what} of {self.entry!r} must be three positive integers, not {dims!r}."
@@ -203,6 +208,7 @@ class Kernel(AnyKernel):
     recorded: tuple[RecordedFigures, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "launches", tuple(self.launches))
         if not self.launches:
             raise InputError("A kernel needs at least one launch.")
         check_source(self.source)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, check_source
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.number_types import whole_sizes
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class CudaProgram(AnyKernel):
 
     def __post_init__(self) -> None:
         check_source(self.source)
+        object.__setattr__(self, "numbers", whole_sizes(self.numbers))
         for number in self.numbers:
             if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
                 raise InputError(

@@ -22,7 +22,7 @@ from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.workloads.number_types import FLOATS
+from pytest_gpuenergy.workloads.number_types import FLOATS, whole_sizes
 from pytest_gpuenergy.workloads.workload import Tensor
 
 PLAN_VERSION = 1
@@ -216,7 +216,7 @@ def _check_entry(source: str, entry: str) -> None:
 
 
 def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
-    sizes = tuple(value) if isinstance(value, Sequence) else (value,)
+    sizes = whole_sizes(value)
     if not 1 <= len(sizes) <= 3:
         raise InputError(f"The {what} must have one to three sizes, not {value!r}.")
     x, y, z = (*sizes, 1, 1)[:3]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.workloads.number_types import stored_as, whole_sizes
 
 Swizzle = Literal[0, 32, 64, 128]
 MapType = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]
@@ -48,6 +48,8 @@ class TensorMap:
     swizzle_bytes: Swizzle = 0
 
     def __post_init__(self) -> None:
+        for name in ("dims", "strides_bytes", "box"):
+            object.__setattr__(self, name, whole_sizes(getattr(self, name)))
         if problem := self._problem():
             raise InputError(f"The tensor map {self.name!r} cannot be used: {problem}.")
 

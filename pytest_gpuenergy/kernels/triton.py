@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.workloads.number_types import whole, whole_sizes
 
 Constant = bool | int | float | str
 _MOST_WARPS = 32  # of a block
@@ -45,6 +46,11 @@ class TritonKernel(AnyKernel):
         check_source(self.source)
         if not self.function.isidentifier():
             raise InputError(f"A Triton kernel cannot have the function name {self.function!r}.")
+        object.__setattr__(self, "grid", whole_sizes(self.grid))
+        for name in ("num_warps", "num_stages"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        constants = {name: whole(value) for name, value in self.constants.items()}
+        object.__setattr__(self, "constants", constants)
         if len(self.grid) != 3 or any(type(d) is not int or d < 1 for d in self.grid):
             raise InputError(
                 f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."

@@ -1,17 +1,35 @@
-"""Every use of pytest-benchmark's private API; tested against its newest release.
+"""Every use of the private API of pytest and pytest-benchmark; tested against the newest releases.
 
-Its public hooks report and change records but cannot add any, which takes its session's list and
-its own record class. Its table and histogram label every figure as a time in seconds, so the label
-is corrected in the table, and our units are added to those the histogram knows.
+pytest looks for its ini file before it knows a plugin's options, and takes the value that follows
+one with a blank for a path of tests. It reads each ini option as one type, though TOML has several.
+
+pytest-benchmark's public hooks report and change records but cannot add any, which takes its
+session's list and its own record class. Its table and histogram label every figure as a time in
+seconds, so the label is corrected in the table, and our units are added to those the histogram
+knows.
 """
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.config.findpaths import determine_setup
+
+MENDED = (
+    *("_rootpath", "_inipath", "_inicache", "_ignored_config_files", "known_args_namespace"),
+    *("_validate_args", "_checkversion", "_consider_importhook", "_validate_plugins"),
+    *("_configure_python_path", "_unconfigure_python_path"),
+)
+"""Attributes of pytest's config that `keep_rootdir` needs to mend it."""
+_BEFORE_PLUGINS = ("-o", "-c", "--override-ini", "--config-file", "--rootdir")
+"""Options, apart from ``-p``, that act before plugins are loaded."""
 
 UNIT = "unit"
 """Key in a record's ``extra_info`` for a unit other than seconds."""
@@ -42,6 +60,118 @@ class _Fixture:
     cprofile_stats: None = None
     has_error: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def ini_value(config: pytest.Config, key: str) -> Any:
+    """The value of an ini option as the file or ``-o`` gives it, of whatever type; None without."""
+    found = getattr(config, _name_of_ini(config)).get(key)
+    return getattr(found, "value", found)
+
+
+def _name_of_ini(config: pytest.Config) -> str:
+    return "_inicfg" if hasattr(config, "_inicfg") else "inicfg"  # the latter in pytest 9.0
+
+
+def options_of_group(parser: pytest.Parser, name: str) -> set[str]:
+    """The options of a group, as they are written, that take a value."""
+    return {
+        written
+        for group in parser._groups
+        if group.name == name
+        for option in group.options
+        if option.attrs().get("nargs") != 0
+        for written in option.names()
+    }
+
+
+def keep_rootdir(
+    config: pytest.Config,
+    parser: pytest.Parser,
+    args: list[str],
+    options: set[str],
+    *,
+    mend: bool,
+) -> None:
+    """Have pytest use the ini file and rootdir that it finds without the values of ``options``.
+
+    Call it before the initial conftest files are loaded to mend what pytest did, or after that to
+    refuse the run.
+
+    Args:
+        config: pytest's, which is changed.
+        parser: pytest's; it knows ``options``.
+        args: the arguments that pytest will parse, which are changed.
+        options: as they are written.
+        mend: whether that is still possible.
+
+    Raises:
+        pytest.UsageError: pytest was misled by a value, and what it did cannot be mended.
+    """
+    addopts = config.getini("addopts")
+    given = args[len(addopts) :] if args[: len(addopts)] == addopts else args
+    every: list[str] = parser.optparser._read_args_from_files(given)  # those in @files, too
+    values = [
+        (name, value)
+        for name, value in pairwise(every)
+        if name in options and Path(value.partition("::")[0]).exists()
+    ]
+    if not values:
+        return
+    known = parser.parse_known_args(given, namespace=copy.copy(config.option))
+
+    def setup(paths: Sequence[str]) -> Any:
+        return determine_setup(
+            inifile=known.inifilename,
+            override_ini=known.override_ini,
+            args=paths,
+            rootdir_cmd_arg=known.rootdir or None,
+            invocation_dir=config.invocation_params.dir,
+        )
+
+    right = setup(known.file_or_dir)
+    used = config.rootpath, config.inipath
+    misled = setup([*known.file_or_dir, *(value for _, value in values)])[:2] != right[:2]
+    if not misled or right[:2] == used:
+        return
+    mendable = mend and not addopts and all(hasattr(config, name) for name in MENDED)
+    if not (mendable and _mended(config, parser, args, right)):
+        raise pytest.UsageError(
+            f"pytest took {' and '.join(value for _, value in values)} for a path of tests, and so "
+            f"used {used[1] or 'no ini file'} instead of {right[1] or 'none'}: write "
+            f"{' '.join(f'{name}={value}' for name, value in values)}"
+        )
+
+
+def _mended(config: Any, parser: pytest.Parser, args: list[str], setup: Any) -> bool:
+    """Do again, with the right ini file, what pytest does between reading it and loading plugins.
+
+    Returns False if its ``addopts`` load or block plugins, or change options of the ini file: what
+    was loaded meanwhile may have used others.
+    """
+    config._unconfigure_python_path()
+    config._rootpath, config._inipath, ini, config._ignored_config_files = setup
+    setattr(config, _name_of_ini(config), ini)
+    config._inicache.clear()
+    addopts = config.getini("addopts")
+    wanted = parser.parse_known_args(addopts, namespace=copy.copy(config.option)).plugins
+    for name in map(str.strip, wanted):
+        if config.pluginmanager.has_plugin(name.removeprefix("no:")) == name.startswith("no:"):
+            return False
+    if any(option.startswith(_BEFORE_PLUGINS) for option in addopts):
+        return False
+    parser.extra_info.update(rootdir=str(config.rootpath), inifile=str(config.inipath))
+    if not config.option.plugins:  # a worker of pytest-xdist gets the options that they led to
+        args[:0] = config._validate_args(addopts, "via addopts config")
+    config.known_args_namespace = parser.parse_known_args(args, namespace=copy.copy(config.option))
+    config.pluginmanager.consider_preparse(args, exclude_only=True)  # plugins of later on
+    config._checkversion()
+    config._consider_importhook()
+    config._configure_python_path()
+    config._validate_plugins()
+    if config.known_args_namespace.confcutdir is None:
+        folder = config.inipath.parent if config.inipath else config.rootpath
+        config.known_args_namespace.confcutdir = os.fspath(folder)
+    return True
 
 
 def benchmark_session(config: pytest.Config) -> Any:

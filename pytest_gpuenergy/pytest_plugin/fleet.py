@@ -22,7 +22,7 @@ from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT, STATION
 from pytest_gpuenergy.fleet.probe import own_version
 from pytest_gpuenergy.fleet.relay import RELAY
 from pytest_gpuenergy.fleet.spec import Fleet, parse_fleet
-from pytest_gpuenergy.pytest_plugin.option_table import named_device
+from pytest_gpuenergy.pytest_plugin.option_table import either, named_device, stated
 from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.terminal import printable
@@ -197,7 +197,7 @@ def _inside(config: pytest.Config) -> str:
 
 def _sets_limits(config: pytest.Config, device: str) -> bool:
     """Whether items ask for power limits or clocks that are not the card's own."""
-    if any(config.getoption(name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
+    if any(either(config, name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
         return False
     default = "current" if device == "auto" else "all"
     caps = cap_words(_given(config, "powercap", default))
@@ -207,7 +207,7 @@ def _sets_limits(config: pytest.Config, device: str) -> bool:
 
 def _given(config: pytest.Config, name: str, default: str) -> str:
     given = config.getoption(name)
-    return str(config.getini(name) or default) if given is None else str(given)
+    return str(stated(config, name) or default) if given is None else str(given)
 
 
 def _counted(number: int, what: str) -> str:

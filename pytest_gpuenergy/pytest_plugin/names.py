@@ -20,6 +20,8 @@ EDP_MARKER, ENERGY_MARKER = BUDGET_MARKERS = ("edp_budget", "energy_budget")
 
 FIGURES = "gpuenergy"
 """The JUnit property with an item's figures as text."""
+BENCH = "bench"
+"""The group of the options of this repository's benches."""
 
 
 @pytest.hookspec

@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
+from pytest_gpuenergy.pytest_plugin._compat import ini_value
+
 TIMEOUT_S = 60.0
 LOCK_WAIT_S = 10.0
 ANCHOR_S = 300.0
 AUTO = "auto"
 LARGEST_SEED = (1 << 32) - 1
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_NAMES = ("PATH", "DIR", "BASELINE", "FLEET")
+"""Placeholders of what is no number."""
 _ONLY_SHOW = (
     *("collectonly", "help", "version", "markers"),
     *("showfixtures", "show_fixtures_per_test", "cacheshow"),
@@ -49,9 +54,32 @@ class Option:
 
     def is_set(self, config: pytest.Config) -> bool:
         """Whether the command line or the ini file sets it."""
-        return (
-            config.getoption(self.key) is not None or config.getini(self.key) != self._ini_default
-        )
+        return config.getoption(self.key) is not None or self.stated(config) != self._ini_default
+
+    def stated(self, config: pytest.Config) -> str | bool:
+        """The ini option's value: a number as its text, and a list joined by commas.
+
+        Raises:
+            pytest.UsageError: it is of a type that the option does not take.
+        """
+        value = ini_value(config, self.key)
+        if value is None:
+            return self._ini_default
+        if self.flag:
+            text = str(value).strip().lower()
+            if not isinstance(value, list) and text in (*_TRUE, *_FALSE):
+                return text in _TRUE
+            advice = "true or false"
+        else:
+            listed = isinstance(value, list) and (self.append or self.metavar == "LIST")
+            parts = value if listed else [value]
+            wanted = (str,) if self.metavar in _NAMES else (str, int, float)
+            if all(isinstance(one, wanted) and not isinstance(one, bool) for one in parts):
+                return ",".join(map(str, parts))
+            advice = "a string" if self.metavar in _NAMES else "a string or a number"
+            if self.append or self.metavar == "LIST":
+                advice += ", or a list of these"
+        raise pytest.UsageError(f"{self.key} in {config.inipath} is {value!r:.80}: give {advice}.")
 
     def add(self, parser: pytest.Parser, group: pytest.OptionGroup) -> None:
         """Register it with pytest."""
@@ -224,6 +252,10 @@ OPTIONS = (
 )
 
 
+WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
+"""The options that take a value, as they are written."""
+
+
 def add_options(parser: pytest.Parser) -> None:
     """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
     group = parser.getgroup("gpuenergy", "energy of GPU kernels")
@@ -236,16 +268,34 @@ def any_option_is_set(config: pytest.Config) -> bool:
     return any(option.is_set(config) for option in OPTIONS)
 
 
+def stated(config: pytest.Config, key: str) -> str | bool:
+    """The ini option with this key, see `Option.stated`.
+
+    Raises:
+        pytest.UsageError: it is of a type that the option does not take.
+    """
+    return next(option for option in OPTIONS if option.key == key).stated(config)
+
+
+def either(config: pytest.Config, key: str) -> Any:
+    """The option from the command line or else the ini file.
+
+    Raises:
+        pytest.UsageError: the ini option is of a type that the option does not take.
+    """
+    given = config.getoption(key)
+    return stated(config, key) if given is None else given
+
+
 def named_device(config: pytest.Config) -> str | None:
     """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
     given = config.getoption("gpu_device")
-    return (config.getini("gpu_device") or None) if given is None else str(given)
+    return (str(stated(config, "gpu_device")) or None) if given is None else str(given)
 
 
 def named_fleet(config: pytest.Config) -> str:
     """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
-    given = config.getoption("gpuenergy_fleet")
-    return str(config.getini("gpuenergy_fleet") if given is None else given).strip()
+    return str(either(config, "gpuenergy_fleet")).strip()
 
 
 def runs_items(config: pytest.Config) -> bool:

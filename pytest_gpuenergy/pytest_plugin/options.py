@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -17,7 +17,13 @@ from pytest_gpuenergy.devices.select import check_spec, count_gpus
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
-from pytest_gpuenergy.pytest_plugin.option_table import AUTO, LARGEST_SEED, named_device
+from pytest_gpuenergy.pytest_plugin.option_table import (
+    AUTO,
+    LARGEST_SEED,
+    either,
+    named_device,
+    stated,
+)
 from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.report.figure_table import check_sort
 from pytest_gpuenergy.support.errors import InputError
@@ -90,13 +96,13 @@ class Options:
             powercap=_words(config, "powercap", cap_words),
             smclock=_words(config, "smclock", clock_words),
             setpoints_named=tuple(setpoints_named(config)),
-            strict_powercap=bool(_either(config, "strict_powercap")),
+            strict_powercap=bool(either(config, "strict_powercap")),
             json_path=_path(config, "gpuenergy_json"),
             csv_folder=_path(config, "gpuenergy_csv"),
             html_path=_path(config, "gpuenergy_html"),
-            sort=check_sort(str(_either(config, "gpuenergy_sort")), "--gpuenergy-sort"),
-            durations=bool(_either(config, "gpuenergy_durations")),
-            resume=bool(_either(config, "gpuenergy_resume")),
+            sort=check_sort(str(either(config, "gpuenergy_sort")), "--gpuenergy-sort"),
+            durations=bool(either(config, "gpuenergy_durations")),
+            resume=bool(either(config, "gpuenergy_resume")),
             timeout_s=_seconds(config, "gpuenergy_timeout"),
             lock_wait_s=_seconds(config, "gpuenergy_lock_wait", zero=True),
             cache=_choice(config, "gpuenergy_cache", CACHE_STATES),
@@ -154,14 +160,9 @@ class Options:
         }
 
 
-def _either(config: pytest.Config, name: str) -> Any:
-    given = config.getoption(name)
-    return config.getini(name) if given is None else given
-
-
 def _words(config: pytest.Config, name: str, check: Callable[[str], Sequence[str]]) -> str | None:
     given = config.getoption(name)
-    text = (config.getini(name) or None) if given is None else str(given)
+    text = (str(stated(config, name)) or None) if given is None else str(given)
     if text is not None:
         check(text)
     return text
@@ -173,32 +174,32 @@ def _path(config: pytest.Config, name: str) -> Path | None:
         if not given:  # such as an unset variable in a CI job
             raise InputError(f"{_option(name)} is empty: give a path, or leave it out.")
         return config.invocation_params.dir / str(given)
-    stated = str(config.getini(name))
+    text = str(stated(config, name))
     folder = config.inipath.parent if config.inipath else config.rootpath
-    return folder / stated if stated else None
+    return folder / text if text else None
 
 
 def _gate(config: pytest.Config) -> GateSettings:
-    fail = _either(config, "gpuenergy_fail")
+    fail = either(config, "gpuenergy_fail")
     settings = GateSettings.parse(
         list(filter(None, [fail])) if isinstance(fail, str) else fail,
-        session_sd=_either(config, "gpuenergy_session_sd"),
+        session_sd=either(config, "gpuenergy_session_sd"),
         allow=",".join(word for word in _allowed(config) if word != CLOCKS),
         also_allowed=(CLOCKS,),
-        strict=bool(_either(config, "gpuenergy_strict")),
+        strict=bool(either(config, "gpuenergy_strict")),
         prefix="--gpuenergy-",
     )
-    if config.getoption("gpuenergy_fail") and not _either(config, "gpuenergy_compare"):
+    if config.getoption("gpuenergy_fail") and not either(config, "gpuenergy_compare"):
         raise InputError("--gpuenergy-fail needs a baseline: give --gpuenergy-compare too.")
     return settings
 
 
 def _allowed(config: pytest.Config) -> list[str]:
-    return [word.strip() for word in str(_either(config, "gpuenergy_allow")).split(",")]
+    return [word.strip() for word in str(either(config, "gpuenergy_allow")).split(",")]
 
 
 def _verify_only(config: pytest.Config) -> bool:
-    asked = bool(_either(config, "gpuenergy_verify_only"))
+    asked = bool(either(config, "gpuenergy_verify_only"))
     if asked and config.getoption("gpuenergy_fail"):
         raise InputError(
             "--gpuenergy-verify-only measures nothing that --gpuenergy-fail could judge: give only "
@@ -209,13 +210,13 @@ def _verify_only(config: pytest.Config) -> bool:
 
 def _preheat(config: pytest.Config) -> float | None:
     """In seconds; None to choose it by the number of items."""
-    if _either(config, "gpuenergy_preheat") == AUTO:
+    if either(config, "gpuenergy_preheat") == AUTO:
         return None
     return _seconds(config, "gpuenergy_preheat", zero=True)
 
 
 def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
-    text = _either(config, name)
+    text = either(config, name)
     try:
         seconds = float(text)
     except ValueError:
@@ -229,7 +230,7 @@ def _seconds(config: pytest.Config, name: str, *, zero: bool = False) -> float:
 
 
 def _seed(config: pytest.Config) -> int | None:
-    text = str(_either(config, "gpuenergy_seed") or "").strip()
+    text = str(either(config, "gpuenergy_seed") or "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and int(text[:20]) <= LARGEST_SEED):
@@ -240,7 +241,7 @@ def _seed(config: pytest.Config) -> int | None:
 
 
 def _choice(config: pytest.Config, name: str, choices: Sequence[_T]) -> _T:
-    text = _either(config, name)
+    text = either(config, name)
     if text not in choices:
         raise InputError(f"{_option(name)} {text!r} is not understood: give {_or(choices)}.")
     return choices[choices.index(text)]

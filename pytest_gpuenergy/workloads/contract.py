@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import ClassVar, get_args
 
 import numpy as np
@@ -76,6 +77,8 @@ class Contract(Workload):
                 f"A workload cannot be called {self.name[:100]!r}: use at most 100 letters, "
                 "digits, '-', '_' and '.', starting with a letter or digit."
             )
+        object.__setattr__(self, "contract", tuple(self.contract))
+        object.__setattr__(self, "values", tuple(self.values))
         names = [tensor.name for tensor in self.contract] + [value.name for value in self.values]
         if len(set(names)) != len(names):
             raise InputError(f"Two arguments of workload {self.name!r} share a name.")
@@ -187,7 +190,7 @@ def _check_range(
     if name not in inputs:
         raise InputError(f"{where} has {name!r}: give names of inputs ({', '.join(inputs)}).")
     dtype = inputs[name].dtype
-    number = (int, float) if is_floating(dtype) else int
+    number = Real if is_floating(dtype) else Integral
     least, most = (-math.inf, math.inf)
     if stored_as(dtype).kind in "iu" and not is_floating(dtype):
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max + 1

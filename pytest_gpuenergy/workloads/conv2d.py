@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.number_types import whole
 from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
 
 _SCRATCH_BYTES = 1 << 26
@@ -42,7 +43,8 @@ class Conv2dShape:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "padding" else 1
+            value, least = whole(getattr(self, field.name)), 0 if field.name == "padding" else 1
+            object.__setattr__(self, field.name, value)
             if type(value) is not int or value < least:
                 raise InputError(
                     f"conv2d needs {field.name} to be an integer of at least {least}, "

@@ -18,7 +18,7 @@ from pytest_gpuenergy.workloads.distributions import (
     NORMAL,
     check_distribution,
 )
-from pytest_gpuenergy.workloads.number_types import unit_roundoff
+from pytest_gpuenergy.workloads.number_types import unit_roundoff, whole
 from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
 
 Layout = Literal["nn", "nt"]
@@ -72,6 +72,8 @@ class Gemm(Workload):
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
+        for size in ("M", "N", "K", "lda", "ldb"):
+            object.__setattr__(self, size, whole(getattr(self, size)))
         for size, value in (("M", self.M), ("N", self.N), ("K", self.K)):
             if type(value) is not int or value < 1:
                 raise InputError(

@@ -5,6 +5,8 @@ Arrays of bfloat16 hold its bits as unsigned integers of 16 bits: the upper half
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,27 @@ UNTOUCHED = float(np.array(_UNTOUCHED_BITS, np.int64).view(np.float64))
 """NaN in a reference where a kernel must leave an output as it is; no computed NaN has its bits."""
 
 FLOATS = ("float16", BFLOAT16, "float32", "float64")
+
+
+def whole(value: object) -> Any:
+    """An integer of any library, such as NumPy's, as an int; anything else unchanged.
+
+    A boolean is left as it is, too: whoever takes integers refuses it by name.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # an array of several
+        return value
+
+
+def whole_sizes(sizes: object) -> tuple[Any, ...]:
+    """Sizes from a tuple, list, array or single integer, each as of `whole`."""
+    several = whole(sizes)
+    if isinstance(several, str | bytes) or not isinstance(several, Sequence | np.ndarray):
+        return (several,)
+    return tuple(map(whole, several))
 
 
 def is_known(dtype: object) -> bool:

@@ -92,7 +92,7 @@ def conditions_of(
         return {}
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
     # The scale of a whole output needs no more than a few changes of everything together.
-groups = [[name] for name in floating] if wide or uneven else [floating]
+    groups = [[name] for name in floating] if wide or uneven else [floating]
     own: dict[str, Values] = {name: np.zeros_like(right[name]) for name in names}
     for group in groups:
         reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)

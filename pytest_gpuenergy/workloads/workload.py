@@ -22,15 +22,16 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.distributions import NORMAL, draw_from
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.number_types import (
-    BFLOAT16,
+    Array as Array,
+)
+from pytest_gpuenergy.workloads.number_types import (
     is_floating,
     is_known,
+    largest,
     numbers,
     rounded_to,
     stored_as,
-)
-from pytest_gpuenergy.workloads.number_types import (
-    Array as Array,
+    whole_sizes,
 )
 from pytest_gpuenergy.workloads.repetition import beginning, repeated
 
@@ -52,7 +53,7 @@ class Tensor:
 
     Attributes:
         name: of the kernel's argument.
-        shape: sizes in elements.
+        shape: sizes in elements; a list, an array or a single integer is accepted.
         dtype: of the elements: a name of NumPy's for real numbers or booleans, or ``bfloat16``,
             whose arrays hold its bits as uint16.
         role: what a launch does with it. An ``inout`` is drawn as an input is, and has these
@@ -76,6 +77,9 @@ class Tensor:
         """Whether a launch leaves a result in it."""
         return self.role in ("output", "inout")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", whole_sizes(self.shape))
+
     @property
     def size(self) -> int:
         """Number of elements."""
@@ -91,6 +95,11 @@ class Tensor:
 class Scalar:
     """One kernel argument passed by value.
 
+    Attributes:
+        name: of the kernel's argument.
+        dtype: as of a `Tensor`.
+        value: the number; NumPy's are accepted.
+
     Raises:
         InputError: the type is unknown, or cannot represent the value.
     """
@@ -100,23 +109,41 @@ class Scalar:
     value: bool | int | float
 
     def __post_init__(self) -> None:
-        if not is_known(self.dtype) or self.dtype == BFLOAT16:
+        if isinstance(self.value, np.generic):
+            object.__setattr__(self, "value", self.value.item())
+        if not is_known(self.dtype):
             raise InputError(
                 f"Scalar {self.name!r} has type {shown(self.dtype)}: give one such as float32 or "
                 "int32."
             )
-        dtype = np.dtype(self.dtype)
-        if dtype.kind == "f":
-            limit = float(np.finfo(dtype).max)
+        if is_floating(self.dtype):
+            limit = largest(self.dtype)
             good = isinstance(self.value, Real) and not limit < abs(self.value) < math.inf
+        elif stored_as(self.dtype).kind == "b":
+            good = isinstance(self.value, Integral) and self.value in (0, 1)
         else:
-            low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-            good = isinstance(self.value, Integral) and low <= self.value <= high
+            limits = np.iinfo(self.dtype)
+            good = isinstance(self.value, Integral) and limits.min <= self.value <= limits.max
         if not good:
             raise InputError(
-                f"Scalar {self.name!r} has value {self.value!r}: give a number that {dtype} can "
-                "represent."
+                f"Scalar {self.name!r} has value {self.value!r}: give a number that {self.dtype} "
+                "can represent."
             )
+
+    @property
+    def stored(self) -> np.generic:
+        """What a launch passes: the value rounded to the type, for bfloat16 its bits."""
+        if is_floating(self.dtype):
+            only: np.generic = rounded_to(np.array([self.value], np.float64), self.dtype)[0]
+            return only
+        of_type: np.generic = np.dtype(self.dtype).type(self.value)
+        return of_type
+
+    @property
+    def rounded(self) -> bool | int | float:
+        """The number that the kernel gets."""
+        number: bool | int | float = numbers(np.array([self.stored]), self.dtype)[0].item()
+        return number
 
 
 @dataclass(frozen=True)

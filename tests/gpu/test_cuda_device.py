@@ -79,6 +79,27 @@ def test_a_correct_kernel_is_within_the_bound(device: Device) -> None:
     assert result.max_relative_error <= result.max_relative_bound
 
 
+@pytest.mark.parametrize(
+    ("dtype", "parameter"), [("float16", "__half"), ("bfloat16", "__nv_bfloat16")]
+)
+def test_a_scalar_of_sixteen_bits_is_passed_by_value(
+    device: Device, dtype: str, parameter: str
+) -> None:
+    source = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + SCALE.replace(
+        "float factor", f"{parameter} factor"
+    )
+    factor = Scalar("factor", dtype, 0.1)
+    scaled = Contract(
+        "scale",
+        (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output")),
+        lambda inputs: {"y": float(factor.rounded) * inputs["x"]},
+        values=(factor,),
+    )
+    launches = (Launch("scale", (N // 256, 1, 1), (256, 1, 1), ("x", "y", "factor")),)
+    body = "if (i < 1048576) y[i] = (float)factor * x[i];"
+    verify(device, Kernel(source % body, launches), scaled)
+
+
 def test_an_element_never_written_is_found(device: Device) -> None:
     assert "y[7]" in str(fault(device, "if (i != 7) y[i] = factor * x[i];"))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -269,7 +271,24 @@ def test_half_a_character_in_the_text_is_refused() -> None:
         load_kernel("// \ud800\n" + SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
 
 
-@pytest.mark.parametrize("size", [1.5, None, "8", True, {8}, -1, 0, (8, 1.0)])
+@pytest.mark.parametrize(
+    "size", [1.5, None, "8", True, {8}, -1, 0, (8, 1.0), np.True_, np.float32(8)]
+)
 def test_a_size_that_is_no_positive_integer_is_refused(size: object) -> None:
     with pytest.raises(InputError):
         load_kernel(SAXPY, entry="saxpy", grid=size, block=64, arguments=ARGUMENTS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"),
+    [
+        (np.int64(4), np.uint32(64)),
+        (np.array([4, 1, 1]), [np.int16(64)]),
+        ([4], (64, np.int64(1))),
+    ],
+)
+def test_sizes_of_a_launch_are_ints_whatever_they_were_given_as(grid: Any, block: Any) -> None:
+    kernel = load_kernel(SAXPY, entry="saxpy", grid=grid, block=block, arguments=ARGUMENTS)
+    plain = load_kernel(SAXPY, entry="saxpy", grid=4, block=64, arguments=ARGUMENTS)
+    assert kernel == plain
+    assert kernel.digest == plain.digest

@@ -25,6 +25,7 @@ ENTRY = {
     "pytest_gpuenergy",
     "pytest_gpuenergy.plugin",
     "pytest_gpuenergy.pytest_plugin",
+    "pytest_gpuenergy.pytest_plugin._compat",
     "pytest_gpuenergy.pytest_plugin.link",
     "pytest_gpuenergy.pytest_plugin.names",
     "pytest_gpuenergy.pytest_plugin.option_table",

@@ -291,6 +291,35 @@ def test_a_scalar_holds_what_its_type_holds(dtype: str, value: float) -> None:
     assert Scalar("n", dtype, value).value == value
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "bits"),
+    [
+        ("float16", 1.01, 0x3C0A),
+        ("bfloat16", 1.01, 0x3F81),
+        ("bfloat16", np.float32(3.3e38), 0x7F78),
+        ("bfloat16", float("-inf"), 0xFF80),
+        ("uint16", np.uint16(0xFFFF), 0xFFFF),
+    ],
+)
+def test_a_scalar_is_passed_as_the_bits_of_its_type(dtype: str, value: Any, bits: int) -> None:
+    assert int(Scalar("n", dtype, value).stored.view(np.uint16)) == bits
+
+
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38, 1e39, 2**128])
+def test_a_scalar_beyond_bfloat16_is_refused(value: float) -> None:
+    with pytest.raises(InputError, match="give a number that bfloat16 can represent"):
+        Scalar("n", "bfloat16", value)
+
+
+@pytest.mark.parametrize("shape", [[2, 3], np.array([2, 3]), (np.int64(2), np.uint8(3))], ids=repr)
+def test_a_shape_is_a_tuple_of_ints_whatever_it_was_given_as(shape: Any) -> None:
+    workload = contract(
+        Tensor("x", shape, "float32", "input"), Tensor("y", shape, "float32", "output")
+    )
+    assert [(t.shape, {*map(type, t.shape)}) for t in workload.tensors] == [((2, 3), {int})] * 2
+    assert workload.reference(workload.make_inputs(0))["y"].shape == (2, 3)
+
+
 @pytest.mark.parametrize("flops", [2_000_000, 2e6, np.int64(2_000_000), np.float32(2e6)])
 def test_operations_are_counted_in_whole_numbers(flops: Any) -> None:
     found = contract(flops=flops).flops

@@ -63,7 +63,8 @@ def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str
     maps = {
         one.name: encoded(one, int(payloads[one.tensor].data.ptr)) for one in kernel.tensor_maps
     }
-    values = {**payloads, **_scalars(job), **maps}
+    scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
+    values = {**payloads, **scalars, **maps}
     plan = []
     for launch in kernel.launches:
         function = module.get_function(binary.symbols[launch.entry])
@@ -122,7 +123,7 @@ def triton_machine_code(job: Job) -> list[tuple[bytes, str]]:
 
 
 def _triton_arguments(job: Job, kernel: TritonKernel, tensors: Mapping[str, Any]) -> list[Any]:
-    scalars = {name: value.item() for name, value in _scalars(job).items()}
+    scalars = {name: scalar.rounded for name, scalar in job.scalars.items()}
     return [{**tensors, **scalars}[name] for name in kernel.arguments]
 
 
@@ -190,10 +191,6 @@ _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], La
     "triton": _bind_triton,
     "library": _bind_library,
 }
-
-
-def _scalars(job: Job) -> dict[str, Any]:
-    return {name: np.dtype(one.dtype).type(one.value) for name, one in job.scalars.items()}
 
 
 def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,11 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices.cuda import binders
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
+from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall, TritonKernel
 from pytest_gpuenergy.kernels.calls import LIBRARY_ENTRIES
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
@@ -204,3 +206,25 @@ def test_without_its_modules_a_kernel_is_refused(
     with pytest.raises(KernelFault, match="scale needs triton, which is not installed") as fault:
         device.compile(TRITON)
     assert fault.value.outcome == "constraints"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "passed"),
+    [
+        ("float16", np.float16(0.1)),
+        ("bfloat16", np.uint16(0x3DCD)),
+        ("float32", np.float32(0.1)),
+    ],
+)
+def test_a_number_is_passed_by_value_as_its_bits(dtype: str, passed: np.generic) -> None:
+    calls: list[Any] = []
+    module = SimpleNamespace(
+        get_function=lambda _symbol: lambda _grid, _block, arguments, **_: calls.append(arguments)
+    )
+    cupy = SimpleNamespace(RawModule=lambda path: module)  # noqa: ARG005
+    workload = Contract("w", SCALE.tensors, SCALE.compute, values=(Scalar("a", dtype, 0.1),))
+    kernel = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("x", "a")),))
+    binary = Binary(Path("k.cubin"), {"k": "k"})
+    binders.bind(cupy, Job.of(kernel, workload), binary, {"x": "the tensor"})()
+    assert calls == [("the tensor", passed)]
+    assert type(calls[0][1]) is type(passed)

@@ -69,15 +69,20 @@ def test_static_shared_memory_is_limited_per_kernel(run):
         ("int", "int64", "an integer number of 4 bytes but the scalar n is int64"),
         ("float", "float64", "a floating number of 4 bytes but the scalar n is float64"),
         ("const double", "int64", "a floating number of 8 bytes but the scalar n is int64"),
+        ("__half", "bfloat16", "a floating number of 2 bytes but the scalar n is bfloat16"),
+        ("__nv_bfloat16", "float16", "a bfloat16 number of 2 bytes but the scalar n is float16"),
+        ("__nv_bfloat16", "uint16", "a bfloat16 number of 2 bytes but the scalar n is uint16"),
+        ("unsigned short", "float16", "an integer number of 2 bytes but the scalar n is float16"),
     ],
 )
 def test_a_scalar_of_another_type_breaks_a_constraint(run, parameter, dtype, said):
+    includes = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" if "_" in parameter else ""
     with pytest.raises(
         KernelFault,
         match=f"parameter 1 of k is {said}",
         check=lambda fault: fault.outcome == "constraints",
     ):
-        run(f"__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 2)])
+        run(f"{includes}__global__ void k({parameter} n) {{}}", scalars=[Scalar("n", dtype, 2)])
 
 
 def test_a_tensor_for_a_number_breaks_a_constraint(run):

@@ -129,6 +129,26 @@ def test_scalars_arrive_in_the_type_of_the_parameter(run):
     np.testing.assert_array_equal(out["y"], [0.5, -(2**40), 200, 1e-300])
 
 
+def test_scalars_of_sixteen_bits_arrive_rounded_to_their_type(run):
+    source = """
+    #include <cuda_fp16.h>
+    #include <cuda_bf16.h>
+    __global__ void k(float* out, const __half h, nv_bfloat16 b, half tiny, __nv_bfloat16 huge) {
+      out[0] = __half2float(h); out[1] = __bfloat162float(b); out[2] = (float)tiny;
+      out[3] = (float)huge;
+    }"""
+    scalars = [
+        Scalar("h", "float16", 0.1),
+        Scalar("b", "bfloat16", 0.1),
+        Scalar("tiny", "float16", np.float16(6e-8)),
+        Scalar("huge", "bfloat16", -3.3e38),
+    ]
+    out = run(source, outputs={"y": (4, "float32")}, scalars=scalars)
+    # The distances to the neighbours of these numbers are 2**-14, 2**-11, 2**-24 and 2**120.
+    expected = [1638 * 2.0**-14, 205 * 2.0**-11, 2.0**-24, -248 * 2.0**120]
+    np.testing.assert_array_equal(out["y"], expected)
+
+
 def test_grid_and_block_have_three_dimensions(run):
     source = """
     __global__ void k(unsigned* out) {

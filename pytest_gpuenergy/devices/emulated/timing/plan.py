@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.answers import forged
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
@@ -24,7 +22,7 @@ from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.workloads.number_types import is_floating, stored_as
 from pytest_gpuenergy.workloads.workload import Scalar
 
 _USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
@@ -211,9 +209,9 @@ def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scala
     if name in numbers:
         return f"t{numbers[name]}"
     scalar = scalars[name]
-    dtype = np.dtype(scalar.dtype)
-    kind, value = ("f", float(scalar.value)) if dtype.kind == "f" else ("i", int(scalar.value))
-    return f"{kind}{value!r} {_word(name)} {dtype} {dtype.itemsize}"
+    kind, number = ("f", float) if is_floating(scalar.dtype) else ("i", int)
+    size = stored_as(scalar.dtype).itemsize
+    return f"{kind}{number(scalar.rounded)!r} {_word(name)} {scalar.dtype} {size}"
 
 
 def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
