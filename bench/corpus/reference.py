@@ -24,3 +24,29 @@ def softmax(x: A) -> A:
 
 def row_sums(x: A) -> A:
     return x.sum(axis=1)
+
+
+def layer_norm(x: A, gain: A, bias: A, epsilon: float) -> A:
+    apart = x - x.mean(axis=1, keepdims=True)
+    variance = (apart**2).mean(axis=1, keepdims=True)
+    return apart / np.sqrt(variance + np.float32(epsilon)) * gain + bias
+
+
+def rms_norm(x: A, gain: A, epsilon: float) -> A:
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(epsilon)) * gain
+
+
+def transpose(x: A) -> A:
+    return x.T
+
+
+def gemm(a: A, b: A) -> A:
+    return a @ b
+
+
+def total(x: A) -> A:
+    return x.sum(keepdims=True)
+
+
+def histogram(x: A) -> A:
+    return np.bincount(np.asarray(x, np.int64) // 4, minlength=64)
