@@ -1,0 +1,190 @@
+"""What the kernels of each family compute, in NumPy: a function of the family's name.
+
+Each takes inputs (floating-point ones in double precision) and scalars by name, and returns the
+output, or a dictionary of outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+A = Any  # an array
+
+
+def scale_add(x: A, z: A, a: float) -> A:
+    return a * x + z
+
+
+def softmax(x: A) -> A:
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def row_sums(x: A) -> A:
+    return x.sum(axis=1)
+
+
+def layer_norm(x: A, gain: A, bias: A, epsilon: float) -> A:
+    apart = x - x.mean(axis=1, keepdims=True)
+    variance = (apart**2).mean(axis=1, keepdims=True)
+    return apart / np.sqrt(variance + np.float32(epsilon)) * gain + bias
+
+
+def rms_norm(x: A, gain: A, epsilon: float) -> A:
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(epsilon)) * gain
+
+
+def transpose(x: A) -> A:
+    return x.T
+
+
+def gemm(a: A, b: A) -> A:
+    return a @ b
+
+
+def total(x: A) -> A:
+    return x.sum(keepdims=True)
+
+
+def histogram(x: A) -> A:
+    return np.bincount(np.asarray(x, np.int64) // 4, minlength=64)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def gelu(x: A) -> A:
+    return 0.5 * x * _erfc(-x / math.sqrt(2))
+
+
+def softplus(x: A) -> A:
+    return np.logaddexp(x, 0)
+
+
+def quantize(x: A, scale: float) -> A:
+    return np.clip(np.rint(x * scale), -128, 127)
+
+
+def argmax(x: A) -> A:
+    return x.argmax(axis=1)
+
+
+def attention(q: A, k: A, v: A, scale: float) -> A:
+    scores = np.where(np.tri(len(q), dtype=bool), q @ k.T * scale, -np.inf)
+    return softmax(scores) @ v
+
+
+def cross_entropy(x: A, label: A) -> A:
+    largest = x.max(axis=1)
+    sums = np.exp(x - largest[:, None]).sum(axis=1)
+    return np.log(sums) + largest - x[np.arange(len(x)), np.asarray(label, np.int64)]
+
+
+def rope(x: A, cosines: A, sines: A) -> A:
+    a, b = x[..., :32], x[..., 32:]
+    c, s = cosines[:, None], sines[:, None]
+    return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
+
+
+def gather(table: A, index: A) -> A:
+    row = np.asarray(index, np.int64)
+    inside = (row >= 0) & (row < len(table))
+    return np.where(inside[:, None], table[np.clip(row, 0, len(table) - 1)], 0)
+
+
+def scatter_add(x: A, index: A) -> A:
+    return np.bincount(np.asarray(index, np.int64), x, minlength=150)
+
+
+def scan(x: A) -> A:
+    return x.reshape(-1, 128).cumsum(axis=1).reshape(-1)
+
+
+def conv2d(x: A, w: A) -> A:
+    around = np.pad(x, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))
+    return np.einsum("krcij,fkij->frc", windows, w)
+
+
+def max_pool(x: A) -> A:
+    around = np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))
+    return windows[:, ::2, ::2].max(axis=(3, 4))
+
+
+def variance(x: A) -> A:
+    return x.var(axis=1, ddof=1)
+
+
+def copy_async(x: A) -> A:
+    return 2 * x[:, ::-1]
+
+
+def dequantize(packed: A, scale: A) -> A:
+    halves = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1).astype(np.float64) - 8
+    return halves * scale.repeat(32)
+
+
+def sign(x: A) -> A:
+    return np.where(np.signbit(x), -1.0, 1.0)
+
+
+def tanh(x: A) -> A:
+    return np.tanh(x)
+
+
+def copy_rows(x: A) -> A:
+    return 2 * x
+
+
+def matvec(a: A, x: A) -> A:
+    return a @ x
+
+
+def modulo(x: A, divisor: int) -> A:
+    return np.asarray(x, np.int64) % divisor
+
+
+def compact(x: A) -> dict[str, A]:
+    order = np.argsort(x <= 0, axis=1, kind="stable")
+    packed = np.take_along_axis(np.where(x > 0, x, 0), order, axis=1)
+    return {"y": packed, "counts": (x > 0).sum(axis=1)}
+
+
+def spmv(value: A, column: A, x: A) -> A:
+    return (value * x[np.asarray(column, np.int64)]).sum(axis=1)
+
+
+def lock(x: A) -> A:
+    return x.sum(axis=0)
+
+
+def grayscale(x: A) -> A:
+    r, g, b = np.asarray(x, np.int64).T
+    return (77 * r + 150 * g + 29 * b + 128) >> 8
+
+
+def batch_norm(x: A, mean: A, variance: A, gain: A, bias: A, epsilon: float) -> A:
+    scale = gain / np.sqrt(variance + np.float64(np.float32(epsilon)))
+    return (x - mean[:, None]) * scale[:, None] + bias[:, None]
+
+
+def adam(
+    p: A,
+    g: A,
+    m: A,
+    v: A,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    correction1: float,
+    correction2: float,
+) -> dict[str, A]:
+    first = beta1 * m + (1 - beta1) * g
+    second = beta2 * v + (1 - beta2) * g**2
+    step = rate * (first / correction1) / (np.sqrt(second / correction2) + epsilon)
+    return {"p2": p - step, "m2": first, "v2": second}
