@@ -54,7 +54,7 @@ class Atomic {
   bool is_lock_free() const { return is_always_lock_free; }
 
   CUHOST_EACH_TIME T load(Order order = in_sequence) const {
-    cuhost_turn();
+    cuhost_turn_before((const void*)place());
     if (order == in_sequence) before(order);
     T value = load_strong(place());
     after(order);

@@ -52,6 +52,10 @@ struct Block {
   uint32_t interval;       // the barrier interval it is in
   uint64_t random_state;
   bool shuffled;
+  bool ahead;              // warps run ahead of one another, see begin_block
+  int favourite;           // the thread that comes first then
+  int lead;                // how often threads of this pass may still go on before their turn
+  int preemptions, pauses;  // how often threads may still be interrupted before their atomics; for other blocks
   int in_vain;             // how often threads have tried since a phase has ended
   bool stuck;              // no thread could run when it was last its turn: only others can end its wait
   uint64_t slice;          // turns it may take before other blocks run
@@ -74,6 +78,8 @@ inline bool can_run(int thread) {
 // scheduler.cpp
 void enter(int thread);    // goes on as this thread
 void block_here();         // lets others run until this thread can
+void begin_launch();
+bool blocks_have_paused();  // of this launch
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed);
 // Goes on with a block; whether it has ended. If not, it may be waiting for other blocks.
 bool proceed(Block& block);

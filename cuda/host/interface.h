@@ -74,6 +74,8 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
 unsigned cuhost_active_lanes(int line);
 // Called in each turn of a loop that may wait for another thread: lets others run now and then.
 void cuhost_turn();
+void cuhost_turn_before(const void* address);  // the same, before an atomic
+void cuhost_nap();    // lets others run, or not yet where warps run ahead
 void cuhost_yield();  // lets others run
 // Turns of the running block since it, or something that others may wait for, has changed.
 extern uint64_t cuhost_turns;

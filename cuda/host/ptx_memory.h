@@ -36,7 +36,7 @@ CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_weak(const char* at) {
 }
 template <class T, int count>
 CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_volatile(const char* at) {
-  cuhost_turn();
+  cuhost_turn_before(at);
   return {*(const volatile typename cuhost_Words<T, count>::Vector*)at};
 }
 template <class T, int count>
@@ -62,6 +62,7 @@ CUHOST_EACH_TIME void cuhost_store_weak(char* at, Bits... values) {
 }
 template <class T, int count, class... Bits>
 CUHOST_EACH_TIME void cuhost_store_volatile(char* at, Bits... values) {
+  cuhost_turn_before(at);
   *(volatile typename cuhost_Words<T, count>::Vector*)at = cuhost_gathered<T>(values...);
 }
 template <class T, int count, class... Bits>

@@ -31,6 +31,7 @@ Resident::Resident(const Scheduler& scheduler) : scheduler(scheduler) {
   size_t shared = static_shared_bytes() + scheduler.launch->shared_bytes;
   most = scheduler.launch->resident;
   if (shared) most = std::min(most, plan.shared_of_card / shared);
+  begin_launch();
   cluster = cluster_of(*scheduler.entry);
   most = std::max<size_t>(most, blocks_of(cluster));
 }
@@ -38,7 +39,7 @@ Resident::Resident(const Scheduler& scheduler) : scheduler(scheduler) {
 Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   Block* block = first_due();
   if (!block && waiting.size() + blocks_of(cluster) <= most) block = begun(blocks, order_seed);
-  if (!block && !waiting.empty()) block = take_waiting(0);
+  if (!block && !waiting.empty()) block = take_waiting(next_in_turn());
   if (!block) return nothing_left;
   last = block->slot;
   bool has_ended = proceed(*block);
@@ -63,12 +64,20 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   return gave_way;
 }
 
-// The first that has waited long enough; in clusters, others may have sent a later one what it waits for.
+// The first that has waited long enough; in clusters, others may have sent a later one what it waits for, and
+// blocks that were interrupted do not pause equally long.
 Block* Resident::first_due() {
-  size_t sought = blocks_of(cluster) > 1 ? waiting.size() : std::min<size_t>(waiting.size(), 1);
+  size_t sought = blocks_of(cluster) > 1 || blocks_have_paused() ? waiting.size() : std::min<size_t>(waiting.size(), 1);
   for (size_t k = 0; k < sought; ++k)
     if (waiting[k]->due <= ended_blocks) return take_waiting(k);
   return nullptr;
+}
+
+// The one that is due first while blocks are interrupted; if they wait for one another, each in turn.
+size_t Resident::next_in_turn() {
+  if (!blocks_have_paused() || in_vain > waiting.size()) return 0;
+  auto sooner = [](const Block* one, const Block* other) { return one->due < other->due; };
+  return (size_t)(std::min_element(waiting.begin(), waiting.end(), sooner) - waiting.begin());
 }
 
 Block* Resident::take_waiting(size_t place) {
@@ -88,7 +97,8 @@ Block* Resident::begun(Blocks& blocks, uint64_t order_seed) {
   Index first = index_of(number, clusters_of(*scheduler.launch, *scheduler.entry));
   auto team = std::make_shared<Team>();
   Block* block = nullptr;
-  for (unsigned rank = 0; rank < blocks_of(cluster); ++rank) {
+  unsigned size = (unsigned)blocks_of(cluster);
+  for (unsigned rank = 0; rank < size; ++rank) {
     if (block) waiting.push_back(block);
     block = take_block();
     hold(block);
@@ -100,7 +110,11 @@ Block* Resident::begun(Blocks& blocks, uint64_t order_seed) {
     block->due = 0;
   }
   in_vain = stuck = 0;
-  return block;
+  // The last block of a cluster is ahead of the others, or the first, or any.
+  unsigned leader = order_seed == 1 ? 0 : order_seed ? (unsigned)(order_seed + number) % size : size - 1;
+  if (leader == size - 1) return block;
+  waiting.push_back(block);
+  return take_waiting(waiting.size() - size + leader);
 }
 
 void Resident::hold(Block* block) {

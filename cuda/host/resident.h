@@ -33,6 +33,7 @@ class Resident {
   Block* holder = nullptr;                 // whose contents shared memory holds
 
   Block* first_due();
+  size_t next_in_turn();
   Block* take_waiting(size_t place);
   Block* begun(Blocks& blocks, uint64_t order_seed);
   void hold(Block* block);

@@ -2,6 +2,12 @@
 //
 // A fiber runs one thread after another as long as none blocks: a kernel without barriers runs as
 // plain calls on one stack. A thread that blocks keeps its fiber until it has finished.
+//
+// Warps of a block run ahead of one another: each runs up to a barrier that other warps have to reach, before
+// the next one begins. With order seed 0 the first warp is ahead, with 1 the last one; in every other block it
+// is the other way round. With other seeds a random warp is ahead in every other block. In the rest of them
+// threads take turns in a random order, and are interrupted before some of their atomics. Threads whose
+// accesses are checked take turns.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -29,15 +35,50 @@ namespace {
 constexpr int patience = 200;  // turns before others run
 constexpr int most_in_vain = 1000;
 constexpr uint64_t slice_per_thread = 128, shortest_slice = 4096, longest_slices = 8;
+constexpr int nap = 4;                     // turns that __nanosleep() takes where warps run ahead
+constexpr int least_lead = 32 * patience;
+// Where atomics are interrupted: turns of a thread, and interruptions of a block and of a launch, some of
+// which let other blocks run, too.
+constexpr int shortest_patience = 3, preemptions_per_thread = 4;
+constexpr int most_preemptions = 200'000, most_pauses = 64, pauses_per_block = 2;
+// Blocks: every other pause lasts until none but blocks that pause longer can go on.
+constexpr uint64_t shortest_pause = 1, longest_pause = 1ull << 40;
+constexpr unsigned pause_lengths = 6;      // each twice the one before
 
-int turns_left = patience;
+int patience_now = patience, turns_left = patience;
+int preemptions_left, pauses_left;         // of the launch
 uint64_t blocks_begun;         // in this process
 bool giving_way;               // a thread lets other blocks run
 uint32_t latest_interval;      // of all blocks
 
+// Where warps run ahead, the thread that goes on before all others: one of the running thread's warp, or else
+// the first from the favourite on. -1 if there is none, or if that has happened often enough.
+int next_ahead() {
+  int count = now->thread_count, begun = now->cursor - (count - now->live);
+  if (!now->ahead || begun <= now->waiting + now->warp_waiters || now->lead <= 0) return -1;
+  --now->lead;
+  const State* state = now->state;
+  auto find = [&](int from, int to) {
+    const void* found = from < to ? memchr(state + from, ready, (size_t)(to - from)) : nullptr;
+    return found ? (int)((const State*)found - state) : -1;
+  };
+  int warp = current / 32 * 32, next = find(current + 1, std::min(warp + 32, count));
+  if (next < 0) next = find(warp, current);
+  if (next < 0 && now->favourite == count - 1) {
+    const void* last = memrchr(state, ready, (size_t)count);
+    return last ? (int)((const State*)last - state) : -1;
+  }
+  if (next < 0) next = find(now->favourite, count);
+  return next < 0 ? find(0, now->favourite) : next;
+}
+
 // Continues with the next runnable thread of this pass, directly from fiber to fiber, or returns to
 // the scheduler if there is none or threads remain to be started.
 void leave() {
+  if (int next = next_ahead(); next >= 0) {
+    leave_for(now->fiber_of[next]);
+    return;
+  }
   while (now->cursor == now->thread_count && now->step < now->thread_count) {
     int next = now->order[now->step++];
     if (!can_run(next)) continue;
@@ -181,8 +222,9 @@ void go_on_with(Block& block) {
 
 void enter(int thread) {
   current = thread;
-  cuhost_turns += (uint64_t)(patience - turns_left);
-  turns_left = patience;
+  cuhost_turns += (uint64_t)(patience_now - turns_left);
+  patience_now = now->preemptions > 0 ? 1 + (int)((next_random() >> 33) % shortest_patience) : patience;
+  turns_left = patience_now;
   cuhost_where.thread = now->threads[thread].index;
   update_stamp();
 }
@@ -207,6 +249,11 @@ void fiber_body() {
       --now->live;
       thread_leaves_team();
       if (now->warp_waiters) release_warp(thread / 32);
+      if (int next = next_ahead(); next >= 0) {
+        give_fiber(mine);
+        leave_for(now->fiber_of[next]);
+        mine = current_fiber;
+      }
     }
     give_fiber(mine);
     leave();
@@ -230,6 +277,13 @@ Index index_of(unsigned flat, Index extent) {
   return {flat % extent.x, flat / extent.x % extent.y, flat / extent.x / extent.y};
 }
 
+bool blocks_have_paused() { return pauses_left < most_pauses; }
+
+void begin_launch() {
+  preemptions_left = most_preemptions;
+  pauses_left = most_pauses;
+}
+
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) {
   running = &scheduler;
   Index extent = scheduler.launch->block, index{0, 0, 0};
@@ -237,21 +291,36 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.number = ++blocks_begun;
   go_on_with(block);
   block.thread_count = block.live = (int)(extent.x * extent.y * extent.z);
+  bool other = !scheduler.checked && (block.index.x + block.index.y + block.index.z) & 1;
+  bool descending = order_seed < 2 && (order_seed == 1) != other;
   for (int k = 0; k < block.thread_count; ++k) {
     block.threads[k].index = index;
     block.threads[k].tries = false;
     block.threads[k].arrived_in = 0;
     block.state[k] = fresh;
     block.epoch_of[k] = 0;
-    block.order[k] = order_seed == 1 ? block.thread_count - 1 - k : k;
+    block.order[k] = descending ? block.thread_count - 1 - k : k;
     if (++index.x == extent.x) {
       index.x = 0;
       if (++index.y == extent.y) index.y = 0, ++index.z;
     }
   }
-  block.shuffled = order_seed > 1;
+  block.shuffled = order_seed > 1 && !other;
   block.random_state = order_seed * 0x9e3779b97f4a7c15ull + barrier_interval + 1;
   if (block.shuffled) shuffle();
+  block.ahead = !scheduler.checked && !block.shuffled;
+  block.favourite = descending ? block.thread_count - 1 : 0;
+  block.preemptions = block.pauses = 0;
+  if (order_seed > 1 && block.ahead) {
+    block.favourite = (int)(next_random() >> 33) % ((block.thread_count + 31) / 32) * 32;
+    std::rotate(block.order, block.order + block.favourite, block.order + block.thread_count);
+  }
+  if (order_seed > 1 && !scheduler.checked) {
+    block.pauses = std::min(pauses_per_block, pauses_left);
+    block.preemptions = block.shuffled
+        ? std::min(preemptions_per_thread * block.thread_count, preemptions_left) : block.pauses;
+  }
+  block.lead = least_lead;
   block.votes = {};
   block.in_vain = 0;
   std::fill_n(block.named, named_barriers, NamedBarrier{});
@@ -282,6 +351,7 @@ bool proceed(Block& block) {
       return false;
     }
     block.step = 0;
+    block.lead = least_lead;
     bool moved = false;
     while (block.step < block.thread_count) {
       int next = block.order[block.step++];
@@ -388,6 +458,26 @@ void cuhost_yield() {
 
 void cuhost_turn() {
   if (__builtin_expect(--turns_left <= 0, 0)) cuhost_yield();
+}
+
+void cuhost_turn_before(const void* address) {
+  if (__builtin_expect(--turns_left > 0, 1)) return;
+  if (current >= 0 && now->preemptions > 0) {
+    --now->preemptions;
+    --preemptions_left;
+    if (now->pauses > 0 && !in_shared((uintptr_t)address)) {
+      --now->pauses;
+      --pauses_left;
+      uint64_t length = next_random() >> 33;
+      give_way(pauses_left & 1 ? longest_pause + length : shortest_pause << length % pause_lengths);
+      return;
+    }
+  }
+  cuhost_yield();
+}
+
+void cuhost_nap() {
+  if (current < 0 || !now->ahead || (turns_left -= nap) <= 0) cuhost_yield();
 }
 }
 

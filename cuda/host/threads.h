@@ -51,7 +51,7 @@ inline auto cuhost_differ(const T& one, const T& other) {
 // Threads run one at a time, so a plain read followed by a write is atomic.
 template <class T, class F>
 CUHOST_UNCHECKED auto atomic(Update update, T* address, F&& change) {
-  cuhost_turn();
+  cuhost_turn_before((const void*)address);
 #if defined(CUHOST_CHECKED)
   cuhost_atomic(address, sizeof(T), update);
 #else
@@ -134,7 +134,7 @@ inline void __threadfence_cluster() { __threadfence(); }
 // Launches follow one another: there is nothing to wait for.
 inline void cudaGridDependencySynchronize() {}
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
-inline void __nanosleep(unsigned) { cuhost::cuhost_yield(); }
+inline void __nanosleep(unsigned) { cuhost::cuhost_nap(); }
 inline unsigned __activemask(int line = __builtin_LINE()) {
   return cuhost::cuhost_active_lanes(line);
 }
@@ -294,10 +294,10 @@ inline unsigned __match_all_sync(unsigned mask, T value, int* predicate) {
   return same == members ? members : 0;
 }
 
-// Time goes on at each look; it measures nothing here.
+// Time goes on at each look; it measures nothing here. Its step is odd, so that each bit changes.
 inline long long clock64() {
   static long long cycles = 0;
-  return cycles += 16;
+  return cycles += 17;
 }
 inline long clock() { return (long)clock64(); }
 

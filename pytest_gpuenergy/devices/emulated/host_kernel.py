@@ -19,6 +19,7 @@ BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
 WHOLE_S = 1.0
 
+_LAST_SEED = 2  # of the order in which threads run, of those that verification asks for
 _TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
 
 
@@ -77,6 +78,7 @@ class HostKernel:
         self._program: HostProgram | None = None
         self._launches = 0
         self._launch_s = 0.0
+        self._interrupted = _LAST_SEED
         self._stride = 0
         self._results: list[Bytes] = []
         self._written: list[Bytes] = []
@@ -112,7 +114,13 @@ class HostKernel:
         else:
             self._before()
             most, budget_s = (1, 0.0) if once else (MOST, BUDGET_S)
-            count, _ = self._program.run(fresh=False, most=most, budget_s=budget_s)
+            self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
+            count, _ = self._program.run(
+                order_seed=self._interrupted if once else 0,
+                fresh=False,
+                most=most,
+                budget_s=budget_s,
+            )
             self._launches += count
         yield self._launches
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,13 @@ def run_orders(
 ) -> Callable[..., list[dict[str, Any]]]:
     """run_orders(arguments of small_kernel): y and n after a run in each of three orders."""
 
-    def run(*arguments: Any, **named: Any) -> list[dict[str, Any]]:
+    def run(
+        *arguments: Any, orders: Iterable[int] = range(3), **named: Any
+    ) -> list[dict[str, Any]]:
         kernel, arenas = small_kernel(*arguments, **named)
         results = []
         with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
-            for order_seed in range(3):
+            for order_seed in orders:
                 for name in ("y", "n"):
                     arenas[name].fill(np.zeros(ELEMENTS, arenas[name].tensor.dtype))
                 program.run(order_seed=order_seed)

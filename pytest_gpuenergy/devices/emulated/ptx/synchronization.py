@@ -53,5 +53,5 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if opcode == "bar.warp.sync" and len(operands) == 1:
         return f"{HOST}warp_barrier({names.value(operands[0])});"
     if opcode == "nanosleep.u32" and len(operands) == 1:
-        return "::cuhost::cuhost_yield();"
+        return "::cuhost::cuhost_nap();"
     return ""

@@ -1,0 +1,116 @@
+"""Results that depend on which warp, thread or block runs ahead of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ALL_OF_BLOCK = """__shared__ int s; if (!t) s = 0; __syncthreads();
+  atomicAdd(&s, 1); {0} if (t == {1}) y[b] = atomicAdd(&s, 0);"""
+WAITS = {
+    "a barrier of its warp": "__syncwarp();",
+    "a shuffle": "__shfl_sync(~0u, t, 0);",
+    "some sleep": "__syncwarp(); for (int k = 0; k < 20; ++k) __nanosleep(1000);",
+    "some cycles": "__syncwarp(); long long c = clock64(); while (clock64() - c < 5000) {}",
+    "a barrier of two warps": 'if (t / 64 == READER / 64) asm volatile("bar.sync 1, 64;");',
+}
+"""What a thread does instead of waiting for its block."""
+
+
+def values(results: list[dict[str, Any]], blocks: int, name: str = "y") -> set[float]:
+    return {float(value) for result in results for value in result[name][:blocks]}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("reader", [0, 160, 255])
+def test_a_warp_does_not_wait_for_its_block(
+    run_orders: Callable[..., list[dict[str, Any]]], wait: str, reader: int
+) -> None:
+    body = ALL_OF_BLOCK.format(WAITS[wait].replace("READER", str(reader)), reader)
+    assert values(run_orders(body, 256, 4), 4) > {256}
+
+
+@pytest.mark.parametrize("block", [32, 96, 1024])
+def test_all_warps_have_come_to_a_barrier(
+    run_orders: Callable[..., list[dict[str, Any]]], block: int
+) -> None:
+    body = ALL_OF_BLOCK.format("__syncthreads();", block - 1)
+    assert values(run_orders(body, block, 4), 4) == {block}
+
+
+LOST = {
+    "an exchange after an addition of zero": "atomicExch(p, atomicAdd(p, 0) + 1);",
+    "an exchange after a comparison": "atomicExch(p, atomicCAS(p, 0, 0) + 1);",
+    "a maximum": "atomicMax(p, atomicOr(p, 0) + 1);",
+    "two exchanges": "int o = atomicExch(p, 0); atomicExch(p, o + 1);",
+    "a comparison that is not repeated": "int o = atomicAdd(p, 0); atomicCAS(p, o, o + 1);",
+    "a load and a store": (
+        "cuda::atomic_ref<int> r(*p); r.store(r.load(cuda::memory_order_relaxed) + 1);"
+    ),
+    "relaxed PTX": 'int o; asm volatile("ld.relaxed.gpu.s32 %0, [%1];" : "=r"(o) : "l"(p));'
+    ' asm volatile("st.relaxed.gpu.s32 [%0], %1;" :: "l"(p), "r"(o + 1));',
+}
+"""Updates of a counter that others may overwrite."""
+KEPT = {
+    "an addition": "atomicAdd(p, 1);",
+    "a repeated comparison": """int o = atomicAdd(p, 0), a;
+      do { a = o; o = atomicCAS(p, a, a + 1); } while (o != a);""",
+    "a lock": """for (bool done = false; !done;) if (!atomicCAS(n + 1, 0, 1)) {
+      __threadfence(); atomicExch(p, atomicAdd(p, 0) + 1); __threadfence();
+      atomicExch(n + 1, 0); done = true; }""",
+}
+
+
+@pytest.mark.parametrize("update", LOST)
+def test_updates_in_two_steps_are_lost(
+    run_orders: Callable[..., list[dict[str, Any]]], update: str
+) -> None:
+    body = f"int* p = n; {LOST[update]}"
+    results = run_orders(body, 64, 3, before="#include <cuda/atomic>")
+    assert min(result["n"][0] for result in results) < 64 * 3
+
+
+@pytest.mark.parametrize("update", KEPT)
+def test_atomic_updates_are_kept(
+    run_orders: Callable[..., list[dict[str, Any]]], update: str
+) -> None:
+    results = run_orders(f"int* p = n; {KEPT[update]}", 64, 3)
+    assert [result["n"][0] for result in results] == [64 * 3] * 3
+
+
+ALL_ORDERS = (0, 1, 2, 4, 6, 8)
+"""Those of a verification with its last three launches."""
+TICKET = """if (!t) {{ bool last; {0} if (last) {{ __threadfence(); y[0] = atomicAdd(n, 0); }} }}"""
+LAST = "last = atomicAdd(n + 1, 1) == gridDim.x - 1; __threadfence();"
+
+
+@pytest.mark.parametrize("grid", [4, 16, 100])
+def test_a_block_takes_its_ticket_too_early(
+    run_orders: Callable[..., list[dict[str, Any]]], grid: int
+) -> None:
+    early = run_orders(TICKET.format(f"{LAST} atomicAdd(n, 1);"), 32, grid, orders=ALL_ORDERS)
+    assert {int(result["y"][0]) for result in early} > {grid}
+    right = TICKET.format(f"atomicAdd(n, 1); __threadfence(); {LAST}")
+    results = run_orders(right, 32, grid, orders=ALL_ORDERS)
+    assert {int(result["y"][0]) for result in results} == {grid}
+
+
+def test_blocks_of_a_cluster_run_ahead_of_one_another(
+    run_orders: Callable[..., list[dict[str, Any]]],
+) -> None:
+    body = "if (!t) y[b] = atomicAdd(n + b / 4, 1);"
+    results = run_orders(body, 32, 4, before="#define k __cluster_dims__(4, 1, 1) k")
+    leaders = {int(np.argmin(result["y"][:4])) for result in results}
+    assert len(leaders) > 1
+
+
+@pytest.mark.parametrize("bit", ["clock() & 1", "clock64() & 2", "(int)clock() >> 4 & 1"])
+def test_a_bit_of_the_clock_differs_between_threads(
+    run_orders: Callable[..., list[dict[str, Any]]], bit: str
+) -> None:
+    assert len(values(run_orders(f"y[i] = {bit};", 64), 64)) == 2
