@@ -21,6 +21,49 @@ def snippets(page: str, language: str = "python") -> list[str]:
     return fence.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("where", ["docs/index.md", "mkdocs.yml"])
+def test_every_page_is_listed(where: str) -> None:
+    """The notes and the API have lists of their own, see below."""
+    docs = ROOT / "docs"
+    sections = ("tutorial", "how-to", "reference", "explanation")
+    pages = {
+        f"{section}/{page.name}" for section in sections for page in (docs / section).glob("*.md")
+    }
+    text = (ROOT / where).read_text(encoding="utf-8")
+    listed = set(re.findall(r"[(\s]([a-z-]+/[\w-]+\.md)", text))
+    assert pages - listed == set()
+
+
+@pytest.mark.parametrize("folder", ["notes", "reference/api"])
+def test_every_note_and_page_of_the_api_is_listed(folder: str) -> None:
+    pages = {page.name for page in (ROOT / "docs" / folder).glob("*.md")} - {"index.md"}
+    index = (ROOT / "docs" / folder / "index.md").read_text(encoding="utf-8")
+    assert pages - set(re.findall(r"\(([\w-]+\.md)", index)) == set()
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page for page in sorted(pages) if f"{folder}/{page}" not in nav] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "claims"),
+    [
+        ("README.md", ("limits have been set on the emulated GPU only", "No clock of a real card")),
+        ("docs/how-to/power-caps.md", ("on real cards, limits have only been read",)),
+        ("docs/how-to/locked-clocks.md", ("no clock of a real card has been locked yet",)),
+        (
+            "docs/how-to/fleet.md",
+            ("Slurm and several hosts have been tried with emulated GPUs only",),
+        ),
+        ("docs/how-to/ci.md", ("Neither workflow has run on GitHub yet",)),
+        ("docs/how-to/ci-own-project.md", ("It has not run on GitHub or on a GPU yet",)),
+    ],
+)
+def test_a_promise_says_what_it_was_tried_with(page: str, claims: tuple[str, ...]) -> None:
+    """Before the first command or section of the page, not only at its end."""
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    top = text if page == "README.md" else text.partition(" ## ")[0]
+    assert [claim for claim in claims if claim not in top] == []
+
+
 @pytest.mark.parametrize("number", range(len(snippets("docs/how-to/own-bench.md"))))
 def test_own_bench_snippet_runs(pytester: pytest.Pytester, number: int) -> None:
     pytester.makepyfile(test_snippet=snippets("docs/how-to/own-bench.md")[number])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,7 +176,10 @@ def _set(arguments: Namespace) -> int:
 
     if arguments.cap is None and arguments.smclock is None:
         raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
-    with _open(arguments.gpu_device) as gpu, Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station:
+    with (
+        _open(arguments.gpu_device, writes="set") as gpu,
+        Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
+    ):
         cap, clock_mhz = _asked_cap(gpu, arguments), _asked_clock(gpu, arguments)
         enforced = station.keep(replace(cap, sm_clock_mhz=clock_mhz))
         state = _state(gpu)
@@ -227,7 +231,7 @@ def _restore(arguments: Namespace) -> int:
     waiting = restorable_uuids()
     for name in recorded_uuids() if spec is None else [spec]:
         try:
-            with open_recorded(name) if spec is None else _open(name) as gpu:
+            with open_recorded(name) if spec is None else _open(name, writes="restore") as gpu:
                 done.append(_restored(gpu))
         except DeviceError as error:
             refused = isinstance(error, SetpointError)
@@ -266,10 +270,17 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _open(spec: str) -> AbstractContextManager[Gpu]:
+@contextmanager
+def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
     from pytest_gpuenergy.devices.select import open_gpu
 
-    return open_gpu(spec)
+    with open_gpu(spec) as gpu:
+        if writes and gpu.emulated and spec == "auto":
+            raise InputError(
+                f"powercap {writes} finds no NVIDIA GPU, whose limit it could write: gpuenergy "
+                "doctor tells why; to write that of the emulated one, give --gpu-device emulated."
+            )
+        yield gpu
 
 
 def _title(gpu: Gpu) -> str:

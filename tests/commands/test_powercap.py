@@ -54,6 +54,28 @@ def state(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return shown
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("set", "300W"),
+        ("set", "--smclock", "1500"),
+        ("set", "3", "--gpu-device", "auto"),
+        ("restore", "--gpu-device", "auto"),
+    ],
+    ids=" ".join,
+)
+def test_without_a_gpu_nothing_is_written_unless_the_emulated_one_is_named(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert main(["powercap", *words]) != 0
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"powercap {words[0]} finds no NVIDIA GPU" in sentence
+    assert "--gpu-device emulated" in sentence
+    shown = state(capsys)
+    assert (shown["power_limit_w"], shown["locked_sm_clock_mhz"]) == (700.0, None)
+
+
 def test_show_tells_limits_and_caps(capsys: pytest.CaptureFixture[str]) -> None:
     shown = state(capsys)
     assert (shown["min_w"], shown["max_w"], shown["power_limit_w"]) == (200.0, 700.0, 700.0)
