@@ -1,6 +1,7 @@
 // Runs the launches of a plan on request, or checks a sample of their blocks once.
 #include <cstdio>
 #include <ctime>
+#include <optional>
 #include <vector>
 #include <unistd.h>
 
@@ -224,17 +225,30 @@ double cpu_seconds() {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-// Device variables and workspaces keep their contents from run to run.
+void check_repetition(const Outcome& first, uint64_t count) {
+  std::string element = first.difference();
+  if (!element.empty())
+    fault("correctness", "of repeated launches, number %llu leaves another %s than the first one did",
+          (unsigned long long)count, element.c_str());
+}
+
+// Device variables and workspaces keep their contents from run to run. Several runs start from the same outputs,
+// so that each has to leave the same ones.
 void run(const Runs& runs) {
   plan.order_seed = runs.seed;
   if (runs.fresh) poison_workspaces();
+  std::optional<Outcome> start, first;
+  if (runs.most > 1) start.emplace();
   double began = cpu_seconds(), spent;
   uint64_t count = 0;
   keep_contents();
   do {
     restore_contents();
+    if (count) start->restore();
     run_all_launches(runs.stride);
     ++count;
+    if (start && !first) first.emplace();
+    else if (start && !first->is_same()) check_repetition(*first, count);
     spent = cpu_seconds() - began;
   } while (count < runs.most && spent < runs.budget_seconds);
   printf("%s ran %llu %.6f\n", plan.token, (unsigned long long)count, spent);

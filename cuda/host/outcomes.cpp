@@ -56,6 +56,17 @@ Outcome::Outcome() {
   }
 }
 
+bool Outcome::is_same() const {
+  for (size_t k = 0; k < contents.size(); ++k)
+    if (!contents[k].empty() && memcmp(contents[k].data(), plan.tensors[k].payload, contents[k].size())) return false;
+  return true;
+}
+
+void Outcome::restore() const {
+  for (size_t k = 0; k < contents.size(); ++k)
+    if (!contents[k].empty()) memcpy(plan.tensors[k].payload, contents[k].data(), contents[k].size());
+}
+
 std::string Outcome::difference() const {
   for (size_t k = 0; k < contents.size(); ++k) {
     const Tensor& tensor = plan.tensors[k];

@@ -14,6 +14,8 @@ class Outcome {
   // The first element that differs from what the outputs hold now, such as "y[3]"; "" if there is none.
   // Floating-point numbers may differ by rounding, which is far less than a 64th of the largest.
   std::string difference() const;
+  bool is_same() const;     // in each bit
+  void restore() const;
 
  private:
   std::vector<std::vector<char>> contents;  // of each tensor; nothing of an input or workspace

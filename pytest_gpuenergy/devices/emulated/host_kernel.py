@@ -18,6 +18,8 @@ MOST = 10_000
 BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
 WHOLE_S = 1.0
+PERIOD = 32
+"""Launches of a part, as far as they take `AFFORDABLE_S`."""
 
 _LAST_SEED = 2  # of the order in which threads run, of those that verification asks for
 _TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
@@ -102,6 +104,8 @@ class HostKernel:
         """Launch again, or a part; yields the number of launches so far."""
         if self._program is None:
             return
+        if self._divisible and not once and self._launch_s * PERIOD > BUDGET_S:
+            self._repeat_part(self._program)
         if self._stride:
             if not self._written:
                 return
@@ -139,6 +143,12 @@ class HostKernel:
         self._launches += count
         parts = zip(self._written, self._payloads(), self._results, strict=True)
         self._restore([np.where(written, new, old) for written, new, old in parts])
+
+    def _repeat_part(self, program: HostProgram) -> None:
+        """Launch a small part repeatedly, to find launches that differ from the others."""
+        stride = 2 ** math.ceil(math.log2(self._launch_s * PERIOD / AFFORDABLE_S))
+        count, _ = program.run(fresh=False, most=PERIOD, budget_s=AFFORDABLE_S, stride=stride)
+        self._launches += count
 
     def _restore(self, payloads: Sequence[Bytes]) -> None:
         for arena, payload in zip(self._outputs, payloads, strict=True):
