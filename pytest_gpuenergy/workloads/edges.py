@@ -36,7 +36,8 @@ _OF_SLICES = 4
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _TAIL = 32
 _PLACES = 7
-"""Places that are taken in turn: three at the ends, and others that are spread evenly."""
+_AT_ENDS = 3
+"""Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
 
 
@@ -71,6 +72,7 @@ REACHES = (
     (128.0, True, True),
     (128.0, False, True),
     (128.0, False, False),
+    (64.0, False, False),
     (32.0, False, False),
     (8.0, False, False),
     (2.0, False, False),
@@ -219,6 +221,7 @@ class _Palette:
         far: draws slices of values that are all close to one of the ends, and returns them with
             a value close to the other end for each.
         equals: values of which all elements of a slice may have the same.
+        nearest: the value closest to zero, and another one to take the place of such values.
         shrinks: whether a slice may be multiplied by a small number.
         cancels: whether values may have equal magnitudes and opposite signs.
     """
@@ -227,6 +230,7 @@ class _Palette:
     ends: Callable[[int], tuple[Array, Array]]
     far: Callable[[tuple[int, int]], tuple[Array, Array]]
     equals: Array
+    nearest: tuple[Any, Any] | None = None
     shrinks: bool = False
     cancels: bool = False
 
@@ -277,6 +281,7 @@ def _floating_palette(
         ends,
         far,
         (edges.sign or 1) * equals,
+        ((edges.sign or 1) * (2.0**-12 if edges.small else 0.5), float(edges.sign or 1)),
         shrinks=edges.small,
         cancels=not edges.sign,
     )
@@ -317,7 +322,8 @@ def _whole_palette(
         return found.astype(kind), np.where(up, *ends(shape[0]))
 
     equals = [middle, low, high, middle, *few] if kind.kind != "b" else [low, high]
-    return _Palette(quiet, ends, far, np.array(equals, dtype=kind))
+    nearest = None if kind.kind == "b" else (middle, few[0] or few[1])
+    return _Palette(quiet, ends, far, np.array(equals, dtype=kind), nearest)
 
 
 def _put_slices(
@@ -336,6 +342,8 @@ def _put_slices(
         slices = math.prod(views[number].shape[:-1])
         turns = generator.permutation(slices) + visit * slices
         kinds = _LONE if slices == 1 else _MANY if edges.equal else _UNEQUAL
+        if slices == 1 and visit >= len(_LONE) and visit % _PLACES >= _AT_ENDS:
+            kinds = (_BOTH,)  # each has been tried, so that all others show what decides an extreme
         _write(generator, views[number], np.arange(slices), kinds, turns, palette, starts)
         return
     *others, rows = views
@@ -363,22 +371,22 @@ def _views(values: Array) -> Iterator[Array]:
 
 
 _BOTH, _HIGH, _LOW, _EQUAL_HIGH, _EQUAL_LOW, _TIE, _LITTLE, _UP, _DOWN, _CANCEL = range(10)
-_FAR, _FAR_ONE, _EQUAL = range(10, 13)
+_FAR, _FAR_ONE, _EQUAL, _SMALL, _NEAREST = range(10, 15)
 """What a slice has: the highest value, the lowest or both among quiet ones, one among equal values,
 the highest twice, one that is larger than the others, ascending or descending order, alternating
-signs, values close to one end, these and one at the other end, equal values only."""
+signs, values close to one end, these and one at the other end, equal values only, small values
+only, one that is closest to zero."""
 _MANY = (
-    *(_BOTH, _HIGH, _EQUAL_HIGH, _FAR_ONE, _FAR, _BOTH, _TIE, _HIGH),
-    *(_LOW, _EQUAL, _FAR, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE),
+    *(_BOTH, _HIGH, _EQUAL_HIGH, _FAR_ONE, _FAR, _BOTH, _TIE, _HIGH, _LOW, _EQUAL),
+    *(_FAR, _SMALL, _LITTLE, _EQUAL_LOW, _UP, _DOWN, _CANCEL, _FAR_ONE, _NEAREST),
 )
 """Kinds of slices, in the order in which they are taken."""
 _UNEQUAL = tuple(kind for kind in _MANY if kind != _EQUAL)
 """The same for mixtures, whose other slices would be judged by what a sum of equal values rounds to
 relative to their differences, which are 0."""
 _LONE = (
-    *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _TIE, _BOTH, _BOTH),
-    *(_EQUAL_HIGH, _EQUAL_HIGH, _BOTH, _BOTH, _EQUAL, _BOTH, _LITTLE),
-    _EQUAL_LOW,
+    *(_BOTH, _EQUAL_LOW, _BOTH, _BOTH, _NEAREST, _BOTH, _BOTH, _EQUAL_HIGH, _EQUAL_HIGH),
+    *(_BOTH, _BOTH, _NEAREST, _EQUAL, _LITTLE, _EQUAL_LOW, _TIE, _BOTH),
 )
 """Kinds of a slice that is the whole tensor, in successive drawings: those of equal values fall on
 its ends, see `_places`."""
@@ -418,16 +426,21 @@ def _write(
         same = np.where((kinds == kind) & (same == end), other, same)
     block[equal] = same[equal, None]
     if palette.shrinks:
-        block[kinds == _LITTLE] *= 2.0**-10
+        block[(kinds == _LITTLE) | (kinds == _SMALL)] *= 2.0**-10
     for kind, step in ((_UP, 1), (_DOWN, -1)):
         block[kinds == kind] = np.sort(block[kinds == kind], axis=-1)[:, ::step]
     if palette.cancels:
         alternating = 1.0 - np.arange(length) % 2 * 2
         block[kinds == _CANCEL] = np.multiply.outer(same[kinds == _CANCEL], alternating)
+    places, others = _places(generator, turns, length, starts)
+    near = kinds == _NEAREST
+    if palette.nearest is not None:
+        closest, other = palette.nearest
+        block[near] = np.where(np.abs(block[near]) < 0.5, other, block[near])
+        block[near, places[near]] = closest
     far = np.isin(kinds, (_FAR, _FAR_ONE))
     opposite = np.zeros(count, block.dtype)
     block[far], opposite[far] = palette.far((int(far.sum()), length))
-    places, others = _places(generator, turns, length, starts)
     ordinary = palette.quiet((count,))
     rows = np.arange(count)
     for value, where, which in (
@@ -460,7 +473,7 @@ def _places(
         starts: numbers between 0 and 1 that shift the places which are spread evenly.
     """
     cycle, turn = np.divmod(turns, _PLACES)
-    turns = cycle * (_PLACES - 3) + np.maximum(turn - 3, 0)
+    turns = cycle * (_PLACES - _AT_ENDS) + np.maximum(turn - _AT_ENDS, 0)
     tail = length - 1 - generator.integers(min(length, _TAIL), size=len(turns))
     spread = ((turns * _GOLDEN + starts[:, None]) % 1 * length).astype(np.int64)
     lanes = (turns * 13 + (starts[:, None] * _TAIL).astype(np.int64)) % _TAIL
