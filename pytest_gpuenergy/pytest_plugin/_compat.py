@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 from _pytest.config.findpaths import determine_setup
 
+from pytest_gpuenergy.support.files import is_there
+
 MENDED = (
     *("_rootpath", "_inipath", "_inicache", "_ignored_config_files", "known_args_namespace"),
     *("_validate_args", "_checkversion", "_consider_importhook", "_validate_plugins"),
@@ -113,7 +115,7 @@ def keep_rootdir(
     values = [
         (name, value)
         for name, value in pairwise(every)
-        if name in options and Path(value.partition("::")[0]).exists()
+        if name in options and is_there(Path(value.partition("::")[0]))
     ]
     if not values:
         return

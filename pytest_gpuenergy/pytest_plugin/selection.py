@@ -20,6 +20,7 @@ from _pytest.mark.expression import Expression
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.ids import ids_of
+from pytest_gpuenergy.support.files import is_there
 
 COLLECTED = "gpuenergy_collected"
 """Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
@@ -141,7 +142,7 @@ class Selection:
         return (
             not collected
             or bool(collected & self._baseline)
-            or any((self._config.rootpath / file).exists() for file in files)
+            or any(is_there(self._config.rootpath / file) for file in files)
         )
 
 

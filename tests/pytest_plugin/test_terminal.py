@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from conftest import Project
 
 ONE = ("--powercap", "450W")
-FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms"
+FIGURES = r"\d+(\.\d+)? (µs|ms) \d+(\.\d+)? (µJ|mJ|J) \d[\d.e-]* mJ·ms( \(emulated\))?"
 
 
 @pytest.fixture

@@ -75,5 +75,5 @@ def test_changes_are_also_told_relative_to_what_all_have_in_common(
     found = next(d for d in differences(now, before) if str(d.metric) == "energy")
     assert found.change == pytest.approx(-0.01)
     assert found.relative_change == pytest.approx(0.99 / 0.95 - 1)
-    few = report(*now.measurements[:5])
+    few = report(*now.measurements[:2])
     assert next(differences(few, before)).relative_change is None
