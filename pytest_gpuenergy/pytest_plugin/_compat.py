@@ -21,8 +21,7 @@ from typing import Any
 
 import pytest
 from _pytest.config.findpaths import determine_setup
-
-from pytest_gpuenergy.support.files import is_there
+from _pytest.pathlib import safe_exists
 
 MENDED = (
     *("_rootpath", "_inipath", "_inicache", "_ignored_config_files", "known_args_namespace"),
@@ -46,6 +45,7 @@ class Record:
     group: str
     values: Sequence[float]
     extra_info: Mapping[str, Any]
+    param: str | None = None
     params: Mapping[str, Any] | None = None
 
 
@@ -115,7 +115,7 @@ def keep_rootdir(
     values = [
         (name, value)
         for name, value in pairwise(every)
-        if name in options and is_there(Path(value.partition("::")[0]))
+        if name in options and safe_exists(Path(value.partition("::")[0]))
     ]
     if not values:
         return
@@ -188,6 +188,15 @@ def benchmark_session(config: pytest.Config) -> Any:
     return session if any(asked) else None
 
 
+def change_params(
+    config: pytest.Config, change: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> None:
+    """Change the parameters in the records of pytest-benchmark's own tests."""
+    for record in getattr(getattr(config, "_benchmarksession", None), "benchmarks", ()):
+        if record.params is not None:
+            record.params = change(record.params)
+
+
 def add_records(session: Any, records: Sequence[Record]) -> None:
     """Add ``records`` to pytest-benchmark's own."""
     from pytest_benchmark import stats
@@ -195,9 +204,8 @@ def add_records(session: Any, records: Sequence[Record]) -> None:
     kind: Any = stats.Metadata
     for record in records:
         params = None if record.params is None else dict(record.params)
-        fixture = _Fixture(
-            record.name, record.fullname, record.group, params, dict(record.extra_info)
-        )
+        info = dict(record.extra_info)
+        fixture = _Fixture(record.name, record.fullname, record.group, params, info, record.param)
         made = kind(fixture, iterations=1, options={})
         for value in record.values:
             made.update(value)

@@ -6,19 +6,23 @@ mJ·ms, because pytest-benchmark compares only one figure per record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import pytest
 
+from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.pytest_plugin._compat import (
     UNIT,
     Record,
     add_records,
     benchmark_session,
+    change_params,
     label_units,
     unit_of,
 )
+from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.models import Models
@@ -28,6 +32,7 @@ from pytest_gpuenergy.support.json_output import plain
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
 """The records' units, and their thousandths."""
 _SMALL = 0.1
+_Group = tuple[str | None, list[dict[str, Any]]]
 
 
 class BenchmarkBridge:
@@ -40,6 +45,7 @@ class BenchmarkBridge:
 
     def add(self, report: Report | None) -> None:
         """Pass on the measurements, before pytest-benchmark writes anything."""
+        change_params(self._config, _with_readable_cap)
         session = benchmark_session(self._config)
         if session is not None and report is not None and self._undo is None:
             self._report = report
@@ -55,6 +61,28 @@ class BenchmarkBridge:
         small = min(one["min"] for one in benchmarks) < _SMALL
         shown, scale = (UNITS[ours], 1e3) if small else (ours, 1.0)
         return (shown, scale) if unit == "seconds" else ("", 1 / scale)
+
+    @pytest.hookimpl(wrapper=True, optionalhook=True)
+    def pytest_benchmark_group_stats(
+        self, benchmarks: list[dict[str, Any]], group_by: str
+    ) -> Generator[None, list[_Group], list[_Group]]:
+        """Group by a parameter that not every test has, and never mix units in one table."""
+        for grouping in group_by.split(","):
+            if name := grouping.partition("param:")[2]:
+                for one in benchmarks:
+                    one["params"] = {name: None, **(one["params"] or {})}
+        groups = yield
+        apart: list[_Group] = []
+        for title, members in groups:
+            units = [
+                (unit, [*same]) for unit, same in groupby(sorted(members, key=_unit), key=_unit)
+            ]
+            for unit, same in units:
+                mixed = unit and len(units) > 1
+                apart.append(
+                    (f"{title or ''} {same[0]['group']}".strip() if mixed else title, same)
+                )
+        return apart
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
@@ -87,10 +115,17 @@ def records(report: Report) -> Iterator[Record]:
             "gpu": models.of(m),
             "emulated": report.run.emulated,
         }
-        params = {"workload": m.workload.name, "kernel": m.kernel.label, "cap": m.cap}
+        params = {
+            "workload": m.workload.name,
+            "kernel": m.kernel.label,
+            "cap": m.cap,
+            "powercap": m.cap,
+            **m.parameters,
+        }
+        ids = m.node_id.partition("[")[2].removesuffix("]") or None
         name, path = m.node_id.rpartition("::")[2] + label, m.node_id + label
         times_s = [time_ms / 1e3 for time_ms in _values(m, Metric.TIME)]
-        yield Record(name, path, f"time{label}", times_s, info, params)
+        yield Record(name, path, f"time{label}", times_s, info, ids, params)
         for metric in (Metric.ENERGY, Metric.EDP):
             words = f"{metric.label} ({metric.unit})"
             yield Record(
@@ -99,8 +134,23 @@ def records(report: Report) -> Iterator[Record]:
                 f"{words}{label}",
                 _values(m, metric),
                 {**info, UNIT: metric.unit},
+                ids,
                 params,
             )
+
+
+def _unit(benchmark: Mapping[str, Any]) -> str:
+    return str(benchmark["extra_info"].get(UNIT, ""))
+
+
+def _with_readable_cap(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The fixture beneath ours, whose value JSON cannot have, under the name that tests use."""
+    return {
+        "powercap" if name == POWERCAP_FIXTURE else name: (
+            value.label if isinstance(value, Setpoint) else value
+        )
+        for name, value in params.items()
+    }
 
 
 def _values(m: Measurement, metric: Metric) -> list[float]:

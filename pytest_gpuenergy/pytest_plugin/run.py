@@ -64,6 +64,7 @@ class RunPlugin:
         self._config = config
         self._problem = ""
         self._interrupted = False
+        self._finished = self._shown = False
         session.announce_preheat = partial(show_preheat, config)
         self._end = contextlib.ExitStack()
 
@@ -256,10 +257,12 @@ class RunPlugin:
         if problems:
             self._problem = " ".join(dict.fromkeys(problems))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._finished = workers is not None
         return (yield)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Show the summary, the caps that could not be set, and errors."""
+        self._shown = True
         width = terminal_width(is_terminal=terminalreporter.isatty)
         crew: Any = self._config.pluginmanager.get_plugin(Workers.NAME)
         losses = crew.losses.summary_lines() if crew else ()
@@ -274,9 +277,15 @@ class RunPlugin:
 
     @pytest.hookimpl(trylast=True)  # after the terminal's own
     def pytest_unconfigure(self) -> None:
-        """Restore the card if the session ended before it started."""
+        """Restore the card if the session ended before it started.
+
+        Show the summary if another plugin failed at the end, so that pytest asked nobody for one.
+        """
         try:
             self.session.close()
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            if self._finished and not self._shown and terminal is not None:
+                self.pytest_terminal_summary(terminal)
         finally:
             self._end.close()
 

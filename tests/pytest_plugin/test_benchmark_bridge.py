@@ -119,3 +119,59 @@ def test_workers_of_xdist_hand_their_items_over(project: Project) -> None:
     result = project.run("--benchmark-json", "b.json", "-p", "xdist", "-n", "1", *ONE)
     result.assert_outcomes(passed=1)
     assert len(records(project)) == 3
+
+
+PARAMETRIZED = """
+import pytest
+from parts import LAUNCH, SCALE, SOURCE
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_scale(powercap, load_kernel, energy_benchmark, n):
+    energy_benchmark(load_kernel(SOURCE, **LAUNCH), workload=SCALE)
+
+def test_own(benchmark, powercap):
+    benchmark.pedantic(sum, ([1, 2],))
+"""
+
+
+@pytest.mark.parametrize(
+    ("group_by", "titles"),
+    [
+        ("param:n", ["n=1", "n=1 energy (mJ) (emulated)", "n=2", "n=None"]),
+        ("param:powercap", ["powercap=450W", "powercap=450W EDP (mJ·ms) (emulated)"]),
+        ("param", ["1-450W", "1-450W energy (mJ) (emulated)", "450W"]),
+        ("func", ["test_own", "test_scale", "test_scale EDP (mJ·ms) (emulated)"]),
+        ("group,param:n", ["time (emulated) n=1", "energy (mJ) (emulated) n=2"]),
+    ],
+)
+def test_items_are_grouped_by_their_parameters_and_unit(
+    project: Project, group_by: str, titles: list[str]
+) -> None:
+    project.module(PARAMETRIZED)
+    result = project.run("--benchmark-json", "b.json", "--benchmark-group-by", group_by, *ONE)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines_random([f"*- benchmark '{title}': * tests -*" for title in titles])
+    result.stdout.fnmatch_lines(["report: *"])
+
+
+def test_parameters_are_readable_in_every_record(project: Project) -> None:
+    project.module(PARAMETRIZED)
+    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=3)
+    assert "UNSERIALIZABLE" not in (project.path / "b.json").read_text()
+    found = records(project)
+    scale = found["test_scale.py::test_scale[2-450W] (emulated)"]
+    assert scale["params"]["n"] == 2
+    assert scale["params"]["powercap"] == "450W"
+    assert scale["param"] == "2-450W"
+    assert found["test_scale.py::test_own[450W]"]["params"] == {"powercap": "450W"}
+
+
+def test_a_failure_of_another_plugin_at_the_end_drops_no_line_of_ours(project: Project) -> None:
+    (project.path / "conftest.py").write_text(
+        "import pytest\n@pytest.hookimpl(trylast=True)\n"
+        "def pytest_sessionfinish(session):\n    raise KeyError('n')\n"
+    )
+    result = project.run_apart(*ONE)
+    assert result.ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*= gpuenergy =*", "report: *"])
+    assert result.stdout.str().count("= gpuenergy =") == 1
