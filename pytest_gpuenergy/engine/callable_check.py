@@ -1,4 +1,4 @@
-"""Verifies a callable once more after its measurement."""
+"""Verifies a callable once more after its measurement, and how it was measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pytest_gpuenergy.devices.cuda.driver import (
+    end_persistence,
+    monotonic_s,
+    wait_for_context,
+)
+from pytest_gpuenergy.devices.device import Launches, Repeater, Timeline
 from pytest_gpuenergy.engine.arena_check import falsified
 from pytest_gpuenergy.engine.array_memory import overlap, overwrite
 from pytest_gpuenergy.engine.host_arrays import arrays_in, contents_of, numbers_of
@@ -21,6 +27,99 @@ class Replayed(Protocol):
     launches: int
 
     def relaunch(self, turn: int, prepare: Callable[[object], object], *, once: bool) -> object: ...
+
+
+class WatchableRepeater(Repeater, Protocol):
+    """A repeater that can say what calls take, see `GraphRepeater.call_s`."""
+
+    def call_s(self) -> tuple[float, float] | None: ...
+
+
+class WatchedRepeater:
+    """A callable's repeater, whose launches are observed without what the callable can replace.
+
+    Everything else is the repeater's.
+
+    Args:
+        repeater: a `GraphRepeater`.
+        now_s: the machine's monotonic clock.
+        wait: waits until the GPU has nothing to do for this process.
+        forget: ends what earlier launches have set aside in the GPU's cache.
+    """
+
+    def __init__(
+        self,
+        repeater: WatchableRepeater,
+        now_s: Callable[[], float] = monotonic_s,
+        wait: Callable[[], object] = wait_for_context,
+        forget: Callable[[], object] = end_persistence,
+    ) -> None:
+        self._repeater = repeater
+        self._now_s, self._wait, self._forget = now_s, wait, forget
+        self._began_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._repeater, name)
+
+    def start(self) -> None:
+        """Start as the repeater does, with an ordinary cache."""
+        self._forget()
+        self._began_s = self._now_s()
+        self._repeater.start()
+
+    def stop(self) -> Timeline:
+        """Stop as the repeater does.
+
+        Raises:
+            KernelFault: the timeline differs from the time that has passed, or the GPU is still
+                working for this process although all launches have ended.
+        """
+        timeline = self._repeater.stop()
+        ended_s = self._now_s()
+        self._wait()
+        passed_s, left_s = ended_s - self._began_s, self._now_s() - ended_s
+        told_s = float(timeline.time_s[-1] - timeline.time_s[0])
+        if abs(told_s - passed_s) > _CLOCKS_RATIO * passed_s + _CLOCKS_S:
+            raise KernelFault(
+                "correctness",
+                f"The CUDA events around the callable's launches tell of {told_s:.3g} s, while "
+                f"{passed_s:.3g} s have passed: something has replaced functions of CuPy, or the "
+                "GPU's clock is wrong.",
+            )
+        if left_s > _LEFT_RATIO * passed_s + _LEFT_S:
+            raise KernelFault(
+                "correctness",
+                f"The GPU went on for {1e3 * left_s:.3g} ms after the callable's launches had "
+                "ended: it works on another stream, which the current one has to wait for.",
+            )
+        return timeline
+
+    def launch(self, count: int) -> Launches:
+        """Launch as the repeater does."""
+        return self._repeater.launch(count)
+
+    def check_calls(self) -> None:
+        """Compare the time of a call among others with that of a call alone.
+
+        Raises:
+            KernelFault: calls in a graph are so short that most of them cannot have done the work.
+        """
+        if (times_s := self._repeater.call_s()) is None:
+            return
+        together_s, alone_s = times_s
+        if alone_s > _ALONE_RATIO * together_s + _ALONE_S:
+            raise KernelFault(
+                "correctness",
+                f"A call takes {1e6 * together_s:.4g} us among others in a CUDA graph and "
+                f"{1e6 * alone_s:.4g} us alone: some of the calls leave out work.",
+            )
+
+
+_CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
+"""Events and clock are read some milliseconds apart, on a busy host tens of them."""
+_LEFT_RATIO, _LEFT_S = 0.01, 0.02
+_ALONE_RATIO, _ALONE_S = 2.0, 50e-6
+"""A graph's launch takes some microseconds, which work of a few kernels does not hide."""
 
 
 class CallableCheck:
@@ -68,11 +167,18 @@ class CallableCheck:
                 content = contents[name] if contents else _poison(_copy(part))
                 try:
                     overwrite(part, content)
+                    kept = contents or np.array_equal(_copy(part), content, equal_nan=True)
                 except Exception as error:
                     raise ResultError(
                         f"The callable's {name} cannot be overwritten ({error}), so it cannot be "
                         "verified after the measurement: return a writable array."
                     ) from None
+                if not kept:
+                    raise KernelFault(
+                        "correctness",
+                        f"The callable's {name} does not hold what was written to it: it is "
+                        "computed when it is read, which is not measured.",
+                    )
 
         returned = replayed.relaunch(0, prepare, once=once)
         result = dict(arrays_in(returned, "result"))

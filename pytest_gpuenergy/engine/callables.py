@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.callable_check import CallableCheck
+from pytest_gpuenergy.engine.callable_check import CallableCheck, WatchedRepeater
 from pytest_gpuenergy.engine.callable_inputs import first_call
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.results import Specification
@@ -60,10 +60,15 @@ class VerifiedCallable:
         captured = []
 
         @contextmanager
-        def repeater() -> Iterator[GraphRepeater]:
+        def repeater() -> Iterator[GraphRepeater | WatchedRepeater]:
             replayed = GraphRepeater([lambda: self.function(*self.args)], must_capture=False)
             captured.append(replayed.captured)
-            yield replayed
+            if not harness.in_real_time:
+                yield replayed
+                return
+            watched = WatchedRepeater(replayed)
+            yield watched
+            watched.check_calls()
 
         measurement = harness.measure_callable(repeater, info, subject, "callable", self.check)
         measurement = replace(measurement, correctness=self.correctness)

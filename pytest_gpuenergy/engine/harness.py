@@ -12,6 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
+from pytest_gpuenergy.devices.cuda.device import HostClock
 from pytest_gpuenergy.devices.device import Device, Repeater
 from pytest_gpuenergy.energy.meter import EnergyMeter
 from pytest_gpuenergy.energy.preheat import Announce
@@ -89,6 +90,11 @@ class Harness:
         self._cache = cache
         self._verifier = Verifier(device, timeout_s, seed)
         self._watch = ProcessWatch(device)
+
+    @property
+    def in_real_time(self) -> bool:
+        """Whether measurements take place in the machine's own time rather than a virtual one."""
+        return isinstance(self._device.clock, HostClock)
 
     def measure_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject

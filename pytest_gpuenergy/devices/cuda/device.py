@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from time import sleep
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
 from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.machine_code import (
     cubins_in,
@@ -52,11 +53,11 @@ class HostClock:
 
     def now_s(self) -> float:
         """Seconds since some fixed moment."""
-        return time.monotonic()
+        return monotonic_s()
 
     def sleep_s(self, duration_s: float) -> None:
         """Sleep in real time."""
-        time.sleep(max(0.0, duration_s))
+        sleep(max(0.0, duration_s))
 
 
 class CudaDevice(Device):

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from threading import Event, Thread
-from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.clock_notes import ClockNotes
+from pytest_gpuenergy.devices.cuda.driver import monotonic_s as monotonic
 from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
 from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Launches, Timeline
 
@@ -158,6 +158,24 @@ class GraphRepeater:
                 self._call(turn)
             self._stream.synchronize()
         return self._returned[turn]
+
+    def call_s(self) -> tuple[float, float] | None:
+        """Return the GPU time of a call in the first turn's graph, and in one of a single call.
+
+        Calls that leave work to an earlier call of the same graph take longer in the second one.
+        None without graphs.
+        """
+        if not self._graphs:
+            return None
+        with self._current_stream():
+            alone, returned = self._graph_of(self._turns[0], self._multiple)
+            alone.launch(self._stream)  # uploads it
+            count = min(64, -(-self._batch // self._multiple))
+            together_s = self._elapsed_s(partial(self._graphs[0].launch, self._stream))
+            alone_s = self._elapsed_s(lambda: [alone.launch(self._stream) for _ in range(count)])
+            del returned  # its memory belonged to the graph until now
+        self.launches += self._batch + (count + 1) * self._multiple
+        return together_s / self._batch, alone_s / (count * self._multiple)
 
     def _relaunch_graph_once(self, turn: int, prepare: Callable[[object], object]) -> None:
         graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)

@@ -16,6 +16,7 @@ from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.driver import end_persistence
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
 from pytest_gpuenergy.devices.device import Launches, Timeline
@@ -147,6 +148,8 @@ class CudaRunner:
                 if job.cache == "cold"
                 else GraphRepeater(turns)
             )
+            if job.cache == "cold":
+                end_persistence(forbid=True)
             sets_of_turn = [sets] if job.cache == "cold" else [[one] for one in sets]
             self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 

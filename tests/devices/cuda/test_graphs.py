@@ -302,6 +302,30 @@ def test_a_single_launch_comes_directly_after_a_random_number_of_others() -> Non
         assert len({len(one) for one in found}) > 4
 
 
+def test_a_call_alone_takes_what_it_takes_among_others() -> None:
+    with gpu_of(1e-4) as gpu:
+        repeater = GraphRepeater([gpu.kernel("a")])
+        assert repeater.call_s() == pytest.approx((1e-4, 1e-4 + GRAPH_START_S), rel=0.1)
+
+
+def test_a_call_alone_takes_longer_where_the_first_of_a_graph_does_all() -> None:
+    with gpu_of(1e-4) as gpu:
+        kernel = gpu.kernel("a")
+
+        def first_only() -> None:
+            if not gpu.captured:
+                kernel()
+
+        together_s, alone_s = GraphRepeater([first_only]).call_s() or (0.0, 0.0)
+        assert alone_s > 10 * together_s > 0
+
+
+def test_work_without_a_graph_has_no_calls_to_compare() -> None:
+    with gpu_of(1e-4) as gpu:
+        gpu.refuses_capture = True
+        assert GraphRepeater([gpu.kernel("a")], must_capture=False).call_s() is None
+
+
 def test_a_launch_that_takes_long_is_made_only_once() -> None:
     with gpu_of(2 * GRAPH_S) as gpu:
         repeater = GraphRepeater([gpu.kernel("a")])
