@@ -16,7 +16,7 @@ from jobs import job_of
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
-from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST, WHOLE_S
+from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST, PERIOD, WHOLE_S
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, LaunchProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
@@ -257,7 +257,7 @@ def test_a_kernel_that_was_run_is_launched_again_and_again_in_its_process(
         loaded.run(1)
         launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
     assert launches == [[1 + MOST], [2 + MOST]]
-    assert runner.calls == ["check 3", "run 1 3", f"run 0 3 again {MOST} 0.05", "run 0 3 again 1 0"]
+    assert runner.calls == ["check 3", "run 1 3", f"run 0 3 again {MOST} 0.05", "run 4 3 again 1 0"]
 
 
 @pytest.mark.parametrize(("times", "stride"), [(1.01, 2), (3, 4), (30, 32)])
@@ -271,8 +271,9 @@ def test_of_a_kernel_that_takes_long_on_the_host_a_part_is_launched_again(
         loaded.run(1)
         launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
     part = f"run 0 3 again 1 0 every {stride}"
-    assert launches == [[4], [5]]
-    assert runner.calls == ["check 3", "run 0 3", part, "run 1 3", part, part]
+    assert launches == [[4 + PERIOD], [5 + PERIOD]]
+    repeated = f"run 0 3 again {PERIOD} {AFFORDABLE_S:g} every {stride * PERIOD}"
+    assert runner.calls == ["check 3", "run 0 3", part, "run 1 3", repeated, part, part]
 
 
 def test_blocks_that_may_depend_on_one_another_are_launched_together(
@@ -284,7 +285,7 @@ def test_blocks_that_may_depend_on_one_another_are_launched_together(
             loaded.run()
             again = [count for once in (False, True) for count in loaded.relaunch(once=once)]
         assert again == launches
-    assert [call for call in runner.calls if "again" in call] == ["run 0 3 again 1 0"]
+    assert [call for call in runner.calls if "again" in call] == ["run 4 3 again 1 0"]
 
 
 def test_what_was_counted_is_remembered_by_the_next_device(
