@@ -228,8 +228,8 @@ double cpu_seconds() {
 void check_repetition(const Outcome& first, uint64_t count) {
   std::string element = first.difference();
   if (!element.empty())
-    fault("correctness", "of repeated launches, number %llu leaves another %s than the first one did",
-          (unsigned long long)count, element.c_str());
+    fault("correctness", "Correct at first, wrong in launch %llu of those that were repeated: %s is not what the first "
+          "of them left", (unsigned long long)count, element.c_str());
 }
 
 // Device variables and workspaces keep their contents from run to run. Several runs start from the same outputs,

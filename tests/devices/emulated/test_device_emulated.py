@@ -271,9 +271,9 @@ def test_of_a_kernel_that_takes_long_on_the_host_a_part_is_launched_again(
         loaded.run(1)
         launches = [list(loaded.relaunch(once=once)) for once in (False, True)]
     part = f"run 0 3 again 1 0 every {stride}"
-    period = f"run 0 3 again {PERIOD} {AFFORDABLE_S} every {PERIOD * stride}"
     assert launches == [[4 + PERIOD], [5 + PERIOD]]
-    assert runner.calls == ["check 3", "run 0 3", part, "run 1 3", period, part, part]
+    repeated = f"run 0 3 again {PERIOD} {AFFORDABLE_S:g} every {stride * PERIOD}"
+    assert runner.calls == ["check 3", "run 0 3", part, "run 1 3", repeated, part, part]
 
 
 def test_blocks_that_may_depend_on_one_another_are_launched_together(
