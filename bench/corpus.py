@@ -24,6 +24,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -118,8 +119,6 @@ def _start(cards: Queue[int], folder: Path, emulated: bool, seed: int, limit_s: 
 
 
 def _judged_here(judge: str, entry: Entry) -> Verdict:
-    import time
-
     name, judges = _here[0]
     began_s = time.monotonic()
     said = judges(judge, entry)
@@ -195,6 +194,8 @@ def chosen_entries(arguments: argparse.Namespace) -> list[Entry]:
         entries = read_corpus([word for word in arguments.family.split(",") if word])
     except CorpusError as error:
         raise InputError(str(error)) from None
+    if arguments.every < 1:
+        raise InputError(f"--every {arguments.every} takes no kernel: give 1 or more.")
     entries = [one for one in entries if not wanted or one.kind in wanted]
     entries = [one for one in entries if arguments.only in one.name][:: arguments.every]
     if not entries:

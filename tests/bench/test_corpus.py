@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
 
-import corpus  # noqa: F401 -- it puts the next one on the path
+import corpus
 import numpy as np
 import pytest
-from entries import kinds, read_corpus
+from corpus import Verdict, digest_of
+from corpus_judges import Judges
+from entries import FOLDER, Entry, kinds, read_corpus
+
+from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.support.paths import compiled_dir
 
 ENTRIES = read_corpus()
 FAMILIES = {entry.family: entry for entry in reversed(ENTRIES)}
@@ -21,7 +31,7 @@ def test_all_kernels_are_different_and_have_a_sentence() -> None:
 
 
 def test_each_kind_has_a_wrong_kernel() -> None:
-    assert {entry.kind for entry in ENTRIES if not entry.right} <= set(kinds())
+    assert {entry.kind for entry in ENTRIES if not entry.right} == set(kinds())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -49,3 +59,142 @@ def test_references_return_the_declared_outputs(family: str) -> None:
     assert {name: value.shape for name, value in result.items()} == {
         one.name: one.shape for one in entry.outputs
     }
+
+
+@pytest.mark.slow
+def test_it_is_read_and_written_without_this_project(tmp_path: Path) -> None:
+    words = [sys.executable, "-S", "-c", _ALONE, str(FOLDER), str(Path(np.__file__).parents[1])]
+    subprocess.run([*words, str(tmp_path)], check=True, cwd=tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert len(index["kernels"]) == len(ENTRIES)
+    files = {one["file"] for one in index["kernels"]}
+    assert files == {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.cu")}
+    right = next(entry for entry in ENTRIES if entry.name == "gemm/base")
+    assert (tmp_path / "gemm/base.cu").read_text() == right.source
+
+
+_ALONE = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from entries import export
+assert not any(name.startswith("pytest") for name in sys.modules)
+export(Path(sys.argv[3]))
+"""
+
+
+def named(name: str) -> Entry:
+    return next(entry for entry in ENTRIES if entry.name == name)
+
+
+def verdict(name: str, ending: str, judge: str = "verify") -> Verdict:
+    entry = named(name)
+    about = (entry.name, entry.kind, entry.right, digest_of(entry))
+    return Verdict(*about, judge, "emulated NVIDIA H200", ending, "because", 0.5)
+
+
+VERDICTS = [
+    verdict("softmax/base", "passed"),
+    verdict("softmax/online", "refused"),
+    verdict("softmax/no-maximum", "refused"),
+    verdict("softmax/no-barrier-in-sum", "passed"),
+    verdict("softmax/sum-in-half", "not judged"),
+    verdict("softmax/no-maximum", "passed", "allclose"),
+]
+
+
+def test_recall_and_false_alarms_leave_out_what_was_not_judged() -> None:
+    told = corpus.table(VERDICTS)
+    assert "1 of 2 wrong kernels found: 50.0 %" in told
+    assert "1 of 2 right kernels refused: 50.0 %" in told
+    assert "0 of 1 wrong kernels found: 0.0 %" in told
+    assert "  softmax/no-barrier-in-sum (missing-barrier): because" in told
+    assert "  softmax/online (online-rescale): because" in told
+
+
+def test_verdicts_on_what_has_not_changed_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "corpus.json"
+    known = [asdict(verdict("softmax/base", "refused"))]
+    path.write_text(json.dumps({"seed": 0, "verdicts": known}))
+    words = ["--family", "softmax", "--only", "softmax/base", "--json", str(path), "--resume"]
+    assert corpus.main(words) == 0
+    assert "1 of 1 right kernels refused: 100.0 %" in capsys.readouterr().out
+
+
+def test_a_kernel_that_has_changed_is_another_one() -> None:
+    entry = named("softmax/base")
+    assert digest_of(replace(entry, source=entry.source + " ")) != digest_of(entry)
+    assert digest_of(replace(entry, launches=entry.launches * 2)) != digest_of(entry)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--kind", "tails"], "There is no kind tails: give some of tail, *"),
+        (["--family", "soft"], "The corpus has no family soft: give one of adam, *"),
+        (["--only", "nothing"], "No kernel of the corpus is left by these options."),
+        (["--against", "guess"], "--against guess: give allclose, sanitizer or both."),
+        (["--against", "sanitizer"], "--against sanitizer needs an NVIDIA GPU and *"),
+        (["--resume"], "--resume continues a file: give --json as well."),
+        (["--every", "0"], "--every 0 *"),
+    ],
+)
+def test_options_that_cannot_be_followed_are_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert corpus.main(words) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch("error: " + re.escape(sentence).replace(r"\*", ".*") + "\n", printed.err)
+    assert not printed.out
+
+
+def test_another_file_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text("[1, 2]")
+    assert corpus.main(["--json", str(path), "--resume"]) == 2
+    assert "was not written by this command" in capsys.readouterr().err
+    assert path.read_text() == "[1, 2]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "endings"),
+    [
+        ("row_sums/butterfly", {"verify": "passed", "allclose": "passed"}),
+        ("scan/in-place-with-two-barriers", {"verify": "passed", "allclose": "passed"}),
+        ("row_sums/no-row-mask", {"verify": "refused", "allclose": "passed"}),
+        ("softmax/no-maximum", {"verify": "refused", "allclose": "passed"}),
+        ("gemm/b-transposed", {"verify": "refused", "allclose": "refused"}),
+    ],
+)
+def test_kernels_are_judged(name: str, endings: dict[str, str]) -> None:
+    with EmulatedDevice() as device:
+        judges = Judges(device, compiled_dir(), seed=20, limit_s=60.0)
+        assert {judge: judges(judge, named(name)).ending for judge in endings} == endings
+
+
+@pytest.mark.slow
+def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged() -> None:
+    endless = replace(named("scale_add/base"), source=_ENDLESS)
+    broken = replace(named("scale_add/base"), source="__global__ void scale_add(")
+    with EmulatedDevice() as device:
+        late = Judges(device, compiled_dir(), seed=20, limit_s=0.3)(
+            "verify", named("scale_add/base")
+        )
+        judges = Judges(device, compiled_dir(), seed=20, limit_s=6.0)
+        assert judges("verify", broken).ending == "not judged"
+        assert judges("verify", endless).ending == "refused"
+    assert late.ending == "not judged"
+    assert late.why == "not finished after 0.3 s"
+
+
+_ENDLESS = """
+__global__ void scale_add(const float* x, const float* z, float* y, float a, int n) {
+  for (volatile int i = 0; i >= 0;) i = 0;
+  y[0] = 0;
+}
+"""

@@ -1,0 +1,75 @@
+"""Callables that cheat on energy are refused or flagged on a card, and honest ones are not."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+CORPUS = Path(__file__).parents[2] / "bench/corpus"
+
+
+def names_in(table: str) -> list[str]:
+    """Names of the callables of a table in ``cheats.py``, which cannot be imported without CuPy."""
+    tree = ast.parse((CORPUS / "cheats.py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table:
+            assert isinstance(node.value, ast.DictComp)
+            return ast.unparse(node.value.generators[0].iter).strip("()").split(", ")
+    raise AssertionError(table)
+
+
+def validity_of(pytester: pytest.Pytester, table: str, name: str) -> list[str] | None:
+    """The flags of a callable's figures; None if it has been refused."""
+    pytester.makepyfile(
+        f"""
+        import sys
+
+        sys.path.insert(0, {str(CORPUS)!r})
+
+        def test_cheat(energy_benchmark):
+            import cheats
+            import cupy
+
+            x = cupy.random.standard_normal(cheats.ELEMENTS, dtype=cupy.float32)
+            call = cheats.{table}[{name!r}]()
+            energy_benchmark(call, x, cupy.zeros_like(x), reference=cheats.expected)
+        """
+    )
+    result = pytester.runpytest_subprocess("--gpuenergy-json", "r.json", "--powercap", "current")
+    outcomes = result.parseoutcomes()
+    assert sum(outcomes.get(one, 0) for one in ("passed", "failed")) == 1
+    if "failed" in outcomes:
+        return None
+    (measurement,) = json.loads((pytester.path / "r.json").read_text())["measurements"]
+    return list(measurement.get("validity", ()))
+
+
+@pytest.mark.parametrize("name", names_in("CHEATS"))
+def test_a_cheat_is_refused_or_flagged(pytester: pytest.Pytester, name: str) -> None:
+    assert validity_of(pytester, "CHEATS", name) != []
+
+
+@pytest.mark.parametrize("name", names_in("HONEST"))
+def test_an_honest_callable_is_measured(pytester: pytest.Pytester, name: str) -> None:
+    flags = validity_of(pytester, "HONEST", name)
+    assert flags is not None
+    assert "host_gaps" not in flags
+
+
+def test_nothing_is_set_aside_in_the_cache_when_a_cold_measurement_begins() -> None:
+    import cupy
+
+    from pytest_gpuenergy.devices.cuda.driver import end_persistence
+
+    limit = ctypes.c_size_t(1)
+    cupy.cuda.Device().synchronize()  # creates the context
+    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda.cuCtxSetLimit(6, ctypes.c_size_t(8 << 20))
+    end_persistence(forbid=True)
+    assert cuda.cuCtxGetLimit(ctypes.byref(limit), 6) == 0
+    assert limit.value == 0
