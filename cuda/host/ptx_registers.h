@@ -103,10 +103,6 @@ template <class T>
 constexpr bool is_pair = false;
 template <class S>
 constexpr bool is_pair<Pair<S>> = true;
-template <class T>
-constexpr bool is_small = false;
-template <int mantissa, int exponent>
-constexpr bool is_small<Small<mantissa, exponent>> = true;
 
 // f(v...) of values that got from bits; of pairs, for each half.
 template <class T, class F, class... Bits>
