@@ -18,7 +18,8 @@ _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
 _DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
 _RUN_FILES = re.compile(
-    rf"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
+    r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
+    rf"csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
     rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
 )
 """The files that a run writes, by their path in its folder."""

@@ -187,10 +187,13 @@ class HostRunner:
         try:
             return self._build_text(kernel, KernelText(needed, entries), variant)
         except KernelFault as fault:
-            if needed != kernel.source:  # the reader may have left out too much
-                with contextlib.suppress(KernelFault):
-                    return self._build_text(kernel, KernelText(kernel.source, entries), variant)
-            raise fault from None
+            if needed == kernel.source:
+                raise
+            try:  # the reader may have left out too much
+                return self._build_text(kernel, KernelText(kernel.source, entries), variant)
+            except KernelFault as other:
+                # A header that is not there explains the names that are missing without it.
+                raise (other if "#include" in str(other) else fault) from None
 
     def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
         tools = self._toolchain()

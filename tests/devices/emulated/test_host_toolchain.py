@@ -116,7 +116,7 @@ def test_launch_bounds_that_only_an_instance_knows_are_no_hindrance(run):
         ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
          r"^line 2: cannot run on the emulated GPU: inline PTX 'cp.async.ca"),
         ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 1: .*inline PTX 'trap'"),
-        ("#include <cuda_fp8.h>\n__global__ void k() {}",
+        ("#include <cuda_fp8.h>\n__global__ void k() { __nv_fp8_e4m3 x; }",
          "^line 1: cannot run on the emulated GPU: #include <cuda_fp8.h>"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),
         ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
@@ -152,7 +152,7 @@ def test_headers_of_cuda_that_are_not_there_are_refused_by_name(run, header):
         match=f"line 1: cannot run on the emulated GPU: #include <{header}>",
         check=lambda fault: fault.outcome == "compile",
     ):
-        run(f"#include <{header}>\n__global__ void k() {{}}")
+        run(f"#include <{header}>\n__global__ void k() {{ declared_there(); }}")
 
 
 def test_a_function_that_is_no_kernel_cannot_be_launched(run):

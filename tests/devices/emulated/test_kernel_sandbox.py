@@ -340,7 +340,7 @@ def test_a_kernel_that_closes_the_pipe_is_a_fault(run: Run) -> None:
 def test_text_that_never_reads_its_plan_is_a_timeout(runner: HostRunner, tmp_path: Path) -> None:
     source = """
     struct Early { Early() { for (volatile bool on = true; on;) {} } } early;
-    __global__ void k(int* y, int n) { y[0] = n; }"""
+    __global__ void k(int* y, int n) { y[0] = n + sizeof(early); }"""
     launches = (Launch("k", (1, 1, 1), (1, 1, 1), ("y", "n" * 100)),) * 2000
     y = Arena.create(tmp_path / "y", Tensor("y", (1,), "int32", "output"))
     n = {"n" * 100: Scalar("n" * 100, "int32", 1)}
