@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -142,12 +143,13 @@ class Judges:
             return self._device.load(job, arenas)
         return self._host.open(job.kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
+    @cached_property
+    def _compilers(self) -> CompilerPool:
+        return CompilerPool(self._device.architecture, cache_dir("cubin"), processes=1)
+
     def _sanitizer(self, entry: Entry) -> Judgement:
         """Run once under each tool of compute-sanitizer, on ordinary inputs."""
-        with contextlib.closing(
-            CompilerPool(self._device.architecture, cache_dir("cubin"), processes=1)
-        ) as pool:
-            binary: Binary = pool.submit(kernel_of(entry)).result()
+        binary: Binary = self._compilers.submit(kernel_of(entry)).result()
         unfinished = ""
         for tool in SANITIZER_TOOLS:
             process = subprocess.run(

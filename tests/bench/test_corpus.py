@@ -182,14 +182,14 @@ def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged() -> Non
     endless = replace(named("scale_add/base"), source=_ENDLESS)
     broken = replace(named("scale_add/base"), source="__global__ void scale_add(")
     with EmulatedDevice() as device:
-        late = Judges(device, compiled_dir(), seed=20, limit_s=0.3)(
+        late = Judges(device, compiled_dir(), seed=20, limit_s=0.01)(
             "verify", named("scale_add/base")
         )
         judges = Judges(device, compiled_dir(), seed=20, limit_s=6.0)
         assert judges("verify", broken).ending == "not judged"
         assert judges("verify", endless).ending == "refused"
     assert late.ending == "not judged"
-    assert late.why == "not finished after 0.3 s"
+    assert late.why == "not finished after 0.01 s"
 
 
 _ENDLESS = """
