@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support.imports import needs
 from pytest_gpuenergy.support.terminal import printable
 from pytest_gpuenergy.support.text import shortened
 
@@ -47,11 +48,9 @@ def connected(address: str | None, project: str | None) -> Iterator[Any]:
     warnings.simplefilter("ignore")
     try:
         import ray
-    except ImportError:
-        raise DeviceError(
-            "Ray is not installed: pip install 'pytest-gpuenergy[ray]', in the version that the "
-            "cluster has."
-        ) from None
+    except ImportError as error:
+        advice = "pip install 'pytest-gpuenergy[ray]', in the version that the cluster has"
+        raise DeviceError(needs("A cluster of Ray's", "ray", advice, error)) from None
     runtime: dict[str, Any] = {}
     if project is not None:
         runtime = {

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.imports import needs
 
 OWN = "own"
 """Weights, attention and type of a function: it brings them along."""
@@ -223,9 +224,8 @@ def check_packages(name: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise UnavailableError(
-                f"{name} needs {error.name}: pip install 'pytest-gpuenergy[replay]'."
-            ) from None
+            advice = "pip install 'pytest-gpuenergy[replay]'"
+            raise UnavailableError(needs(name, package, advice, error)) from None
 
 
 def load_function(name: str) -> FunctionProgram:

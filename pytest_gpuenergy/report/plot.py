@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.imports import needs
 from pytest_gpuenergy.support.terminal import without_controls
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -23,8 +24,9 @@ def draw(specification: Mapping[str, Any], path: Path) -> None:
         raise InputError(f"The plot {path} cannot be drawn: give a name that ends in .svg or .png.")
     try:
         import vl_convert
-    except ImportError:
-        raise InputError("A plot needs vl-convert: pip install vl-convert-python.") from None
+    except ImportError as error:
+        advice = "pip install vl-convert-python"
+        raise InputError(needs("A plot", "vl_convert", advice, error)) from None
     whole = {"$schema": SCHEMA, **_drawable(specification)}
     try:
         if path.suffix == ".svg":

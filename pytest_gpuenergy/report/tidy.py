@@ -26,6 +26,7 @@ from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
 from pytest_gpuenergy.support.csv_output import Cell, csv_text
 from pytest_gpuenergy.support.errors import InputError, ReportError
+from pytest_gpuenergy.support.imports import needs
 from pytest_gpuenergy.support.json_output import encode
 
 _STANDING = ("best_of", "pareto")
@@ -133,14 +134,13 @@ def check_parquet() -> None:
     """Check that Parquet can be written.
 
     Raises:
-        InputError: pyarrow is not installed.
+        InputError: pyarrow is not installed, or cannot be loaded.
     """
     try:
         import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "Parquet needs pyarrow: pip install 'pytest-gpuenergy[parquet]'."
-        ) from None
+    except ImportError as error:
+        advice = "pip install 'pytest-gpuenergy[parquet]'"
+        raise InputError(needs("Parquet", "pyarrow", advice, error)) from None
 
 
 def write_parquet(report: Report, path: Path) -> None:

@@ -1,10 +1,27 @@
-"""Imports of many modules."""
+"""Imports of many modules, and those that fail."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 from collections.abc import Iterator
+
+
+def needs(what: str, package: str, advice: str, error: ImportError) -> str:
+    """A sentence about a package that cannot be imported: it is missing, or fails to load.
+
+    Args:
+        what: needs it; the beginning of the sentence.
+        package: its name as a module.
+        advice: how to install it.
+        error: that its import raised.
+    """
+    missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0]
+    if missing == package or not str(error):
+        return f"{what} needs {package}: {advice}."
+    reason = " ".join(str(error).split()).removesuffix(".")
+    lacks = f"install {missing}" if missing else "install what it asks for"
+    return f"{what} needs {package}, which is installed but cannot be loaded ({reason}): {lacks}."
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ Arrays of bfloat16 hold its bits as unsigned integers of 16 bits: the upper half
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ Array = npt.NDArray[np.generic]
 
 BFLOAT16 = "bfloat16"
 _BFLOAT16_DIGITS = 8  # binary ones, of which the first is implicit
+_TYPE = re.compile(r"[<=|]?\w+", re.ASCII)
 _LONGEST_NAME, _LARGEST_BYTES = 20, 8
 _UNTOUCHED_BITS = 0x7FF8_4C45_4156_4521
 UNTOUCHED = float(np.array(_UNTOUCHED_BITS, np.int64).view(np.float64))
@@ -29,7 +31,7 @@ def whole(value: object) -> Any:
 
     A boolean is left as it is, too: whoever takes integers refuses it by name.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         return value
     try:
         return operator.index(value)
@@ -55,6 +57,8 @@ def is_known(dtype: object) -> bool:
         return False
     if dtype == BFLOAT16:
         return True
+    if not _TYPE.fullmatch(dtype):
+        return False
     try:
         found = np.dtype(dtype)
     except Exception:  # NumPy's parser raises TypeError, ValueError, SyntaxError, OverflowError ...

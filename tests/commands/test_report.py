@@ -265,7 +265,7 @@ def test_each_view_goes_to_a_file_or_to_the_terminal(
 
 
 def test_parquet_is_written(project: Path) -> None:
-    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow", exc_type=ImportError)
     make_run(project, "a", K01)
     assert main(["report", "--parquet", "t.parquet"]) == 0
     assert (project / "t.parquet").read_bytes().startswith(b"PAR1")

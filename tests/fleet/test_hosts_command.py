@@ -160,4 +160,4 @@ def test_what_cannot_work_is_said_in_a_sentence(
 @pytest.mark.usefixtures("no_ray")
 def test_ray_is_asked_for_where_it_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hosts", "--ray"]) == 1
-    assert "Ray is not installed: pip install 'pytest-gpuenergy[ray]'" in capsys.readouterr().err
+    assert "needs ray: pip install 'pytest-gpuenergy[ray]'" in capsys.readouterr().err

@@ -20,7 +20,9 @@ from pytest_gpuenergy.record.window import Window
 from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
 from pytest_gpuenergy.support.errors import ReportError
 
-parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet is read with pyarrow")
+parquet = pytest.importorskip(
+    "pyarrow.parquet", reason="Parquet is read with pyarrow", exc_type=ImportError
+)
 Make = Callable[..., Any]
 
 

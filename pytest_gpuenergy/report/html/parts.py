@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_gpuenergy.support.errors import InputError, UnavailableError
 from pytest_gpuenergy.support.files import keep_for_later
+from pytest_gpuenergy.support.imports import needs
 from pytest_gpuenergy.support.paths import cache_dir
 
 VEGA_LITE = "6.4"
@@ -27,10 +28,9 @@ def check_html() -> None:
     """
     try:
         import vl_convert  # noqa: F401
-    except ImportError:
-        raise UnavailableError(
-            "The charts need a plotting library: pip install 'pytest-gpuenergy[html]'."
-        ) from None
+    except ImportError as error:
+        advice = "pip install 'pytest-gpuenergy[html]'"
+        raise UnavailableError(needs("The page's chart", "vl_convert", advice, error)) from None
 
 
 def vega_script() -> str:

@@ -1,0 +1,47 @@
+"""A package that is there and cannot be loaded is not said to be missing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuenergy.replay.programs import check_packages
+from pytest_gpuenergy.report.tidy import check_parquet
+from pytest_gpuenergy.support.errors import InputError, UnavailableError
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The text of a package ``pyarrow`` and ``torch`` that is found first."""
+    for name in ("pyarrow", "torch"):
+        for loaded in [one for one in sys.modules if one.partition(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_package_that_needs_a_newer_one_says_so(package: Path) -> None:
+    reason = "pyarrow requires NumPy 2.0 or newer, found 1.26.4"
+    (package / "pyarrow.py").write_text(f"raise ImportError({reason!r})")
+    with pytest.raises(InputError) as raised:
+        check_parquet()
+    assert str(raised.value) == (
+        f"Parquet needs pyarrow, which is installed but cannot be loaded ({reason}): install what "
+        "it asks for."
+    )
+
+
+def test_a_package_that_lacks_another_one_names_that(package: Path) -> None:
+    (package / "torch.py").write_text("import nosuchmodule")
+    with pytest.raises(UnavailableError, match=r"needs torch, which .*: install nosuchmodule\."):
+        check_packages("bloom-560m")
+
+
+def test_a_package_that_is_missing_is_named_with_what_installs_it(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(package)])
+    with pytest.raises(InputError, match=r"^Parquet needs pyarrow: pip install 'pytest-gpu"):
+        check_parquet()
