@@ -26,11 +26,14 @@ from pytest_gpuenergy.support.paths import written_to_cache
 _OPTIONS = ("-std=c++17", "-default-device")
 _FORMAT = 2
 _HOST_HEADER = re.compile(
-    r"(?:[a-z_]+|(?:assert|float|limits|math|stdio|stdlib|string|time|unistd|sys/\w+|omp)\.h"
+    r"(?:[a-z_]+"
+    r"|(?:assert|float|inttypes|limits|math|stddef|stdint|stdio|stdlib|string|time|unistd)\.h"
+    r"|(?:sys/\w+|omp)\.h"
     r"|helper_\w+\.h|(?:cublas|cudnn|cusparse|cufft|curand|nvtx|nccl)\w*(?:/\w+)?\.h|thrust/.*"
     r"|cuda_(?:profiler_api|gl_interop)\.h)"
 )
 """Headers that NVRTC does not have or need: of C and C++, of the samples, and of host libraries."""
+_UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
@@ -56,6 +59,7 @@ class Compiler:
         own = cuda_dir() / "nvrtc" / "driver"
         self._includes = [f"-I{folder}" for folder in (own, bundled, toolkit) if folder]
         self._small = cuda_dir() / "nvrtc"
+        self._host_headers = f"--pre-include={self._small / 'host_headers.h'}"
 
     def compile(
         self, source: str, entries: Sequence[str], architecture: str
@@ -91,7 +95,15 @@ class Compiler:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])
             except KernelFault:
                 pass  # it may need more of the headers than ours provide
-        return self._compile(source, entries, architecture, [])
+        try:
+            return self._compile(source, entries, architecture, [])
+        except KernelFault as fault:
+            if not _UNDECLARED.search(str(fault)):
+                raise
+            # nvcc declares INFINITY, uint32_t or std::max, from headers that NVRTC does not have.
+            with contextlib.suppress(KernelFault):
+                return self._compile(source, entries, architecture, [self._host_headers])
+            raise
 
     def _are_small(self, headers: Sequence[str]) -> bool:
         """Whether our small headers include all of these libcu++ headers."""

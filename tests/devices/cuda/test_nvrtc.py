@@ -108,6 +108,28 @@ static_assert(c::is_same_v<c::enable_if<true, long>::type, long>);
 """
 
 
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("", "INFINITY"),
+        ("", "NAN"),
+        ("<math.h>", "M_PI"),
+        ("<cfloat>", "FLT_MAX"),
+        ("<climits>", "INT_MAX"),
+        ("<stdint.h>", "(uint32_t)3"),
+        ("<limits>", "std::numeric_limits<float>::infinity()"),
+        ("<cmath>", "std::exp(y[1])"),
+        ("<algorithm>", "std::max(y[1], 2.f)"),
+    ],
+)
+def test_what_nvcc_declares_from_the_hosts_headers_is_declared(
+    compiler: Compiler, header: str, value: str
+) -> None:
+    include = f"#include {header}\n" if header else ""
+    text = f'{include}extern "C" __global__ void k(float* y) {{ y[0] = {value}; }}'
+    assert compiler.compile(text, ["k"], "sm_90")[1] == {"k": "k"}
+
+
 def test_small_headers_stand_in_for_those_of_tvms_text(compiler: Compiler) -> None:
     assert compiler.compile(SMALL + COPY, ["copy"], "sm_90")[0]
 
