@@ -70,7 +70,7 @@ class Turns:
     def are_enough(
         self, settings: GateSettings, comparisons: int, looks: Looks, precision: float = math.inf
     ) -> bool:
-        """Whether further rounds would tell nothing that is asked for.
+        """Return whether further rounds could change no verdict that was asked for.
 
         That is so after a look at which every metric of the settings has a verdict other than
         AMBIGUOUS and an interval of no more than ``precision`` (half of it, as a fraction) to

@@ -47,7 +47,7 @@ _ROOM = 512
 """More samples than a card has been seen to keep."""
 
 _TRIES = 4
-"""Limits how often a list of processes is asked for that grows faster than the room made for it."""
+"""How often the list of processes is requested again while it outgrows its buffer."""
 
 _UNKNOWN = 999  # NVML_ERROR_UNKNOWN
 
@@ -210,7 +210,7 @@ def _as_nvmls(module: Any, function: str, error: Exception) -> Exception:
 
 
 def absence(nvml: Any) -> tuple[type[Exception], ...]:
-    """The errors that mean that a card, its driver or its user has no such reading or setting.
+    """Return the errors by which a reading or setting is missing, or not permitted.
 
     Args:
         nvml: of a `Device`, real or emulated.

@@ -92,7 +92,7 @@ class ArenaCheck:
         self._before = self._values()
 
     def falsify(self) -> None:
-        """Make a few elements of each output wrong, see `falsified`; an inout is as at first."""
+        """Restore inout tensors, and make a few elements of each output wrong: `falsified`."""
         with self._arrays.used():
             for name, arena in self._outputs.items():
                 dtype = arena.tensor.dtype

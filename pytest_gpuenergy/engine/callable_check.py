@@ -1,4 +1,4 @@
-"""Verifies a callable once more after its measurement, and how it was measured."""
+"""Verifies a callable after its measurement, and checks that the measurement saw all its work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WatchableRepeater(Repeater, Protocol):
 
 
 class WatchedRepeater:
-    """A callable's repeater, whose launches are observed without what the callable can replace.
+    """A callable's repeater, observed through the driver, which the callable cannot replace.
 
     Everything else is the repeater's.
 
@@ -62,7 +62,7 @@ class WatchedRepeater:
         return getattr(self._repeater, name)
 
     def start(self) -> None:
-        """Start as the repeater does, with an ordinary cache."""
+        """Start the repeater, with no cache lines set aside."""
         self._forget()
         self._began_s = self._now_s()
         self._repeater.start()
@@ -99,7 +99,7 @@ class WatchedRepeater:
         return self._repeater.launch(count)
 
     def check_calls(self) -> None:
-        """Compare the time of a call among others with that of a call alone.
+        """Check that a call takes as long in a graph of many calls as alone.
 
         Raises:
             KernelFault: calls in a graph are so short that most of them cannot have done the work.
@@ -116,10 +116,10 @@ class WatchedRepeater:
 
 
 _CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
-"""Events and clock are read some milliseconds apart, on a busy host tens of them."""
+"""How far events and clock may differ: they are read milliseconds apart, or more."""
 _LEFT_RATIO, _LEFT_S = 0.01, 0.02
 _ALONE_RATIO, _ALONE_S = 2.0, 50e-6
-"""A graph's launch takes some microseconds, which work of a few kernels does not hide."""
+"""Seconds by which a call alone may take longer: launching a graph takes some microseconds."""
 
 
 class CallableCheck:

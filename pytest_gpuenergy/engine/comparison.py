@@ -166,7 +166,7 @@ def _finite_part(
 
 
 def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, seed: int) -> None:
-    """Check how many elements make use of the steps that a bound allows: a few always may."""
+    """Check that no more elements use the steps of a bound than its share allows."""
     off = output.astype(np.float64) != expected
     if int(off.sum()) > 1 + bound.share * off.size:
         raise KernelFault(

@@ -58,7 +58,7 @@ class Drawing:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all kernels of a workload are verified on it, wherever they are."""
+        """Return whether a drawing is shared by all kernels of a workload."""
         return not self.sparse and not self.literals
 
 
@@ -222,7 +222,7 @@ def _reaches(workload: Workload) -> range:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[list[str]]:
-    """Ignore whatever a reference raises for inputs that it is not made for.
+    """Suppress the errors that a reference raises for inputs outside its domain.
 
     Yields a list to which each overflow is added: infinities may then be due to one.
     """

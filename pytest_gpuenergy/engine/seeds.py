@@ -25,7 +25,7 @@ SEEDS = (0, 1)
 """Of ordinary inputs, and of negative ones with edges."""
 LARGEST_SEED = (1 << 32) - 1
 _SMALL_ELEMENTS, _SMALL_FLOPS = 1 << 17, 1 << 26
-"""Of workloads of which a run and a reference take the host milliseconds."""
+"""Limits of a small workload, whose run and reference take the host milliseconds."""
 _MOST_SPARSE, _SLICES = 64, 256
 """The most sparse drawings, and the slices of different kinds and places in all of them."""
 _FEW_OUTPUTS = 64
@@ -33,7 +33,7 @@ _SPARSE_ELEMENTS = 1 << 22
 """In all sparse drawings of a workload that is not small, unless there are two."""
 _MOST_LITERALS = 64
 _USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
-"""Numbers that are drawn often without being in a kernel's text."""
+"""Numbers that ordinary drawings contain anyway."""
 _NUMBER = re.compile(
     r"""(?<![\w.])(?:
         0[xX](?P<hexadecimal>[0-9a-fA-F]+)

@@ -144,7 +144,7 @@ def _errors(
 def _reads_what_it_writes(
     loaded: Loaded, arenas: Mapping[str, Arena], case: Case
 ) -> KernelFault | None:
-    """Why a first run was wrong, if its outputs depend on the poison that they held before.
+    """Return why a first run was wrong, if its outputs depend on what they held before.
 
     The kernel runs again on other contents of the outputs, and once more on the poison, which shows
     whether it is the contents that matter.

@@ -242,7 +242,7 @@ class CudaRunner:
 def _restoring(
     buffers: CudaBuffers, initial: BufferSet, sets: Sequence[BufferSet], launch: Launcher
 ) -> Launcher:
-    """A function that gives tensors of some sets their initial contents, and then launches."""
+    """Return a function that restores the inout tensors of some sets and then launches."""
 
     def restore_and_launch() -> object:
         for one in sets:

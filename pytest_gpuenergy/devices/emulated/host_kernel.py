@@ -19,7 +19,7 @@ BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
 WHOLE_S = 1.0
 PERIOD = 32
-"""Launches of a part, as far as they take `AFFORDABLE_S`."""
+"""The most repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
 
 _LAST_SEED = 2  # of the order in which threads run, of those that verification asks for
 _TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
