@@ -2,13 +2,13 @@
 
 Its session of workers ends with an internal error when a host cannot be reached, starts a worker
 that cannot live again and again, starts no other in the place of one that is lost for good, and
-counts what fails because a host has stopped working.
+counts what fails because a host has stopped working, and takes the items of one for those of all.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import pytest
@@ -57,6 +57,8 @@ class Nodes:
         self._session._clone_node = self._replaced
         self._finish: Callable[[Any], None] = self._session.worker_workerfinished
         self._session.worker_workerfinished = self._finished
+        self._collect: Callable[..., None] = self._session.worker_collectionfinish
+        self._session.worker_collectionfinish = self._collected
         self._report: Callable[..., None] = self._session.worker_testreport
         self._session.worker_testreport = self._reported
 
@@ -81,6 +83,16 @@ class Nodes:
             self._session.worker_errordown(node, f"ended by {signal}")
         else:
             self._finish(node)
+
+    def _collected(self, node: Any, ids: Sequence[str]) -> None:
+        """In the place of ``DSession.worker_collectionfinish``.
+
+        That one takes the number of items that the last worker has collected for the run's: a run
+        of 40 items ends as one without any (exit code 5) if a host has none of them.
+        """
+        known = self._session._session.testscollected
+        self._collect(node, ids)
+        self._session._session.testscollected = max(known, len(ids))
 
     def _reported(self, node: Any, rep: pytest.TestReport) -> None:
         """In the place of ``DSession.worker_testreport``, which counts every report."""

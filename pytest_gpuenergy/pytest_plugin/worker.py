@@ -24,6 +24,7 @@ class Worker:
         setpoint: the label of what its GPU is set to; empty if it is as it was.
         running: the item that it has begun and not ended.
         collected: whether it has collected its items.
+        items: how many that are.
         unusable: why it cannot measure; empty if it can, as far as is known.
         bad_option: whether that is because of an option.
         deferred: items that it has put off.
@@ -41,6 +42,7 @@ class Worker:
     setpoint: str = ""
     running: str | None = None
     collected: bool = False
+    items: int = 0
     unusable: str = ""
     bad_option: bool = False
     deferred: set[str] = field(default_factory=set)

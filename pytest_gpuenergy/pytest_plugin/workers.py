@@ -105,8 +105,10 @@ class Workers:
         for node_id, place in zip(ids, places, strict=False):
             if place >= 0:
                 self._groups.setdefault(node_id, names[place])
-        self._worker(node).collected = True
+        worker = self._worker(node)
+        worker.collected, worker.items = True, len(ids)
         self._judge_options()
+        self._judge_copies()
 
     @pytest.hookimpl(tryfirst=True)  # before the terminal counts it as an error
     def pytest_collectreport(self) -> None:
@@ -301,6 +303,18 @@ class Workers:
     def _judge_options(self) -> None:
         for one in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
             self._leave_out(one.name, f"{one.title}: {one.unusable}")
+
+    def _judge_copies(self) -> None:
+        """Leave out workers that have collected nothing while others have: their copies lack it."""
+        collected = [one for one in self._workers.values() if one.collected and not one.unusable]
+        most = max(collected, key=lambda one: one.items, default=None)
+        for worker in collected:
+            if most is not None and most.items and not worker.items:
+                worker.unusable = (
+                    f"its project has none of the {most.items} items that {most.title} has "
+                    "collected: copy the project there."
+                )
+                self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _leave_out(self, name: str, sentence: str) -> None:
         self.losses.leave_out(name, sentence)

@@ -233,3 +233,15 @@ def test_what_a_killed_worker_has_set_is_restored_before_the_run_ends(
     assert code == 0, said
     assert [limit_w(host, monkeypatch, 0) for host in hosts] == [700, 700]
     assert "was set to" not in said
+
+
+def test_a_host_whose_project_lacks_the_tests_is_left_out(fleet: Fleet) -> None:
+    # The one that lacks them collects last: pytest-xdist takes its number of items for the run's.
+    fleet.add("whole", module(count=3, before="(ALL / 'begun').touch()"))
+    late = module(at_import="while not (ALL / 'begun').exists(): os.sched_yield()")
+    lacking = late.replace("def test_scale", "def scale").replace("BEFORE", "pass")
+    fleet.add("lacking", lacking)
+    code, said = fleet.run(*ONE_CAP)
+    assert code == 0, said
+    assert "3 passed" in said
+    assert "gw1: its project has none of the 3 items that gw0 on whole" in " ".join(said.split())
