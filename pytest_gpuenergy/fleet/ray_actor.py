@@ -18,6 +18,7 @@ from typing import IO
 
 from pytest_gpuenergy.fleet.ray_cluster import PROJECT_VARIABLE
 from pytest_gpuenergy.report.store import HOME
+from pytest_gpuenergy.support.errors import DeviceError
 from pytest_gpuenergy.support.files import is_folder
 from pytest_gpuenergy.support.hosts import FLEET_GPU
 from pytest_gpuenergy.support.paths import state_dir
@@ -141,12 +142,18 @@ def own_copy(sent: Path, name: str) -> Path:
     copy = copies / sent.name
     if not is_folder(copy):
         unfinished = Path(tempfile.mkdtemp(prefix=".", dir=copies))
-        shutil.copytree(sent, unfinished, symlinks=True, dirs_exist_ok=True)
-        (unfinished / HOME).symlink_to(state_dir("fleet", name, HOME))
         try:
-            unfinished.rename(copy)
-        except OSError:  # another actor was faster
-            shutil.rmtree(unfinished)
+            shutil.copytree(sent, unfinished, symlinks=True, dirs_exist_ok=True)
+            (unfinished / HOME).symlink_to(state_dir("fleet", name, HOME))
+            with contextlib.suppress(OSError):  # another actor was faster
+                unfinished.rename(copy)
+        except shutil.Error as error:  # has a list of files, each with its reason
+            reason = error.args[0][0][2]
+            raise DeviceError(
+                f"The project cannot be copied to {copies} ({reason}): make room there."
+            ) from None
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # what is left of a copy that failed
     copy.touch()
     _remove_old(copies)
     return copy

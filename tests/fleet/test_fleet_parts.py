@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pytest_gpuenergy.fleet.post import Post
 from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
 from pytest_gpuenergy.fleet.ray_actor import Interpreter, own_copy
 from pytest_gpuenergy.fleet.ray_probe import without_taken
+from pytest_gpuenergy.support.errors import DeviceError
 
 
 @pytest.mark.parametrize(
@@ -121,3 +123,15 @@ def test_an_interpreter_is_stopped(interpreter: Interpreter) -> None:
     interpreter.stop()
     assert output(interpreter, 1) == b""
     assert not interpreter.write(b"more")
+
+
+def test_a_copy_that_does_not_fit_leaves_nothing_behind(sent: Path, tmp_path: Path) -> None:
+    (sent / "large.bin").write_bytes(bytes(10_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(DeviceError, match=r"cannot be copied to .*File too large.*make room"):
+            own_copy(sent, "bench")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "state/fleet/bench/copies").iterdir()) == []
