@@ -114,7 +114,41 @@ struct grid_group {
 };
 inline grid_group this_grid() { return {}; }
 
-int this_cluster() __attribute__((error("cannot run on the emulated GPU: clusters of blocks")));
+// The blocks of a cluster; one block where there are no clusters.
+struct cluster_group {
+  static void barrier_arrive() { cuhost::cuhost_cluster_arrive(true); }
+  static void barrier_wait() { cuhost::cuhost_cluster_wait(); }
+  static void sync() {
+    barrier_arrive();
+    barrier_wait();
+  }
+  static dim3 dim_blocks() {
+    auto& dim = cuhost::cuhost_where.cluster_dim;
+    return {dim.x, dim.y, dim.z};
+  }
+  static dim3 block_index() {
+    dim3 dim = dim_blocks();
+    return {blockIdx.x % dim.x, blockIdx.y % dim.y, blockIdx.z % dim.z};
+  }
+  static unsigned block_rank() {
+    dim3 dim = dim_blocks(), at = block_index();
+    return at.x + dim.x * (at.y + dim.y * at.z);
+  }
+  static unsigned num_blocks() {
+    dim3 dim = dim_blocks();
+    return dim.x * dim.y * dim.z;
+  }
+  static unsigned thread_rank() { return block_rank() * thread_block::size() + thread_block::thread_rank(); }
+  static unsigned num_threads() { return num_blocks() * thread_block::size(); }
+  static unsigned size() { return num_threads(); }
+  template <class T>
+  static T* map_shared_rank(T* at, int rank)
+      __attribute__((error("cannot run on the emulated GPU: map_shared_rank, plain accesses to the shared "
+                           "memory of another block")));
+  static unsigned query_shared_rank(const void* at)
+      __attribute__((error("cannot run on the emulated GPU: query_shared_rank")));
+};
+inline cluster_group this_cluster() { return {}; }
 
 struct coalesced_group : cuhost::Lanes {
   unsigned cuhost_rank = 0, cuhost_groups = 1;

@@ -155,3 +155,23 @@ def test_other_accesses_to_the_shared_memory_of_other_blocks_are_refused(run, te
     )
     with pytest.raises(KernelFault, match="cannot run on the emulated GPU: inline PTX"):
         run(source, outputs={"y": (1, "uint32")})
+
+
+def test_a_cluster_is_a_group_of_cooperative_groups(run):
+    source = """#include <cooperative_groups.h>
+    namespace cg = cooperative_groups;
+    __global__ void __cluster_dims__(2, 3) k(unsigned* y, unsigned* flags) {
+      auto cluster = cg::this_cluster();
+      unsigned block = blockIdx.x + gridDim.x * blockIdx.y;
+      unsigned first = block - cluster.block_index().x - gridDim.x * cluster.block_index().y;
+      if (threadIdx.x == 0) flags[block] = 1 + cluster.block_rank();
+      cluster.sync();
+      if (threadIdx.x) return;
+      y[block] = flags[first] + 100 * cluster.num_blocks() + 10000 * cluster.dim_blocks().y;
+      cluster.sync();
+    }"""
+    outputs = {"y": (24, "uint32"), "flags": (24, "uint32")}
+    found = run(source, outputs=outputs, grid=(4, 6, 1), block=32)
+    assert found["y"].tolist() == [30601] * 24
+    ranks = [1 + x % 2 + 2 * (y % 3) for y in range(6) for x in range(4)]
+    assert found["flags"].tolist() == ranks

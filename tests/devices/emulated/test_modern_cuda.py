@@ -138,7 +138,7 @@ def test_groups_of_threads_cooperate(run, result, expected, size):
     [
         ("cg::this_grid().sync();", "barrier of the whole grid needs a cooperative launch"),
         ("auto t = cg::tiled_partition<64>(cg::this_thread_block());", "a tile of other than 1, 2"),
-        ("auto c = cg::this_cluster();", "clusters of blocks"),
+        ("__shared__ int s; *cg::this_cluster().map_shared_rank(&s, 0) = 1;", "map_shared_rank"),
     ],
 )
 def test_groups_beyond_the_emulated_gpu_are_refused(run, statement, reason):
