@@ -82,7 +82,7 @@ void leave() {
   while (now->cursor == now->thread_count && now->step < now->thread_count) {
     int next = now->order[now->step++];
     if (!can_run(next)) continue;
-    leave_for(now->fiber_of[next]);
+    if (next != current) leave_for(now->fiber_of[next]);  // it may have come ahead of its turn
     return;
   }
   leave_for_scheduler();
