@@ -18,7 +18,6 @@ from corpus_judges import Judges
 from entries import FOLDER, Entry, kinds, read_corpus
 
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.paths import compiled_dir
 
 ENTRIES = read_corpus()
 FAMILIES = {entry.family: entry for entry in reversed(ENTRIES)}
@@ -113,8 +112,10 @@ def test_recall_and_false_alarms_leave_out_what_was_not_judged() -> None:
 
 
 def test_verdicts_on_what_has_not_changed_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):  # which the command sets for itself
+        monkeypatch.setenv(variable, str(tmp_path))
     path = tmp_path / "corpus.json"
     known = [asdict(verdict("softmax/base", "refused"))]
     path.write_text(json.dumps({"seed": 0, "verdicts": known}))
@@ -171,21 +172,19 @@ def test_another_file_is_not_overwritten(
         ("gemm/b-transposed", {"verify": "refused", "allclose": "refused"}),
     ],
 )
-def test_kernels_are_judged(name: str, endings: dict[str, str]) -> None:
+def test_kernels_are_judged(host_cache: Path, name: str, endings: dict[str, str]) -> None:
     with EmulatedDevice() as device:
-        judges = Judges(device, compiled_dir(), seed=20, limit_s=60.0)
+        judges = Judges(device, host_cache, seed=20, limit_s=60.0)
         assert {judge: judges(judge, named(name)).ending for judge in endings} == endings
 
 
 @pytest.mark.slow
-def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged() -> None:
+def test_a_kernel_that_takes_too_long_or_does_not_compile_is_not_judged(host_cache: Path) -> None:
     endless = replace(named("scale_add/base"), source=_ENDLESS)
     broken = replace(named("scale_add/base"), source="__global__ void scale_add(")
     with EmulatedDevice() as device:
-        late = Judges(device, compiled_dir(), seed=20, limit_s=0.01)(
-            "verify", named("scale_add/base")
-        )
-        judges = Judges(device, compiled_dir(), seed=20, limit_s=6.0)
+        late = Judges(device, host_cache, seed=20, limit_s=0.01)("verify", named("scale_add/base"))
+        judges = Judges(device, host_cache, seed=20, limit_s=6.0)
         assert judges("verify", broken).ending == "not judged"
         assert judges("verify", endless).ending == "refused"
     assert late.ending == "not judged"

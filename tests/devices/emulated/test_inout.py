@@ -65,7 +65,7 @@ def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str)
     ],
 )
 def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
-    with pytest.raises(KernelFault, match="of y"):
+    with pytest.raises(KernelFault, match=r"\by\b"):
         verify(gpu, kernel(body), workload())
 
 
