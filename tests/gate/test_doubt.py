@@ -159,3 +159,45 @@ def test_the_factor_of_a_product_is_that_of_both(factor: float, mean: float) -> 
     change = Estimate(mean, mean, mean)
     time, edp = (widened(change, [Doubt("", factor)], m) for m in (Metric.TIME, Metric.EDP))
     assert math.isclose(mean - edp.low, 2 * (mean - time.low), abs_tol=1e-9)
+
+
+def at_clock(mhz: float, time: float = 1.0, **changes: Any) -> Measurement:
+    """A measurement at an SM clock, with ``time`` as a multiple of the time of others."""
+    found = measurement(time * time)
+    return replace(found, effective_sm_clock_mhz=mhz, cap_binding=False, **changes)
+
+
+def time_verdict(base: Measurement, new: Measurement, limit: float) -> str:
+    settings = changed(GateSettings(), limits={Metric.TIME: limit})
+    (judgement,) = compared(base, new, settings).judgements
+    return str(judgement.verdict)
+
+
+def test_a_slower_clock_may_explain_a_longer_time() -> None:
+    assert time_verdict(at_clock(2000.0), at_clock(1900.0, 1.05), 0.0) == "AMBIGUOUS"
+
+
+def test_a_slower_clock_explains_no_more_than_its_share() -> None:
+    assert time_verdict(at_clock(2000.0), at_clock(1980.0, 1.05), 0.0) == "WORSE"
+
+
+def test_a_faster_clock_may_hide_a_longer_time() -> None:
+    assert time_verdict(at_clock(1900.0), at_clock(2000.0), 0.02) == "AMBIGUOUS"
+
+
+def test_a_clock_that_a_power_limit_moves_belongs_to_the_kernel() -> None:
+    capped = replace(at_clock(1900.0, 1.05), cap_binding=True)
+    assert time_verdict(at_clock(2000.0), capped, 0.0) == "WORSE"
+
+
+def test_two_clocks_are_named() -> None:
+    (doubt,) = doubts_of_pair(at_clock(1991.0), at_clock(1974.0), Metric.TIME)
+    assert doubt.reason == "the SMs ran at 1991 MHz and run at 1974 MHz now"
+
+
+@given(st.floats(0.8, 1.25))
+def test_room_for_a_clock_grows_towards_the_change_at_equal_clocks(ratio: float) -> None:
+    # By itself, an energy that goes with the clock's square is no change.
+    change = Estimate(*[2 * math.log(ratio)] * 3)
+    found = widened(change, [Doubt("clock", 1.0, ratio)], Metric.ENERGY)
+    assert found.low <= 0 <= found.high or math.isclose(ratio, 1.0)
