@@ -81,7 +81,8 @@ def compare_pairs(
         else:
             found_now = turns.judge(later, settings, comparisons, looks, flags)
             words = ", ".join(f"{one.metric.label} {one.verdict}" for one in found_now)
-            tell(f"{name}: {words} after {len(turns.base)} rounds")
+            again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
+            tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
             judgements += found_now
     return Comparison(
         base[0],

@@ -33,7 +33,7 @@ cap tables are about a quarter of the highest. A foreign process that takes turn
 and the energy. Flags of later versions count as large.
 """
 
-_SLIGHT_FLAGS = frozenset(
+SLIGHT_FLAGS = frozenset(
     {
         "interval_wide",
         "not_settled",
@@ -44,6 +44,7 @@ _SLIGHT_FLAGS = frozenset(
         "drift",
     }
 )
+"""The flags for an effect of a few per cent."""
 
 
 CLOCK_EXPONENTS = {Metric.TIME: (-1.0, 0.0), Metric.ENERGY: (0.0, 3.0), Metric.EDP: (-1.0, 3.0)}
@@ -90,7 +91,7 @@ def doubts_of_flags(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:
     named = tuple(flags)
     if not named:
         return ()
-    factor = SLIGHT if _SLIGHT_FLAGS.issuperset(named) else LARGE
+    factor = SLIGHT if SLIGHT_FLAGS.issuperset(named) else LARGE
     return (Doubt(f"flagged{when}: {', '.join(named)}", factor),)
 
 

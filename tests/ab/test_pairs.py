@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from pytest_gpuenergy.ab.exhibit import Exhibit, export, load_exhibits
 from pytest_gpuenergy.ab.pairs import compare_pairs
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
+from pytest_gpuenergy.energy.meter import EnergyMeter
+from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.identity import run_info
 from pytest_gpuenergy.engine.station import Station
@@ -103,3 +106,35 @@ def test_with_a_baseline_that_is_right_only_at_first_nothing_is_compared(
     assert not comparison.judgements
     (unknown,) = comparison.missing_in_base
     assert unknown.why.startswith("wrong in the baseline: Correct at first, wrong after 3000 ")
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, numbers: Container[int]) -> list[int]:
+    """Give a step of the clock to the measurements ``numbers``; returns those that are made."""
+    made: list[int] = []
+    measure = EnergyMeter.measure
+
+    def disturbed(*args: Any, **kwargs: Any) -> Reading:
+        made.append(len(made) + 1)
+        reading = measure(*args, **kwargs)
+        return replace(reading, flags=("clock_step",) if made[-1] in numbers else ())
+
+    monkeypatch.setattr(EnergyMeter, "measure", disturbed)
+    return made
+
+
+def test_a_round_in_which_the_clock_steps_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = disturb(monkeypatch, {3})
+    comparison, _ = compared(tmp_path, monkeypatch, ())
+    (judgement,) = comparison.judgements
+    assert (len(made), judgement.reasons) == (6, ())
+
+
+def test_rounds_that_are_all_disturbed_end_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = disturb(monkeypatch, range(100))
+    comparison, _ = compared(tmp_path, monkeypatch, ())
+    (judgement,) = comparison.judgements
+    assert (len(made), judgement.reasons) == (12, ("flagged: clock_step",))
