@@ -154,8 +154,8 @@ class _Side:
 
 def take_turns(
     device: Device,
-    base: Exhibit,
-    head: Exhibit,
+    earlier: Exhibit,
+    later: Exhibit,
     *,
     rounds: int,
     timeout_s: float,
@@ -174,7 +174,7 @@ def take_turns(
     repeated = 0
     with contextlib.ExitStack() as stack:
         sides = [
-            stack.enter_context(_opened(device, exhibit, timeout_s)) for exhibit in (base, head)
+            stack.enter_context(_opened(device, exhibit, timeout_s)) for exhibit in (earlier, later)
         ]
         try:
             meter = meter or EnergyMeter(device, SHORT)
@@ -182,8 +182,8 @@ def take_turns(
                 # A drift that is linear in time cancels between two successive rounds.
                 for index in (0, 1) if number % 2 == 0 else (1, 0):
                     if ends(Turns(tuple(readings[0]), tuple(readings[1]))):
-                        both = (tuple(side[:number]) for side in readings)
-                        return Turns(*both, repeated=repeated)
+                        base, head = (tuple(side[:number]) for side in readings)
+                        return Turns(base, head, repeated=repeated)
                     readings[index].append(_measure(device, sides[index], meter))
                 flags = {flag for side in readings for flag in side[-1].flags}
                 if flags and SLIGHT_FLAGS.issuperset(flags) and repeated < SPARE_ROUNDS:
