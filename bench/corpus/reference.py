@@ -7,6 +7,7 @@ output, or a dictionary of outputs.
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,12 @@ def labels(image: A) -> A:
     label = np.where(image != 0, own, rows * columns)
     while True:
         around = np.pad(label, ((0, 0), (1, 1), (1, 1)), constant_values=rows * columns)
-        sides = [around[:, :-2, 1:-1], around[:, 2:, 1:-1], around[:, 1:-1, :-2], around[:, 1:-1, 2:]]
+        sides = [
+            around[:, :-2, 1:-1],
+            around[:, 2:, 1:-1],
+            around[:, 1:-1, :-2],
+            around[:, 1:-1, 2:],
+        ]
         least = np.minimum.reduce([label, *sides])
         least = np.where(image != 0, least, rows * columns)
         if np.array_equal(least, label):
@@ -270,3 +276,64 @@ def heat(x: A, rate: float) -> A:
         around = around + now[1:-1, 2:, 1:-1] + now[1:-1, 1:-1, :-2] + now[1:-1, 1:-1, 2:]
         now[1:-1, 1:-1, 1:-1] = middle + rate * (around - 6 * middle)
     return now
+
+
+def big_add(a: A, b: A) -> dict[str, A]:
+    words, carry = [], np.zeros(len(a), np.int64)
+    for u, v in zip(np.asarray(a, np.int64).T, np.asarray(b, np.int64).T, strict=True):
+        carry = (carry >> 32) + u + v
+        words.append(carry & 0xFFFFFFFF)
+    return {"y": np.stack(words, axis=1), "carry": carry >> 32}
+
+
+def adler32(x: A) -> A:
+    return np.array([zlib.adler32(np.asarray(row, np.uint8).tobytes()) for row in x])
+
+
+def pack_bits(x: A, limit: int) -> dict[str, A]:
+    above = np.asarray(x) > limit
+    packed = np.packbits(np.resize(above, 1024) & (np.arange(1024) < 1000), bitorder="little")
+    return {"words": packed.view("<u4").astype(np.int64), "count": above.sum(keepdims=True)}
+
+
+def bit_transpose(x: A) -> A:
+    bits = np.asarray(x, np.int64)[:, :, None] >> np.arange(32) & 1
+    return (bits << np.arange(32)[:, None]).sum(axis=1)
+
+
+def hadamard(x: A) -> A:
+    own = np.arange(256)
+    shared = own[:, None] & own
+    odd = np.array([bin(number).count("1") % 2 for number in range(256)])[shared]
+    return np.asarray(x, np.int64) @ (1 - 2 * odd)
+
+
+def extremes(x: A) -> A:
+    return np.array([x.min(), x.max()])
+
+
+def running_total(x: A) -> A:
+    return np.cumsum(np.asarray(x, np.int64))
+
+
+def mod_power(base: A, exponent: A, modulus: A) -> A:
+    numbers = zip(base.tolist(), exponent.tolist(), modulus.tolist(), strict=True)
+    return np.array([pow(int(b), int(e), int(m)) for b, e, m in numbers])
+
+
+def decimal_text(x: A) -> A:
+    return np.array([list(f"{int(number):12d}".encode()) for number in x])
+
+
+def max_subarray(x: A) -> A:
+    values = np.asarray(x, np.int64)
+    end = best = values[:, 0]
+    for value in values.T[1:]:
+        end = np.maximum(end, 0) + value
+        best = np.maximum(best, end)
+    return best
+
+
+def nearest(points: A, queries: A) -> A:
+    apart = np.asarray(queries, np.int64)[:, None] - np.asarray(points, np.int64)
+    return (apart**2).sum(axis=2).argmin(axis=1)
