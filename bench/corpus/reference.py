@@ -231,7 +231,7 @@ def bfs_levels(to: A) -> A:
 
 
 def labels(image: A) -> A:
-    count, rows, columns = image.shape
+    _, rows, columns = image.shape
     own = np.arange(rows * columns).reshape(rows, columns)
     label = np.where(image != 0, own, rows * columns)
     while True:
@@ -337,3 +337,36 @@ def max_subarray(x: A) -> A:
 def nearest(points: A, queries: A) -> A:
     apart = np.asarray(queries, np.int64)[:, None] - np.asarray(points, np.int64)
     return (apart**2).sum(axis=2).argmin(axis=1)
+
+
+def tridiagonal(a: A, c: A, d: A, middle: float) -> A:
+    count = d.shape[1]
+    system = np.zeros((len(d), count, count))
+    at = np.arange(count)
+    system[:, at, at] = middle
+    system[:, at[1:], at[:-1]] = a[:, 1:]
+    system[:, at[:-1], at[1:]] = c[:, :-1]
+    return np.linalg.solve(system, np.asarray(d, np.float64)[:, :, None])[:, :, 0]
+
+
+def column_pipeline(x: A) -> A:
+    return x.sum(axis=0)
+
+
+def neighbours(points: A) -> A:
+    places = np.asarray(points, np.int64)
+    square = ((places[:, None] - places) ** 2).sum(axis=2)
+    return (square <= 64**2).sum(axis=1) - 1
+
+
+def group_ranks(x: A) -> A:
+    order = np.argsort(x, axis=1, kind="stable")
+    return np.argsort(order, axis=1)
+
+
+def knapsack(weight: A, value: A, room: int) -> A:
+    best = np.zeros((len(weight), room + 1), np.int64)
+    for row, weights, values in zip(best, weight.tolist(), value.tolist(), strict=True):
+        for w, v in zip(weights, values, strict=True):
+            row[w:] = np.maximum(row[w:], row[:-w] + v)
+    return best[:, room]
