@@ -370,3 +370,24 @@ def knapsack(weight: A, value: A, room: int) -> A:
         for w, v in zip(weights, values, strict=True):
             row[w:] = np.maximum(row[w:], row[:-w] + v)
     return best[:, room]
+
+
+def fixed_multiply(a: A, b: A) -> A:
+    product = (np.asarray(a, np.int64) * np.asarray(b, np.int64) + 32768) >> 16
+    return np.clip(product, -(2**31), 2**31 - 1)
+
+
+def median(x: A) -> A:
+    around = np.pad(np.asarray(x, np.int64), 1, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3))
+    return np.sort(windows.reshape(*x.shape, 9), axis=2)[:, :, 4]
+
+
+def in_circle(draws: A) -> A:
+    both = np.asarray(draws, np.int64)
+    return ((both & 0xFFFF) ** 2 + (both >> 16) ** 2 < 2**32).sum(axis=1)
+
+
+def fft(re: A, im: A) -> dict[str, A]:
+    result = np.fft.fft(re + 1j * im, axis=1)
+    return {"out_re": result.real, "out_im": result.imag}
