@@ -7,6 +7,7 @@ output, or a dictionary of outputs.
 from __future__ import annotations
 
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,205 @@ def adam(
     second = beta2 * v + (1 - beta2) * g**2
     step = rate * (first / correction1) / (np.sqrt(second / correction2) + epsilon)
     return {"p2": p - step, "m2": first, "v2": second}
+
+
+# Scans, sorts, stencils, graphs, strings and integers
+
+
+def bitonic_sort(x: A) -> A:
+    return np.sort(x, axis=1)
+
+
+def digit_sort(key: A) -> A:
+    return np.argsort(key, axis=1, kind="stable")
+
+
+def segment_sums(x: A, head: A) -> A:
+    sums = np.array(x, np.int64)
+    for i in range(1, sums.shape[1]):
+        sums[:, i] += np.where(head[:, i] != 0, 0, sums[:, i - 1])
+    return sums
+
+
+def life(x: A) -> A:
+    cells = np.asarray(x, np.int64)
+    for _ in range(2):
+        shifts = [(r, c) for r in (-1, 0, 1) for c in (-1, 0, 1) if r or c]
+        count = sum(np.roll(cells, shift, (0, 1)) for shift in shifts)
+        cells = ((count == 3) | ((count == 2) & (cells == 1))).astype(np.int64)
+    return cells
+
+
+def bfs_levels(to: A) -> A:
+    level = np.full(len(to), -1)
+    level[0] = 0
+    nodes = np.array([0])
+    while len(nodes):
+        found = np.unique(np.asarray(to, np.int64)[nodes])
+        now = level[nodes[0]] + 1
+        nodes = found[level[found] < 0]
+        level[nodes] = now
+    return level
+
+
+def labels(image: A) -> A:
+    _, rows, columns = image.shape
+    own = np.arange(rows * columns).reshape(rows, columns)
+    label = np.where(image != 0, own, rows * columns)
+    while True:
+        around = np.pad(label, ((0, 0), (1, 1), (1, 1)), constant_values=rows * columns)
+        sides = [
+            around[:, :-2, 1:-1],
+            around[:, 2:, 1:-1],
+            around[:, 1:-1, :-2],
+            around[:, 1:-1, 2:],
+        ]
+        least = np.minimum.reduce([label, *sides])
+        least = np.where(image != 0, least, rows * columns)
+        if np.array_equal(least, label):
+            return np.where(image != 0, label, -1)
+        label = least
+
+
+def edit_distance(a: A, b: A) -> A:
+    (pairs, m), n = a.shape, b.shape[1]
+    row = np.tile(np.arange(n + 1), (pairs, 1))
+    for i in range(m):
+        replaced = row[:, :-1] + (a[:, i : i + 1] != b)
+        row = np.concatenate([row[:, :1] + 1, np.minimum(replaced, row[:, 1:] + 1)], axis=1)
+        row = np.minimum.accumulate(row - np.arange(n + 1), axis=1) + np.arange(n + 1)
+    return row[:, -1]
+
+
+def shortest_paths(weight: A) -> A:
+    far = 1 << 40
+    length = np.where(weight < 700, np.asarray(weight, np.int64), far)
+    np.fill_diagonal(length, 0)
+    for k in range(len(length)):
+        length = np.minimum(length, length[:, k : k + 1] + length[k])
+    return np.where(length < far, length, -1)
+
+
+def heat(x: A, rate: float) -> A:
+    now = np.array(x, np.float64)
+    for _ in range(2):
+        middle = now[1:-1, 1:-1, 1:-1]
+        around = now[:-2, 1:-1, 1:-1] + now[2:, 1:-1, 1:-1] + now[1:-1, :-2, 1:-1]
+        around = around + now[1:-1, 2:, 1:-1] + now[1:-1, 1:-1, :-2] + now[1:-1, 1:-1, 2:]
+        now[1:-1, 1:-1, 1:-1] = middle + rate * (around - 6 * middle)
+    return now
+
+
+def big_add(a: A, b: A) -> dict[str, A]:
+    words, carry = [], np.zeros(len(a), np.int64)
+    for u, v in zip(np.asarray(a, np.int64).T, np.asarray(b, np.int64).T, strict=True):
+        carry = (carry >> 32) + u + v
+        words.append(carry & 0xFFFFFFFF)
+    return {"y": np.stack(words, axis=1), "carry": carry >> 32}
+
+
+def adler32(x: A) -> A:
+    return np.array([zlib.adler32(np.asarray(row, np.uint8).tobytes()) for row in x])
+
+
+def pack_bits(x: A, limit: int) -> dict[str, A]:
+    above = np.asarray(x) > limit
+    packed = np.packbits(np.resize(above, 1024) & (np.arange(1024) < 1000), bitorder="little")
+    return {"words": packed.view("<u4").astype(np.int64), "count": above.sum(keepdims=True)}
+
+
+def bit_transpose(x: A) -> A:
+    bits = np.asarray(x, np.int64)[:, :, None] >> np.arange(32) & 1
+    return (bits << np.arange(32)[:, None]).sum(axis=1)
+
+
+def hadamard(x: A) -> A:
+    own = np.arange(256)
+    shared = own[:, None] & own
+    odd = np.array([bin(number).count("1") % 2 for number in range(256)])[shared]
+    return np.asarray(x, np.int64) @ (1 - 2 * odd)
+
+
+def extremes(x: A) -> A:
+    return np.array([x.min(), x.max()])
+
+
+def running_total(x: A) -> A:
+    return np.cumsum(np.asarray(x, np.int64))
+
+
+def mod_power(base: A, exponent: A, modulus: A) -> A:
+    numbers = zip(base.tolist(), exponent.tolist(), modulus.tolist(), strict=True)
+    return np.array([pow(int(b), int(e), int(m)) for b, e, m in numbers])
+
+
+def decimal_text(x: A) -> A:
+    return np.array([list(f"{int(number):12d}".encode()) for number in x])
+
+
+def max_subarray(x: A) -> A:
+    values = np.asarray(x, np.int64)
+    end = best = values[:, 0]
+    for value in values.T[1:]:
+        end = np.maximum(end, 0) + value
+        best = np.maximum(best, end)
+    return best
+
+
+def nearest(points: A, queries: A) -> A:
+    apart = np.asarray(queries, np.int64)[:, None] - np.asarray(points, np.int64)
+    return (apart**2).sum(axis=2).argmin(axis=1)
+
+
+def tridiagonal(a: A, c: A, d: A, middle: float) -> A:
+    count = d.shape[1]
+    system = np.zeros((len(d), count, count))
+    at = np.arange(count)
+    system[:, at, at] = middle
+    system[:, at[1:], at[:-1]] = a[:, 1:]
+    system[:, at[:-1], at[1:]] = c[:, :-1]
+    return np.linalg.solve(system, np.asarray(d, np.float64)[:, :, None])[:, :, 0]
+
+
+def column_pipeline(x: A) -> A:
+    return x.sum(axis=0)
+
+
+def neighbours(points: A) -> A:
+    places = np.asarray(points, np.int64)
+    square = ((places[:, None] - places) ** 2).sum(axis=2)
+    return (square <= 64**2).sum(axis=1) - 1
+
+
+def group_ranks(x: A) -> A:
+    order = np.argsort(x, axis=1, kind="stable")
+    return np.argsort(order, axis=1)
+
+
+def knapsack(weight: A, value: A, room: int) -> A:
+    best = np.zeros((len(weight), room + 1), np.int64)
+    for row, weights, values in zip(best, weight.tolist(), value.tolist(), strict=True):
+        for w, v in zip(weights, values, strict=True):
+            row[w:] = np.maximum(row[w:], row[:-w] + v)
+    return best[:, room]
+
+
+def fixed_multiply(a: A, b: A) -> A:
+    product = (np.asarray(a, np.int64) * np.asarray(b, np.int64) + 32768) >> 16
+    return np.clip(product, -(2**31), 2**31 - 1)
+
+
+def median(x: A) -> A:
+    around = np.pad(np.asarray(x, np.int64), 1, mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3))
+    return np.sort(windows.reshape(*x.shape, 9), axis=2)[:, :, 4]
+
+
+def in_circle(draws: A) -> A:
+    both = np.asarray(draws, np.int64)
+    return ((both & 0xFFFF) ** 2 + (both >> 16) ** 2 < 2**32).sum(axis=1)
+
+
+def fft(re: A, im: A) -> dict[str, A]:
+    result = np.fft.fft(re + 1j * im, axis=1)
+    return {"out_re": result.real, "out_im": result.imag}
