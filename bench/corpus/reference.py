@@ -247,3 +247,38 @@ def embedding_bag(table: A, index: A) -> A:
     row = np.asarray(index, np.int64)
     named = np.where((row >= 0)[..., None], table[np.maximum(row, 0)], 0)
     return named.sum(axis=1) / np.maximum((row >= 0).sum(axis=1, keepdims=True), 1)
+
+
+def top_k(x: A, k: int) -> dict[str, A]:
+    order = np.argsort(-x, axis=1, kind="stable")[:, : int(k)]
+    return {"value": np.take_along_axis(x, order, axis=1), "index": order}
+
+
+def moe_positions(expert: A) -> dict[str, A]:
+    chosen = np.asarray(expert, np.int64)[:, None] == np.arange(8)
+    places = np.cumsum(chosen, axis=0)
+    return {"position": (places * chosen).sum(axis=1) - 1, "counts": places[-1]}
+
+
+def clip_norm(g: A, limit: float) -> A:
+    norm = np.sqrt((g**2).sum())
+    return g * limit / norm if norm > limit else g
+
+
+def sgd(p: A, g: A, m: A, rate: float, momentum: float, decay: float) -> dict[str, A]:
+    slope = g + decay * p
+    speed = momentum * m + slope
+    return {"p2": p - rate * (slope + momentum * speed), "m2": speed}
+
+
+def mx_quantize(x: A) -> dict[str, A]:
+    blocks = np.pad(x, (0, -len(x) % 32)).reshape(-1, 32)
+    largest = np.abs(blocks).max(axis=1)
+    exponent = np.maximum(np.where(largest > 0, np.frexp(largest)[1] - 7, -100), -100)
+    whole = np.clip(np.rint(np.ldexp(blocks, -exponent[:, None])), -127, 127)
+    return {"q": whole.reshape(-1)[: len(x)], "exponent": exponent}
+
+
+def int8_linear(a: A, b: A, scale_a: A, scale_b: A) -> A:
+    product = np.asarray(a, np.int64) @ np.asarray(b, np.int64).T
+    return product * scale_a[:, None] * scale_b
