@@ -282,3 +282,42 @@ def mx_quantize(x: A) -> dict[str, A]:
 def int8_linear(a: A, b: A, scale_a: A, scale_b: A) -> A:
     product = np.asarray(a, np.int64) @ np.asarray(b, np.int64).T
     return product * scale_a[:, None] * scale_b
+
+
+def decode_attention(q: A, k: A, v: A, lengths: A, scale: float) -> A:
+    keys, values = (np.repeat(one, 4, axis=2) for one in (k, v))
+    scores = np.einsum("bhd,bthd->bht", q, keys) * scale
+    present = np.arange(k.shape[1]) < np.asarray(lengths, np.int64)[:, None, None]
+    return np.einsum("bht,bthd->bhd", softmax(np.where(present, scores, -np.inf)), values)
+
+
+def flash_merge(o: A, lse: A) -> dict[str, A]:
+    total = np.logaddexp.reduce(lse, axis=0)
+    return {"merged": (np.exp(lse - total)[..., None] * o).sum(axis=0), "total": total}
+
+
+def masked_softmax(x: A, mask: A) -> A:
+    shown = np.broadcast_to(np.asarray(mask) == 0, x.shape)
+    largest = np.where(shown, x, -np.inf).max(axis=2, keepdims=True)
+    powers = np.where(shown, np.exp(np.where(shown, x - largest, 0)), 0)
+    sums = powers.sum(axis=2, keepdims=True)
+    return powers / np.where(sums > 0, sums, 1)
+
+
+def dropout(x: A, residual: A, word: A, threshold: int, factor: float) -> dict[str, A]:
+    keep = np.asarray(word, np.int64) < int(threshold)
+    bits = np.pad(keep, (0, -len(keep) % 32)).reshape(-1, 32).astype(np.int64)
+    return {
+        "y": residual + np.where(keep, x * factor, 0),
+        "kept": (bits << np.arange(32)).sum(axis=1),
+    }
+
+
+def paged_gather(pages: A, table: A, lengths: A) -> A:
+    rows = pages[np.asarray(table, np.int64)].reshape(len(table), -1, pages.shape[2])[:, :45]
+    present = np.arange(45) < np.asarray(lengths, np.int64)[:, None]
+    return np.where(present[..., None], rows, 0)
+
+
+def bias_grad(dy: A) -> A:
+    return dy.sum(axis=0)
