@@ -321,3 +321,31 @@ def paged_gather(pages: A, table: A, lengths: A) -> A:
 
 def bias_grad(dy: A) -> A:
     return dy.sum(axis=0)
+
+
+def ssm_scan(a: A, x: A) -> A:
+    states = np.zeros_like(x)
+    state = np.zeros(len(x))
+    for t in range(x.shape[1]):
+        state = a[:, t] * state + x[:, t]
+        states[:, t] = state
+    return states
+
+
+def wmma_linear(x: A, w: A, bias: A) -> A:
+    return np.maximum(x @ w.T + bias, 0)
+
+
+def pairwise_distance(a: A, b: A) -> A:
+    return np.sqrt(((a[:, None] - b) ** 2).sum(axis=2))
+
+
+def stochastic_round(x: A, word: A) -> A:
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
+    return (bits + (np.asarray(word, np.int64) & 0xFFFF)) >> 16
+
+
+def int4_gemv(w: A, scale: A, zero: A, x: A) -> A:
+    weights = np.asarray(w, np.int64)[..., None] >> 4 * np.arange(8) & 15
+    apart = weights.reshape(len(w), -1, 32) - np.asarray(zero, np.int64)[..., None]
+    return (apart * scale[..., None]).reshape(len(w), -1) @ x
