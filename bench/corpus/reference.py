@@ -391,3 +391,164 @@ def in_circle(draws: A) -> A:
 def fft(re: A, im: A) -> dict[str, A]:
     result = np.fft.fft(re + 1j * im, axis=1)
     return {"out_re": result.real, "out_im": result.imag}
+
+
+def swiglu(x: A) -> A:
+    gate, up = np.split(x, 2, axis=1)
+    return gate * up * np.exp(-np.logaddexp(0, -gate))
+
+
+def group_norm(x: A, gain: A, bias: A, groups: int, epsilon: float) -> A:
+    apart = x.reshape(len(x), groups, -1)
+    apart = apart - apart.mean(axis=2, keepdims=True)
+    variance = (apart**2).mean(axis=2, keepdims=True)
+    scaled = (apart / np.sqrt(variance + np.float64(np.float32(epsilon)))).reshape(x.shape)
+    return scaled * gain[:, None, None] + bias[:, None, None]
+
+
+def _between(size: int, places: int) -> A:
+    weights = np.zeros((places, size))
+    at = np.maximum((np.arange(places) + 0.5) * size / places - 0.5, 0)
+    low = np.floor(at).astype(int)
+    np.add.at(weights, (np.arange(places), low), 1 - (at - low))
+    np.add.at(weights, (np.arange(places), np.minimum(low + 1, size - 1)), at - low)
+    return weights
+
+
+def bilinear(x: A, rows: int, columns: int) -> A:
+    down, across = _between(x.shape[1], int(rows)), _between(x.shape[2], int(columns))
+    return np.einsum("rh,nhw,cw->nrc", down, x, across)
+
+
+def avg_pool(x: A) -> A:
+    border = ((0, 0), (1, 1), (1, 1))
+    inside = np.pad(np.ones_like(x), border)
+    sums, counts = (
+        np.lib.stride_tricks.sliding_window_view(one, (3, 3), axis=(1, 2))[:, ::2, ::2].sum((3, 4))
+        for one in (np.pad(x, border), inside)
+    )
+    return sums / counts
+
+
+def causal_conv(x: A, w: A, bias: A) -> A:
+    before = np.pad(x, ((0, 0), (0, 0), (3, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(before, 4, axis=2)
+    return np.einsum("bctk,ck->bct", windows, w) + bias[:, None]
+
+
+def bce(x: A, t: A) -> A:
+    return (t * np.logaddexp(0, -x) + (1 - t) * np.logaddexp(0, x)).mean(axis=1)
+
+
+def smooth_ce_grad(x: A, label: A, smooth: float, factor: float) -> A:
+    right = np.asarray(label, np.int64)[:, None]
+    target = np.where(np.arange(x.shape[1]) == right, 1 - smooth, 0) + smooth / x.shape[1]
+    return np.where(right < 0, 0, (softmax(x) - target) * factor)
+
+
+def embedding_bag(table: A, index: A) -> A:
+    row = np.asarray(index, np.int64)
+    named = np.where((row >= 0)[..., None], table[np.maximum(row, 0)], 0)
+    return named.sum(axis=1) / np.maximum((row >= 0).sum(axis=1, keepdims=True), 1)
+
+
+def top_k(x: A, k: int) -> dict[str, A]:
+    order = np.argsort(-x, axis=1, kind="stable")[:, : int(k)]
+    return {"value": np.take_along_axis(x, order, axis=1), "index": order}
+
+
+def moe_positions(expert: A) -> dict[str, A]:
+    chosen = np.asarray(expert, np.int64)[:, None] == np.arange(8)
+    places = np.cumsum(chosen, axis=0)
+    return {"position": (places * chosen).sum(axis=1) - 1, "counts": places[-1]}
+
+
+def clip_norm(g: A, limit: float) -> A:
+    norm = np.sqrt((g**2).sum())
+    return g * limit / norm if norm > limit else g
+
+
+def sgd(p: A, g: A, m: A, rate: float, momentum: float, decay: float) -> dict[str, A]:
+    slope = g + decay * p
+    speed = momentum * m + slope
+    return {"p2": p - rate * (slope + momentum * speed), "m2": speed}
+
+
+def mx_quantize(x: A) -> dict[str, A]:
+    blocks = np.pad(x, (0, -len(x) % 32)).reshape(-1, 32)
+    largest = np.abs(blocks).max(axis=1)
+    exponent = np.maximum(np.where(largest > 0, np.frexp(largest)[1] - 7, -100), -100)
+    whole = np.clip(np.rint(np.ldexp(blocks, -exponent[:, None])), -127, 127)
+    return {"q": whole.reshape(-1)[: len(x)], "exponent": exponent}
+
+
+def int8_linear(a: A, b: A, scale_a: A, scale_b: A) -> A:
+    product = np.asarray(a, np.int64) @ np.asarray(b, np.int64).T
+    return product * scale_a[:, None] * scale_b
+
+
+def decode_attention(q: A, k: A, v: A, lengths: A, scale: float) -> A:
+    keys, values = (np.repeat(one, 4, axis=2) for one in (k, v))
+    scores = np.einsum("bhd,bthd->bht", q, keys) * scale
+    present = np.arange(k.shape[1]) < np.asarray(lengths, np.int64)[:, None, None]
+    return np.einsum("bht,bthd->bhd", softmax(np.where(present, scores, -np.inf)), values)
+
+
+def flash_merge(o: A, lse: A) -> dict[str, A]:
+    total = np.logaddexp.reduce(lse, axis=0)
+    return {"merged": (np.exp(lse - total)[..., None] * o).sum(axis=0), "total": total}
+
+
+def masked_softmax(x: A, mask: A) -> A:
+    shown = np.broadcast_to(np.asarray(mask) == 0, x.shape)
+    largest = np.where(shown, x, -np.inf).max(axis=2, keepdims=True)
+    powers = np.where(shown, np.exp(np.where(shown, x - largest, 0)), 0)
+    sums = powers.sum(axis=2, keepdims=True)
+    return powers / np.where(sums > 0, sums, 1)
+
+
+def dropout(x: A, residual: A, word: A, threshold: int, factor: float) -> dict[str, A]:
+    keep = np.asarray(word, np.int64) < int(threshold)
+    bits = np.pad(keep, (0, -len(keep) % 32)).reshape(-1, 32).astype(np.int64)
+    return {
+        "y": residual + np.where(keep, x * factor, 0),
+        "kept": (bits << np.arange(32)).sum(axis=1),
+    }
+
+
+def paged_gather(pages: A, table: A, lengths: A) -> A:
+    rows = pages[np.asarray(table, np.int64)].reshape(len(table), -1, pages.shape[2])[:, :45]
+    present = np.arange(45) < np.asarray(lengths, np.int64)[:, None]
+    return np.where(present[..., None], rows, 0)
+
+
+def bias_grad(dy: A) -> A:
+    return dy.sum(axis=0)
+
+
+def ssm_scan(a: A, x: A) -> A:
+    states = np.zeros_like(x)
+    state = np.zeros(len(x))
+    for t in range(x.shape[1]):
+        state = a[:, t] * state + x[:, t]
+        states[:, t] = state
+    return states
+
+
+def wmma_linear(x: A, w: A, bias: A) -> A:
+    return np.maximum(x @ w.T + bias, 0)
+
+
+def pairwise_distance(a: A, b: A) -> A:
+    return np.sqrt(((a[:, None] - b) ** 2).sum(axis=2))
+
+
+def stochastic_round(x: A, word: A) -> A:
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.int64)
+    return (bits + (np.asarray(word, np.int64) & 0xFFFF)) >> 16
+
+
+def int4_gemv(w: A, scale: A, zero: A, x: A) -> A:
+    weights = np.asarray(w, np.int64)[..., None] >> 4 * np.arange(8) & 15
+    apart = weights.reshape(len(w), -1, 32) - np.asarray(zero, np.int64)[..., None]
+    return (apart * scale[..., None]).reshape(len(w), -1) @ x
