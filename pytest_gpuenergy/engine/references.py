@@ -48,18 +48,20 @@ class Drawing:
         seed: of the generator.
         sign: -1 or 1 for a mixture of ordinary and extreme inputs, see `Edges`; otherwise 0.
         sparse: the number of a sparse drawing, see `Edges`; otherwise 0.
+        uniform: the number of a uniform drawing, see `Edges`; otherwise 0.
         literals: numbers near which inputs that are not ordinary have values.
     """
 
     seed: int
     sign: Literal[-1, 0, 1] = 0
     sparse: int = 0
+    uniform: int = 0
     literals: tuple[float, ...] = ()
 
     @property
     def is_shared(self) -> bool:
         """Return whether a drawing is shared by all kernels of a workload."""
-        return not self.sparse and not self.literals
+        return not (self.sparse or self.uniform or self.literals)
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def _made(
 def _computed(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
 ) -> tuple[Case, int]:
-    for reach in _reaches(workload) if drawing.sign or drawing.sparse else ():
+    for reach in _reaches(workload) if drawing != Drawing(drawing.seed) else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
@@ -276,11 +278,12 @@ def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
         drawing.sign,
         reached,
         zeros,
-        small=drawing.sparse > 0 or (drawing.sign > 0 and several),
+        small=drawing.sparse + drawing.uniform > 0 or (drawing.sign > 0 and several),
         equal=equal,
         literals=drawing.literals,
         sparse=drawing.sparse,
         whole=not several,
+        uniform=drawing.uniform,
     )
     return workload.draw_inputs(drawing.seed, edges)
 

@@ -18,6 +18,7 @@ from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.workloads.edges import UNIFORM_FLOATS, UNIFORM_WHOLES
 from pytest_gpuenergy.workloads.number_types import is_floating
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -58,7 +59,8 @@ def drawings_of(
     """Return what a kernel is verified on.
 
     Inputs are ordinary for the first seed, and have edges, of both signs in turn, for the others.
-    If there are more than `SEEDS`, sparse drawings of the last seed come before its own.
+    If there are more than `SEEDS`, sparse drawings of the last seed come before its own, and
+    uniform ones if the workload is small.
 
     Args:
         seeds: of the inputs.
@@ -73,8 +75,19 @@ def drawings_of(
     if workload is None or len(seeds) <= len(SEEDS):
         return drawings
     count = _sparse_drawings(workload)
-    sparse = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
-    return [*drawings[:-1], *sparse, drawings[-1]]
+    more = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
+    if count and _is_small(workload):
+        floating = all(is_floating(tensor.dtype) for tensor in workload.inputs)
+        kinds = UNIFORM_FLOATS if floating else UNIFORM_WHOLES
+        more += [
+            Drawing(seeds[-1], uniform=number, literals=literals) for number in range(1, kinds + 1)
+        ]
+    return [*drawings[:-1], *more, drawings[-1]]
+
+
+def _is_small(workload: Workload) -> bool:
+    elements = sum(tensor.size for tensor in workload.tensors)
+    return elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS
 
 
 def _sparse_drawings(workload: Workload) -> int:
@@ -94,7 +107,7 @@ def _sparse_drawings(workload: Workload) -> int:
     outputs = max(tensor.size for tensor in workload.outputs)
     largest = max(tensor.size for tensor in workload.inputs)
     count = min(_MOST_SPARSE, math.ceil(_SLICES / outputs), largest // outputs)
-    if elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS:
+    if _is_small(workload):
         axes = max(len(tensor.shape) for tensor in workload.inputs)
         return max(count, axes, 1)
     if outputs <= _FEW_OUTPUTS:
@@ -112,9 +125,7 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     if isinstance(kernel, Kernel):
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
     found: dict[float, None] = {}
-    small = sum(tensor.size for tensor in workload.tensors) <= _SMALL_ELEMENTS
-    wholes = small and workload.flops <= _SMALL_FLOPS
-    wholes = wholes or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
+    wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
     for match in _NUMBER.finditer(_COMMENT.sub(" ", text)):
         if match["floating"] is not None:
             found[float(match["floating"])] = None

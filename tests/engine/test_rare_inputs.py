@@ -259,3 +259,63 @@ def test_a_period_that_the_shape_tells_is_found() -> None:
     workload = contract(lambda x: 2 * x, shape, shape)
     rows = np.arange(5000) % 4093
     is_wrong(workload, lambda x: 2 * x[rows])
+
+
+def steps_to_first(most: int) -> Function:
+    """The number of steps from each node to node 0 along one edge each, up to ``most``."""
+
+    def function(x: Any) -> Any:
+        place, steps = np.arange(len(x)), np.zeros(len(x), x.dtype)
+        for _ in range(most):
+            steps += place != 0
+            place = np.where(place == 0, 0, x[place.astype(np.int64)].astype(np.int64))
+        return np.where(place == 0, steps, -1)
+
+    return function
+
+
+def test_a_limit_of_steps_that_only_a_long_chain_exceeds_is_found() -> None:
+    workload = contract(steps_to_first(300), (300,), (300,), "int32", init={"x": (0, 300)})
+    verified(workload, steps_to_first(300))
+    is_wrong(workload, steps_to_first(120))
+
+
+def shortest(squarings: int) -> Function:
+    """Lengths of shortest paths of up to 2^``squarings`` edges, -1 where there are none."""
+
+    def function(x: Any) -> Any:
+        far = np.where(x < 700, x, 10**6).astype(np.int64)
+        np.fill_diagonal(far, 0)
+        for _ in range(squarings):
+            far = (far[:, :, None] + far[None]).min(axis=1)
+        return np.where(far < 10**6, far, -1).astype(np.int32)
+
+    return function
+
+
+def test_a_search_that_ends_before_the_longest_path_is_found() -> None:
+    workload = contract(shortest(6), (40, 40), (40, 40), "int32", init={"x": (0, 1000)})
+    verified(workload, shortest(6))
+    is_wrong(workload, shortest(5))
+
+
+def grouped(centred: bool, epsilon: float) -> Function:
+    """Groups of rows less their mean, over their deviation, in the precision of the input."""
+
+    def function(x: Any) -> Any:
+        flat = x.reshape(4, -1)
+        mean = flat.mean(axis=1, keepdims=True, dtype=x.dtype)
+        if centred:
+            variance = ((flat - mean) ** 2).mean(axis=1, keepdims=True, dtype=x.dtype)
+        else:
+            variance = (flat**2).mean(axis=1, keepdims=True, dtype=x.dtype) - mean**2
+        return ((flat - mean) / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
+
+    return function
+
+
+@pytest.mark.parametrize("wrong", [grouped(False, 1e-5), grouped(True, 0.0)])
+def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong: Function) -> None:
+    workload = contract(grouped(True, 1e-5), (64, 32), (64, 32))
+    verified(workload, grouped(True, 1e-5))
+    is_wrong(workload, wrong)
