@@ -272,7 +272,8 @@ def _floating_palette(
 
     def far(shape: tuple[int, int]) -> tuple[Array, Array]:
         signs = np.full(shape[0], edges.sign) if edges.sign else _signs(generator, shape[0])
-        values = signs[:, None] * generator.uniform(edges.reach * 7 / 8, edges.reach, shape)
+        width = np.where(generator.random(shape[0]) < 0.5, 1 / 8, 1 / 64)[:, None]
+        values = signs[:, None] * edges.reach * (1 - width * generator.random(shape))
         return values, np.where(signs > 0, *ends(shape[0]))
 
     equals = np.array([*_REPEATED, *((0.0,) if edges.zeros and edges.small else ())])
