@@ -26,10 +26,16 @@ from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
 from pytest_gpuenergy.workloads.repetition import repeated
-from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
+from pytest_gpuenergy.workloads.sensitivity import (
+    Condition,
+    Values,
+    conditions_of,
+    scales_of,
+    terms_of,
+)
 from pytest_gpuenergy.workloads.workload import IoContract, Workload
 
-FORMAT = 9
+FORMAT = 10
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
@@ -197,14 +203,33 @@ def _computed(
             values = workload.reference(workload.widened(wide))
             if fits(values, _limits(workload), infinite=not overflows):
                 scales = scales_of(workload.reference, wide, values)
-                return Case(inputs, Reference(values, scales, arrays)), reach
+                terms = _terms(workload, inputs, values, arrays)
+                return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
     wide = workload.widened(_whole(workload, inputs, arrays))
     values = workload.reference(workload.widened(wide))
     bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
     judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
     conditions = conditions_of(workload.reference, wide, values, judged)
-    return Case(inputs, Reference(values, conditions, arrays)), _ORDINARY
+    terms = _terms(workload, inputs, values, arrays)
+    return Case(inputs, Reference(values, conditions, arrays, terms)), _ORDINARY
+
+
+def _terms(
+    workload: Workload,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    arrays: DeviceArrays | None = None,
+) -> Callable[[float], Mapping[str, Values]]:
+    """Return what computes `terms_of` a case's outputs."""
+
+    def compute(needed: float) -> Mapping[str, Values]:
+        wide = workload.widened(_whole(workload, inputs, arrays))
+        return terms_of(
+            lambda some: workload.reference(workload.widened(some)), wide, right, needed
+        )
+
+    return compute
 
 
 def _whole(
@@ -322,7 +347,8 @@ def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
         return None
     if not good or reach not in range(_ORDINARY + 1):
         return None
-    return Case(_inputs(workload, drawing, reach), known)
+    inputs = _inputs(workload, drawing, reach)
+    return Case(inputs, Reference(known, known.conditions, terms=_terms(workload, inputs, known)))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

@@ -34,6 +34,9 @@ _REPEATED = (0.5, 1.0, 1.5, 2.0, 3.0)
 _TINY = (-14, -6)  # exponents of two, so as to be normal numbers in every type
 _FARTHEST = 1024.0
 """The largest number in a kernel's text that becomes an input, where values may be large."""
+_SHORT_BITS = 7
+"""The most digits of a number whose products with others of as few are exact in every type."""
+_ODD = np.array([1, 3, 5, 7, 9, 11, 21, 43, 85, 127, 171, 255], dtype=np.float64)
 _SPARSE_ROWS = 0.5
 _OF_SLICES = 4
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -255,7 +258,7 @@ def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
     steps = np.array([0, 3, -3, 2.0**16, -(2.0**16)]) * unit_roundoff(dtype)
     if steps[-1] < -1:  # of half precision
         steps = np.array([0, 3, -3, 16, -16]) * unit_roundoff(dtype)
-    values = (bases[:, None] * (1 + steps)).reshape(-1)
+    values = np.concatenate([(bases[:, None] * (1 + steps)).reshape(-1), _ties(literals)])
     if own is not None:
         return values[(values >= own[0]) & (values < own[1])]
     farthest = _FARTHEST if edges.reach >= REACHES[0][0] else edges.reach
@@ -264,6 +267,22 @@ def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
     return (edges.sign or np.sign(values)) * np.where(
         (size >= least) & (size <= farthest), size, 1.0
     )
+
+
+def _ties(literals: _Floats) -> _Floats:
+    """Values that products with literals, or quotients by 1/2, 1/4 ..., bring between integers.
+
+    They are exactly in the middle, so that no rounding error takes a right kernel to the other one.
+    """
+    mantissas, exponents = np.frexp(literals[literals > 0])
+    short = mantissas * 2**_SHORT_BITS % 1 == 0
+    digits = mantissas[short] * 2**_SHORT_BITS
+    trailing = np.log2(np.bitwise_and(digits.astype(np.int64), -digits.astype(np.int64)))
+    halves = np.exp2(_SHORT_BITS - 1 - trailing - exponents[short])
+    powers = literals[np.isin(literals, np.exp2(-np.arange(1.0, 64.0)))]
+    units = np.concatenate([halves, powers / 2])
+    ties = np.multiply.outer(units, _ODD).reshape(-1)
+    return np.concatenate([ties, -ties])
 
 
 def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None:
@@ -345,7 +364,8 @@ def _floating_palette(
 
     def far(shape: tuple[int, int]) -> tuple[Array, Array]:
         signs = np.full(shape[0], edges.sign) if edges.sign else _signs(generator, shape[0])
-        values = signs[:, None] * generator.uniform(edges.reach * 7 / 8, edges.reach, shape)
+        width = np.where(generator.random(shape[0]) < 0.5, 1 / 8, 1 / 64)[:, None]
+        values = signs[:, None] * edges.reach * (1 - width * generator.random(shape))
         return values, np.where(signs > 0, *ends(shape[0]))
 
     equals = np.array([*_REPEATED, *((0.0,) if edges.zeros and edges.small else ())])
