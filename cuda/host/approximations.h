@@ -94,15 +94,15 @@ CUHOST_APPROXIMATION(div, x * reciprocal_in_range(x2), 2 * ulp, unlimited)  // .
 CUHOST_APPROXIMATION(div_full, x / x2, 2 * ulp, unlimited)
 CUHOST_APPROXIMATION(rcp, 1 / x, ulp, unlimited)
 CUHOST_APPROXIMATION(sqrt, __builtin_sqrt(x), y * 0x1p-23, unlimited)
-CUHOST_APPROXIMATION(rsqrt, 1 / __builtin_sqrt(x), y * __builtin_exp2(-22.9), unlimited)
+CUHOST_APPROXIMATION(rsqrt, 1 / __builtin_sqrt(x), __builtin_fmin(y * __builtin_exp2(-22.9), 2 * ulp), unlimited)
 CUHOST_APPROXIMATION(ex2, __builtin_exp2(x),
                      CUHOST_OF_TYPE(2 * ulp, y * __builtin_exp2(-9.9), y * 0x1p-7), unlimited)
 CUHOST_APPROXIMATION(lg2, __builtin_log2(x), a > 0.5 && a < 2 ? 0x1p-22 : y * 0x1p-22, unlimited)
 CUHOST_APPROXIMATION(sin, __builtin_sin(x), error_of_angle(a), 1)
 CUHOST_APPROXIMATION(cos, __builtin_cos(x), error_of_angle(a), 1)
-CUHOST_APPROXIMATION(tanh, __builtin_tanh(x),
-                     CUHOST_OF_TYPE(y * 0x1p-11, __builtin_exp2(-10.987), 0x1p-8), 1)
-// CUDA C++ Programming Guide 13.1, section 17.2
+CUHOST_APPROXIMATION(tanh, __builtin_tanh(x), 1 - y <= ulp / 2 ? 0  // saturated, which kernels rely on
+                     : CUHOST_OF_TYPE(y * 0x1p-11, __builtin_exp2(-10.987), 0x1p-8), 1)
+// CUDA C++ Programming Guide 13.1, sections 17.1 (of rsqrtf, 2 ulp) and 17.2
 CUHOST_APPROXIMATION(fast_exp, __builtin_exp(x), (2 + __builtin_floor(1.173 * a)) * ulp, unlimited)
 CUHOST_APPROXIMATION(fast_exp10, __builtin_pow(10.0, x), (2 + __builtin_floor(2.97 * a)) * ulp, unlimited)
 CUHOST_APPROXIMATION(fast_log, __builtin_log(x),
