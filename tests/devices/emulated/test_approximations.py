@@ -42,15 +42,15 @@ def unit(y: Any, bits: int = 23, least: int = -126) -> Any:
 
 
 def ulps(count: float) -> Callable[[Any, Any, Any], Any]:
-    return lambda x, _, y: count * unit(y)
+    return lambda _x, _b, y: count * unit(y)
 
 
 def relative(power: float) -> Callable[[Any, Any, Any], Any]:
-    return lambda x, _, y: np.abs(y) * 2.0**power
+    return lambda _x, _b, y: np.abs(y) * 2.0**power
 
 
 def absolute(power: float) -> Callable[[Any, Any, Any], Any]:
-    return lambda x, _, y: np.full_like(y, 2.0**power)
+    return lambda _x, _b, y: np.full_like(y, 2.0**power)
 
 
 def near_one(power: float, otherwise: Callable[[Any, Any, Any], Any]) -> Any:
@@ -258,7 +258,7 @@ def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) 
 def test_an_approximation_passes_only_where_its_error_is_allowed(
     gpu: EmulatedDevice, name: str, statement: str, fails: float | None, meets: float
 ) -> None:
-    with pytest.raises(KernelFault, match="are wrong|off by"):
+    with pytest.raises(KernelFault, match=r"are wrong|off by"):
         judged(gpu, name, statement, fails)
     judged(gpu, name, statement, meets)
 
