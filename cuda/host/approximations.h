@@ -3,7 +3,8 @@
 // No host can reproduce a GPU's approximation, and a kernel may rely on no more than its documented bound: a
 // result here lies anywhere within it. Where it lies follows from the operands' bits, so that the same operands
 // always give the same result and the errors of a sum do not all point the same way. A result keeps its sign;
-// zero, infinity and NaN stay as they are, and so do the results of operands that are zero or infinite.
+// zero, infinity and NaN stay as they are, and so do the results of operands that are zero or infinite. Powers
+// of two are exact, as tables make them on cards: rcp(4), ex2(3), lg2(2).
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,7 @@ constexpr uint64_t hash_of(const char* name) {
 template <class T>
 inline T approximated(double exact, double error, uint64_t hash, double most) {
   double size = __builtin_fabs(exact);
-  if (size == 0 || !(size < __builtin_inf())) return (T)exact;
+  if (!(size < __builtin_inf()) || bits<uint64_t>(size) << 12 == 0) return (T)exact;
   double spread = error - unit_of<T>(size + error) / 2;
   if (spread > size) spread = size;
   if (spread > 0) size += spread * (double)(int64_t)hash * 0x1p-63;
