@@ -292,7 +292,8 @@ void begin_launch() {
   cuhost_cycles += (long long)drawn;
 }
 
-unsigned cuhost_smid() { return (unsigned)(now->number * stride % plan.multiprocessors); }
+// With order seeds from 2 on, a multiprocessor gets two blocks before others get any.
+unsigned cuhost_smid() { return (unsigned)((now->number >> (plan.order_seed > 1)) * stride % plan.multiprocessors); }
 unsigned cuhost_nsmid() { return plan.multiprocessors; }
 unsigned cuhost_warpid() { return (unsigned)((now->number * (stride + 4) + (unsigned)current / 32) % plan.warps); }
 unsigned cuhost_nwarpid() { return plan.warps; }

