@@ -73,7 +73,7 @@ inline T approximated(double exact, double error, uint64_t hash, double most) {
     double ulp = unit_of<T>(y);                                                                  \
     (void)ulp;                                                                                   \
     constexpr uint64_t salt = hash_of(#name);                                                    \
-    uint64_t hash = scrambled(salt ^ scrambled(bits<uint64_t>(a) ^ scrambled(bits<uint64_t>(b))));           \
+    uint64_t hash = scrambled(salt + bits<uint64_t>(a) + 0x9e3779b97f4a7c15ull * bits<uint64_t>(b)); \
     return approximated<T>(exact, bound, hash, most);                                            \
   }
 #define CUHOST_OF_TYPE(single, half, bfloat16) \
