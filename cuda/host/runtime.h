@@ -69,6 +69,7 @@ struct Plan {
   size_t shared_limit = 0;       // static and dynamic shared memory of a block
   size_t shared_of_card = 0;     // of all blocks that a GPU holds at once
   size_t fibers = 0;             // threads of blocks that have begun and not ended
+  unsigned multiprocessors = 1, warps = 64;             // warps of a multiprocessor
   uint64_t access_budget = 0;                           // of the check
   std::vector<Tensor> tensors;
   std::vector<Launch> launches;

@@ -116,7 +116,7 @@ def write_plan(
         files: open descriptors of the arenas that the launches use, by name.
         scalars: by name.
         sampling: asks for a check of a sample of the blocks.
-        profile: the GPU, for its shared memory and the blocks that it holds at once.
+        profile: the GPU, for its shared memory, its multiprocessors and what these hold at once.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
@@ -131,7 +131,7 @@ def write_plan(
     lines = [
         f"{checks} {defers} {sampling.words if sampling else '0 0 0'}",
         f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "
-        f"{resident_threads(kernel, profile)}",
+        f"{resident_threads(kernel, profile)} {profile.sm_count} {profile.threads_per_sm // 32}",
         str(len(tensors)),
     ]
     for tensor, file in tensors:
