@@ -2,6 +2,7 @@
 
 pytest looks for its ini file before it knows a plugin's options, and takes the value that follows
 one with a blank for a path of tests. It reads each ini option as one type, though TOML has several.
+An item's properties are in JUnit XML before the gate has judged all items.
 
 pytest-benchmark's public hooks report and change records but cannot add any, which takes its
 session's list and its own record class. Its table and histogram label every figure as a time in
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 from _pytest.config.findpaths import determine_setup
+from _pytest.junitxml import bin_xml_escape, xml_key
 from _pytest.pathlib import safe_exists
 
 MENDED = (
@@ -174,6 +176,57 @@ def _mended(config: Any, parser: pytest.Parser, args: list[str], setup: Any) -> 
         folder = config.inipath.parent if config.inipath else config.rootpath
         config.known_args_namespace.confcutdir = os.fspath(folder)
     return True
+
+
+def replace_in_failure(report: pytest.TestReport, before: str, after: str) -> None:
+    """Replace a text in what the terminal will show of a failure."""
+    shown: Any = report.longrepr
+    if isinstance(shown, str):
+        report.longrepr = shown.replace(before, after)
+        return
+    for traceback, place, _ in getattr(shown, "chain", ()):
+        if place is not None:
+            place.message = place.message.replace(before, after)
+        for entry in traceback.reprentries:
+            entry.lines = [line.replace(before, after) for line in entry.lines]
+
+
+class JunitCase:
+    """An item's element in JUnit XML, which pytest builds with the item's last report.
+
+    Figures that are known only at the end of the run can be put into it until pytest writes it.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        self._reporter = reporter
+
+    @classmethod
+    def of(cls, config: pytest.Config, report: pytest.TestReport) -> JunitCase | None:
+        """The element to which ``report`` will be added; None without ``--junitxml``."""
+        xml = config.stash.get(xml_key, None)
+        return None if xml is None else cls(xml.node_reporter(report))
+
+    @staticmethod
+    def add_failure(config: pytest.Config, name: str, problem: str) -> None:
+        """Add what failed the run as a whole, as an element of its own."""
+        xml = config.stash.get(xml_key, None)
+        if xml is not None:
+            reporter = xml.node_reporter(name)
+            reporter.attrs.update(classname=name, name="run")
+            reporter._add_simple("failure", problem, problem)
+
+    def set_property(self, name: str, value: str) -> None:
+        """Change the value of a property that the element has."""
+        for one in self._reporter.to_xml().iter("property"):
+            if one.get("name") == name:
+                one.set("value", bin_xml_escape(value))
+
+    def replace(self, before: str, after: str) -> None:
+        """Replace a text in the description of a failure."""
+        for one in self._reporter.to_xml().iter("failure"):
+            one.text = (one.text or "").replace(bin_xml_escape(before), bin_xml_escape(after))
+            message = one.get("message", "")
+            one.set("message", message.replace(bin_xml_escape(before), bin_xml_escape(after)))
 
 
 def benchmark_session(config: pytest.Config) -> Any:
