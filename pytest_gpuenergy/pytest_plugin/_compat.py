@@ -12,6 +12,7 @@ knows.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from typing import Any
 import pytest
 from _pytest.config.findpaths import determine_setup
 from _pytest.junitxml import bin_xml_escape, xml_key
+from _pytest.mark import KeywordMatcher, MarkMatcher
+from _pytest.mark.expression import Expression
 from _pytest.pathlib import safe_exists
 
 MENDED = (
@@ -74,6 +77,27 @@ def ini_value(config: pytest.Config, key: str) -> Any:
 
 def _name_of_ini(config: pytest.Config) -> str:
     return "_inicfg" if hasattr(config, "_inicfg") else "inicfg"  # the latter in pytest 9.0
+
+
+def command_line(config: pytest.Config) -> argparse.Namespace:
+    """What the command line says, also in files named ``@file``, without the ini file's addopts."""
+    given = [str(argument) for argument in config.invocation_params.args]
+    found: argparse.Namespace = config._parser.parse_known_args(given, argparse.Namespace())
+    return found
+
+
+def unmatched(config: pytest.Config, item: pytest.Item) -> list[str]:
+    """The names of the expressions of ``-k`` and ``-m`` that do not select an item."""
+    matchers: dict[str, Any] = {
+        "keyword": lambda: KeywordMatcher.from_item(item),
+        "markexpr": lambda: MarkMatcher.from_markers(item.iter_markers()),
+    }
+    return [
+        name
+        for name, matcher in matchers.items()
+        if (expression := str(config.getoption(name) or "").strip())
+        and not Expression.compile(expression).evaluate(matcher())
+    ]
 
 
 def options_of_group(parser: pytest.Parser, name: str) -> set[str]:
