@@ -93,6 +93,9 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
     for heading, unmatched in _unmatched(comparison):
         for one in unmatched:
             yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
+    narrowed = comparison.new.options.get("selection")
+    if narrowed and comparison.missing_in_new:
+        yield f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
     yield summary(comparison)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from small_project import INI, LEAN
 
+from pytest_gpuenergy.cli import main
+
 if TYPE_CHECKING:
     from conftest import Project
 
@@ -145,6 +147,18 @@ def test_a_gate_of_the_ini_file_misses_all_when_no_energy_item_is_left(two_files
     result.stdout.fnmatch_lines(["*error: gate: 6 of 6 missing from this run *"])
     assert two_files.run("test_plain.py").ret == pytest.ExitCode.OK
     assert two_files.run("-k", "plain").ret == pytest.ExitCode.OK
+
+
+def test_compare_names_what_narrowed_the_run(
+    two_files: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_files.run("-k", "a-", "--ignore=test_other.py", "--gpuenergy-json", "part.json", ".")
+    monkeypatch.chdir(two_files.path)
+    capsys.readouterr()
+    assert main(["compare", "base.json", "part.json", "--strict"]) == 1
+    told = capsys.readouterr().out
+    assert "the new run was narrowed by -k a- --ignore=test_other.py .: pytest --gpuenergy-" in told
+    assert told.endswith(": FAILED; 4 of 6 missing\n")
 
 
 def test_a_run_in_a_folder_misses_what_is_in_it(two_files: Project) -> None:
