@@ -245,6 +245,11 @@ class JunitCase:
             if one.get("name") == name:
                 one.set("value", bin_xml_escape(value))
 
+    def drop_properties(self) -> None:
+        """Remove the properties of a run of the item that is not its last."""
+        for one in self._reporter.to_xml().findall("properties"):
+            one.clear()
+
     def replace(self, before: str, after: str) -> None:
         """Replace a text in the description of a failure."""
         for one in self._reporter.to_xml().iter("failure"):

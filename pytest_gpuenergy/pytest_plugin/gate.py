@@ -233,6 +233,8 @@ class GatePlugin:
                 self._in_junit[report.nodeid] = case
         if report.when == "setup":
             self._run_again.discard(report.nodeid)
+            if (earlier := self._in_junit.pop(report.nodeid, None)) is not None:
+                earlier.drop_properties()  # of a run that failed, as with the plugin flaky
         if str(report.outcome) == "rerun":
             self._run_again.add(report.nodeid)
         elif report.when == "call":
