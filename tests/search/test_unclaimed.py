@@ -72,7 +72,10 @@ def test_a_product_by_tiles_is_of_a_kind_that_was_compared() -> None:
         ({"source": TILED.replace("tile[i] * a[i]", "(double)a[i]")}, "it uses double"),
         ({"source": TILED.replace("__syncthreads()", 'asm volatile("")')}, "it uses asm"),
         ({"source": "#define F(x) __expf(x)\n" + TILED.replace("at(a, th", "F(a[th")}, "calls F"),
-        ({"traffic": [Traffic(**{**vars(TRAFFIC), "global_sectors": 700.0})]}, "it has 1.99 sectors"),
+        (
+            {"traffic": [Traffic(**{**vars(TRAFFIC), "global_sectors": 700.0})]},
+            "it has 1.99 sectors",
+        ),
         ({"traffic": [Traffic(**{**vars(TRAFFIC), "shared_wavefronts": 16_000.0})]}, "wavefronts"),
     ],
 )
