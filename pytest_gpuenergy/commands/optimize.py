@@ -278,7 +278,9 @@ def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str
     )
     for gain in state.gains:
         yield f"  {_gain(gain)}"
-    if state.incumbent == spec.baseline.id:
+    if any(gain.unclaimed for gain in state.gains):
+        yield "  the baseline is kept"
+    elif state.incumbent == spec.baseline.id:
         yield "  the baseline remains the best"
     yield f"  {outdir / 'kernels' / f'_{spec.name}' / 'best'}"
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arrays import DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.support.endless import ended_by_signals
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
@@ -184,12 +185,15 @@ def _made(
         InputError: memory does not suffice.
     """
     if arrays is not None:
-        return _computed(workload, drawing, arrays)
+        with ended_by_signals():
+            return _computed(workload, drawing, arrays)
     copies = sum(
         tensor.size * _DOUBLE if is_floating(tensor.dtype) else tensor.nbytes
         for tensor in workload.tensors
     )
-    with enough_memory(f"The reference of {workload.name}", copies):
+    # One without a digest is a function of somebody else's.
+    ending = ended_by_signals() if workload.digest is None else contextlib.nullcontext()
+    with enough_memory(f"The reference of {workload.name}", copies), ending:
         return _computed(workload, drawing, None)
 
 

@@ -22,6 +22,7 @@ from pytest_gpuenergy.engine.host_arrays import (
     type_of,
 )
 from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.support.endless import ended_by_signals
 from pytest_gpuenergy.support.errors import ResultError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
@@ -172,7 +173,8 @@ def _recomputed(
         given = [copied(value) for value in args]
         for place, values in changed.items():
             overwrite(given[int(place)], values.astype(inputs[place].dtype))
-        return _arrays_of(reference(*given))
+        with ended_by_signals():
+            return _arrays_of(reference(*given))
 
     return compute, inputs
 
@@ -197,7 +199,8 @@ def _arrays_of(reference: object) -> dict[str, Values]:
 
 def _called(reference: Callable[..., object], args: tuple[object, ...]) -> object:
     try:
-        return reference(*map(copied, args))
+        with ended_by_signals():
+            return reference(*map(copied, args))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:2]  # the user's, next to ours
         place = "".join(f" in {Path(at.filename).name}, line {at.lineno}" for at in frames)
