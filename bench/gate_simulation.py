@@ -2,7 +2,8 @@
 
 ``python bench/gate_simulation.py`` draws trials and differences between sessions from their
 distributions. With ``--device``, it measures kernels on the emulated GPU instead, and shifts their
-recorded figures from session to session.
+recorded figures from session to session: this exercises the harness and the gate together. Its
+rates are not published, because the emulated noise is not that of a card.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
 from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
+from pytest_gpuenergy.devices.emulated.timing.compared import quantities
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.engine.verification import arenas_for
@@ -138,6 +139,15 @@ def cases_of(samples: Iterable[Sample]) -> list[str]:
 def model(samples: Sequence[Sample], coefficients: Coefficients) -> Figures:
     """Shape (samples, 2): milliseconds and watts."""
     return np.array([sample.modelled(coefficients) for sample in samples])
+
+
+def ranges(samples: Iterable[Sample]) -> dict[str, tuple[float, float]]:
+    """The least and the greatest value of each quantity in `COMPARED` of the emulated GPU."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in quantities(sample.kernel, sample.work, sample.traffic):
+            found.setdefault(name, []).append(value)
+    return {name: (min(values), max(values)) for name, values in found.items()}
 
 
 def fit(samples: Sequence[Sample]) -> Coefficients:
@@ -294,6 +304,9 @@ def compare(arguments: argparse.Namespace) -> dict[str, object]:
     modelled = model(samples, coefficients)
     rows = rows_of(samples, modelled)
     print("\nModel against measured:\n\n" + table(rows))
+    print("\nWhat was compared:\n")
+    for name, (low, high) in ranges(samples).items():
+        print(f"- {name}: {low:.3g} to {high:.3g}")
     if searched := len(samples) - len(_with_power(samples)):
         print(f"\n{searched} kernels were not measured: their times are from the search.")
     result |= {

@@ -64,12 +64,21 @@ void loads_in_interval() {
   last_load_of[slot] = barrier_interval;
 }
 
+// What an access does: an update is an atomic's, of which the memory system itself reads the old value.
+enum Use { reads, writes, updates };
+
+void global_update_of(uintptr_t at, unsigned bytes, const void* site) {
+  traffic.global_updated += bytes;
+  warps_access(global_update, at, bytes, site);
+}
+
 // The tensor that contains an address, with the access to it counted. One without a site has been
 // counted before.
-Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+Shadow* tensor_access(uintptr_t at, unsigned bytes, Use use, const void* site) {
+  bool write = use != reads;
   for (Shadow& shadow : tensor_shadows) {
     if (!shadow.contains(at)) continue;
-    if (!site) return &shadow;
+    if (!site || use == updates) return &shadow;
     (write ? traffic.global_written : traffic.global_read) += bytes;
     warps_access(write ? global_store : global_load, at, bytes, site);
     if (write || !profiling) return &shadow;
@@ -82,10 +91,10 @@ Shadow* tensor_access(uintptr_t at, unsigned bytes, bool write, const void* site
   return nullptr;
 }
 
-void shared_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
+void shared_access(uintptr_t at, unsigned bytes, Use use, const void* site) {
   if (!site) return;
-  (write ? traffic.shared_written : traffic.shared_read) += bytes;
-  warps_access(write ? shared_store : shared_load, at, bytes, site);
+  (use == updates ? traffic.shared_updated : use == writes ? traffic.shared_written : traffic.shared_read) += bytes;
+  warps_access(use == updates ? shared_update : use == writes ? shared_store : shared_load, at, bytes, site);
 }
 
 // What ordinary accesses have stored in shared memory is visible to asynchronous ones after a fence.
@@ -99,33 +108,33 @@ void check_fenced(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   }
 }
 
-// What an access touches, counted; null if it cannot race. An atomic counts as a store: the memory
-// system itself reads the old value.
-inline Shadow* touched(uintptr_t at, unsigned bytes, bool write, const void* site) {
+// What an access touches, counted; null if it cannot race.
+inline Shadow* touched(uintptr_t at, unsigned bytes, Use use, const void* site) {
   if (__builtin_expect(overwriting, 0)) settle_overwrite();
   ++traffic.accesses;
   Shadow* shadow = recent_shared;
   if (!shadow->contains(at)) {
     if (at - fiber_low < fiber_bytes) return nullptr;
     shadow = variable_shadow(at);
-    if (!shadow) shadow = tensor_access(at, bytes, write, site);
+    if (!shadow) shadow = tensor_access(at, bytes, use, site);
     if (!shadow) {
-      unknown_access(at, bytes, write);
+      unknown_access(at, bytes, use != reads);
       return nullptr;
     }
     if (!shadow->global) recent_shared = shadow;
   }
-  if (!shadow->global) shared_access(at, bytes, write, site);
-  if (!shadow->contains(at + bytes - 1)) outside(at + bytes - 1, write);
+  if (!shadow->global) shared_access(at, bytes, use, site);
+  else if (use == updates && site) global_update_of(at, bytes, site);
+  if (!shadow->contains(at + bytes - 1)) outside(at + bytes - 1, use != reads);
   if (!shadow->read_only) return shadow;
-  if (write) outside(at, true);
+  if (use != reads) outside(at, true);
   return nullptr;
 }
 
 template <bool write>
 inline void access(const void* address, unsigned bytes, const void* site) {
   uintptr_t at = (uintptr_t)address;
-  Shadow* shadow = touched(at, bytes, write, site);
+  Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
   if (__builtin_expect(shadow->shift && ((at | bytes) & 3), 0)) shadow->refine();
   touch<write>(*shadow, at, bytes, site);
@@ -137,14 +146,14 @@ void may_wait_for(uintptr_t at) {
   if (!shadow || !shadow->read_only) block_may_wait();
 }
 
-void strong_access(const void* address, unsigned bytes, bool writes, const void* site) {
+void strong_access(const void* address, unsigned bytes, bool write, const void* site) {
   uintptr_t at = (uintptr_t)address;
-  if (!writes) may_wait_for(at);
-  Shadow* shadow = touched(at, bytes, writes, site);
+  if (!write) may_wait_for(at);
+  Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
-  if (writes && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
-  touch_strong(*shadow, at, bytes, writes, false);
-  order_strong(at, shadow->global, writes);
+  if (write && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
+  touch_strong(*shadow, at, bytes, write, false);
+  order_strong(at, shadow->global, write);
 }
 
 // Two phases of a barrier that follow one another pass on nothing to each other's waiters. One in
@@ -152,7 +161,7 @@ void strong_access(const void* address, unsigned bytes, bool writes, const void*
 void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   uintptr_t at = (uintptr_t)word, place = at + 1 + (phase & 1);
   may_wait_for(at);
-  Shadow* shadow = touched(at, 8, event == phase_arrival, word);
+  Shadow* shadow = touched(at, 8, event == phase_arrival ? writes : reads, word);
   if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
   if (shadow && event == phase_arrival) change_atomically(*shadow, at);
   bool global = shadow && shadow->global;
@@ -168,7 +177,7 @@ void sends(const void* message) { order_sends((uintptr_t)message); }
 void receives(const void* message) { order_receives((uintptr_t)message); }
 
 void async_access(uintptr_t at, unsigned bytes, bool write, const void* site) {
-  Shadow* shadow = touched(at, bytes, write, site);
+  Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
   if (shadow->shift && (at | bytes) & 3) shadow->refine();
   if (!write && !shadow->global) check_fenced(*shadow, at, bytes);
@@ -206,7 +215,7 @@ extern "C" {
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    judge_suspected,
                             allow_interruptions, first_interruption, traffic_now,
-                            warps_tally,   warps_profiled,   order_lanes_meet,
+                            warps_tally,   warps_contention, warps_profiled,   order_lanes_meet,
                             order_barrier, order_block_resumes, phase_event,
                             passes_on,     learns,           passes_on_outside,
                             learns_outside, sends,           receives,
@@ -218,7 +227,7 @@ void cuhost_fence_proxy() { order_fence_proxy(); }
 void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   uintptr_t at = (uintptr_t)address;
   block_may_wait();
-  Shadow* shadow = touched(at, bytes, true, __builtin_return_address(0));
+  Shadow* shadow = touched(at, bytes, updates, __builtin_return_address(0));
   if (!shadow) return;
   if (update == decides) updates_what_it_read(*shadow, at);
   if (has_read(*shadow, at)) interrupt(*shadow, at, bytes);

@@ -1,16 +1,7 @@
-// CUDA's arithmetic device functions. Fast-math intrinsics compute the exact function: a host
-// cannot reproduce the error of a GPU's approximation, and the error bound must hold either way.
+// CUDA's arithmetic device functions.
 #pragma once
 
-namespace cuhost {
-template <class To, class From>
-inline auto bits(From from) {
-  static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
-}
-}  // namespace cuhost
+#include "approximations.h"
 
 namespace cuda_device {
 
@@ -54,22 +45,23 @@ inline float __uint_as_float(unsigned v) { return cuhost::bits<float>(v); }
 inline long long __double_as_longlong(double v) { return cuhost::bits<long long>(v); }
 inline double __longlong_as_double(long long v) { return cuhost::bits<double>(v); }
 
-inline float rsqrtf(float v) { return 1.0f / __builtin_sqrtf(v); }
+inline float rsqrtf(float v) { return cuhost::approximate_rsqrt(v); }
 inline double rsqrt(double v) { return 1.0 / __builtin_sqrt(v); }
-inline float __frsqrt_rn(float v) { return rsqrtf(v); }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float __frsqrt_rn(float v) { return (float)rsqrt((double)v); }
+inline float __fdividef(float a, float b) { return cuhost::approximate_div(a, b); }
 inline float fdividef(float a, float b) { return a / b; }
 inline double fdivide(double a, double b) { return a / b; }
-inline float __expf(float v) { return __builtin_expf(v); }
-inline float __exp10f(float v) { return __builtin_powf(10.0f, v); }
-inline float __logf(float v) { return __builtin_logf(v); }
-inline float __log2f(float v) { return __builtin_log2f(v); }
-inline float __log10f(float v) { return __builtin_log10f(v); }
-inline float __powf(float a, float b) { return __builtin_powf(a, b); }
-inline float __sinf(float v) { return __builtin_sinf(v); }
-inline float __cosf(float v) { return __builtin_cosf(v); }
+inline float __expf(float v) { return cuhost::approximate_fast_exp(v); }
+inline float __exp10f(float v) { return cuhost::approximate_fast_exp10(v); }
+inline float __logf(float v) { return cuhost::approximate_fast_log(v); }
+inline float __log2f(float v) { return cuhost::approximate_fast_log2(v); }
+inline float __log10f(float v) { return cuhost::approximate_fast_log10(v); }
+inline float __powf(float a, float b) { return cuhost::approximate_ex2(b * __log2f(a)); }
+inline float __sinf(float v) { return cuhost::approximate_fast_sin(v); }
+inline float __cosf(float v) { return cuhost::approximate_fast_cos(v); }
 inline void __sincosf(float v, float* s, float* c) { *s = __sinf(v), *c = __cosf(v); }
-inline float __tanf(float v) { return __builtin_tanf(v); }
+inline float __tanf(float v) { return __sinf(v) * cuhost::approximate_rcp(__cosf(v)); }
+inline float __tanhf(float v) { return cuhost::approximate_tanh(v); }
 inline float __saturatef(float v) { return __builtin_fminf(__builtin_fmaxf(v, 0.0f), 1.0f); }
 
 }  // namespace cuda_device

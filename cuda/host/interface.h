@@ -80,6 +80,12 @@ void cuhost_yield();  // lets others run
 // Turns of the running block since it, or something that others may wait for, has changed.
 extern uint64_t cuhost_turns;
 int cuhost_lane();
+// Where a thread runs, which differs from launch to launch.
+unsigned cuhost_smid();
+unsigned cuhost_nsmid();
+unsigned cuhost_warpid();
+unsigned cuhost_nwarpid();
+extern long long cuhost_cycles;  // the clock
 bool cuhost_is_shared(const void* address);
 bool cuhost_is_local(const void* address);
 // Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""

@@ -39,9 +39,6 @@ namespace std = ::std;
 
 namespace cuhost {
 
-template <int mantissa, int exponent>
-struct Small;  // of half.h and bfloat16.h
-
 // Which numbers a parameter takes: floating-point ones, those of bfloat16, integers.
 template <class T>
 constexpr char number_kind = std::is_floating_point_v<T> ? 'f' : 'i';

@@ -96,6 +96,8 @@ Traffic sum(Traffic one, const Traffic& other, uint64_t sign) {
   one.global_written += sign * other.global_written;
   one.shared_read += sign * other.shared_read;
   one.shared_written += sign * other.shared_written;
+  one.global_updated += sign * other.global_updated;
+  one.shared_updated += sign * other.shared_updated;
   one.distinct_sectors += sign * other.distinct_sectors;
   one.load_intervals += sign * other.load_intervals;
   one.barriers += sign * other.barriers;
@@ -126,15 +128,17 @@ class Ended {
   Traffic before = cuhost_hooks.traffic();
 };
 
-void print_profile(const Ended& ended) {
+void print_profile(const Ended& ended, uint64_t blocks) {
   const Traffic& t = ended.traffic;
-  printf("%s profile %llu %llu %llu %llu %llu %llu %zu %llu %llu %llu", plan.token,
+  printf("%s profile %llu %llu %llu %llu %llu %llu %llu %llu %zu %llu %llu %llu %llu", plan.token,
          (unsigned long long)ended.blocks,
          (unsigned long long)t.global_read, (unsigned long long)t.global_written,
          (unsigned long long)t.shared_read, (unsigned long long)t.shared_written,
+         (unsigned long long)t.global_updated, (unsigned long long)t.shared_updated,
          (unsigned long long)t.barriers, static_shared_bytes(),
          (unsigned long long)t.distinct_sectors, (unsigned long long)t.load_intervals,
-         (unsigned long long)cuhost_hooks.traffic().warps);
+         (unsigned long long)cuhost_hooks.traffic().warps,
+         (unsigned long long)cuhost_hooks.contention(ended.blocks, blocks));
   const WarpTally* warps = cuhost_hooks.warps();
   for (const WarpTally* sum = warps; sum != warps + access_kinds; ++sum)
     printf(" %llu %llu %llu", (unsigned long long)sum->bytes, (unsigned long long)sum->requests,
@@ -159,14 +163,14 @@ bool check(const Launch& launch, bool last, bool reports) {
     uint64_t blocks = ended.blocks;
     uint64_t accesses = cuhost_hooks.traffic().accesses;
     if (!profiled && (blocks == plan.profiled_blocks || accesses > plan.profiled_accesses)) {
-      if (reports) print_profile(ended);
+      if (reports) print_profile(ended, blocks_of(launch.grid));
       cuhost_hooks.profiled();
       profiled = true;
     }
     if (profiled && accesses + blocks * block_accesses > plan.access_budget) sample.end();
   }
   cuhost_hooks.launch_ends();
-  if (reports && !profiled) print_profile(ended);
+  if (reports && !profiled) print_profile(ended, blocks_of(launch.grid));
   uint64_t blocks = ended.blocks;
   if (reports) printf(" %llu\n", (unsigned long long)blocks);
   if (last || blocks == blocks_of(launch.grid)) return blocks == blocks_of(launch.grid);

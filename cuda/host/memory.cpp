@@ -54,6 +54,8 @@ void read_plan() {
   plan.shared_limit = (size_t)number();
   plan.shared_of_card = (size_t)number();
   plan.fibers = (size_t)number();
+  plan.multiprocessors = (unsigned)number();
+  plan.warps = (unsigned)number();
   plan.tensors.resize((size_t)number());
   for (Tensor& tensor : plan.tensors) {
     tensor.name = word();

@@ -1,4 +1,4 @@
-// Arithmetic of inline PTX. "Approximate" functions are as exact as the host's.
+// Arithmetic of inline PTX. What is approximate, and how much, is in approximations.h.
 #pragma once
 
 #include "integers.h"
@@ -84,13 +84,20 @@ CUHOST_PTX(mad_hi, (Bits64 x, Bits64 y, Bits64 z),
            T::put((V)((V)(cuhost_product(T::get(x), T::get(y)) >> (8 * sizeof(V))) + T::get(z))))
 
 CUHOST_PTX_1(rcp, 1 / a)
-CUHOST_PTX_1(rsqrt, 1 / __builtin_sqrt(a))
 CUHOST_PTX_1(sqrt, __builtin_sqrt(a))
-CUHOST_PTX_1(ex2, __builtin_exp2(cuhost_real(a)))
-CUHOST_PTX_1(tanh, __builtin_tanh(cuhost_real(a)))
-CUHOST_PTX_1(lg2, __builtin_log2((double)a))
-CUHOST_PTX_1(sin, __builtin_sin((double)a))
-CUHOST_PTX_1(cos, __builtin_cos((double)a))
+CUHOST_PTX_1(rsqrt, 1 / __builtin_sqrt(a))
+CUHOST_PTX_2(div_approx, approximate_div(a, b))
+CUHOST_PTX_2(div_full, approximate_div_full(a, b))
+CUHOST_PTX_1(rcp_approx, approximate_rcp(a))
+CUHOST_PTX_1(sqrt_approx, approximate_sqrt(a))
+CUHOST_PTX_1(rsqrt_approx, approximate_rsqrt(a))
+CUHOST_PTX_1(ex2_approx, approximate_ex2<decltype(a)>(cuhost_real(a)))
+CUHOST_PTX_1(tanh_approx, approximate_tanh<decltype(a)>(cuhost_real(a)))
+CUHOST_PTX_1(lg2_approx, approximate_lg2(a))
+CUHOST_PTX_1(sin_approx, approximate_sin(a))
+CUHOST_PTX_1(cos_approx, approximate_cos(a))
+CUHOST_PTX_1(rcp_approx_ftz, gross_rcp(a))
+CUHOST_PTX_1(rsqrt_approx_ftz, gross_rsqrt(a))
 
 CUHOST_PTX(popc, (Bits64 x), (unsigned)__builtin_popcountll(T::get(x)))
 CUHOST_PTX(clz, (Bits64 x), (unsigned)(T::get(x) ? __builtin_clzll(T::get(x)) - (64 - 8 * (int)sizeof(V)) : 8 * (int)sizeof(V)))

@@ -119,10 +119,14 @@ inline unsigned long long cuhost_piece(unsigned long long bits, int width, int n
   return (bits & ((width < 64 ? 1ull << width : 0) - 1)) << (width * number & 63);
 }
 
-// A subnormal number becomes 0.
+// A subnormal number becomes 0, as does each of a pair.
 template <class T>
-inline unsigned cuhost_flushed(unsigned bits) {
-  return bits & 0x7f800000 ? bits : bits & 0x80000000;
+inline auto cuhost_flushed(unsigned long long bits) {
+  return cuhost_apply<T>([](auto a) {
+    using V = decltype(a);
+    if constexpr (is_small<V>) return V::of_bits(a.cuhost_bits & V::infinity ? a.cuhost_bits : a.cuhost_bits & 0x8000);
+    else return __builtin_fabs((double)a) < (double)std::numeric_limits<V>::min() ? (V)__builtin_copysign(0, a) : a;
+  }, bits);
 }
 
 template <char dimension>

@@ -69,6 +69,7 @@ struct Plan {
   size_t shared_limit = 0;       // static and dynamic shared memory of a block
   size_t shared_of_card = 0;     // of all blocks that a GPU holds at once
   size_t fibers = 0;             // threads of blocks that have begun and not ended
+  unsigned multiprocessors = 1, warps = 64;             // warps of a multiprocessor
   uint64_t access_budget = 0;                           // of the check
   std::vector<Tensor> tensors;
   std::vector<Launch> launches;
@@ -171,6 +172,7 @@ bool is_barrier(uint64_t word);
 // accesses.cpp, linked only into the checked program
 struct Traffic {
   uint64_t global_read, global_written, shared_read, shared_written, accesses;
+  uint64_t global_updated, shared_updated;  // by atomics: no part of what is written
   uint64_t distinct_sectors;  // sectors of 32 bytes that a block reads, each counted once
   uint64_t load_intervals;    // barrier intervals in which a block reads global memory
   uint64_t barriers;          // that a block passes
@@ -178,7 +180,7 @@ struct Traffic {
 };
 
 // warps.cpp, likewise
-enum Access { global_load, global_store, shared_load, shared_store, access_kinds };
+enum Access { global_load, global_store, shared_load, shared_store, global_update, shared_update, access_kinds };
 
 // Sums over the sampled warp-wide accesses. A part is a sector of 32 bytes of global memory, or a
 // wavefront of shared memory: lanes served together, without bank conflicts.
@@ -197,6 +199,7 @@ struct Hooks {
   const char* (*first_interruption)();  // null if nothing changed in any
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
+  uint64_t (*contention)(uint64_t run, uint64_t blocks);  // see warps.h
   void (*profiled)();           // no tally is needed any more
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins

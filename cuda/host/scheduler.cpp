@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 
 #include "block.h"
 #include "matrices.h"
@@ -21,6 +22,7 @@ namespace cuhost {
 extern "C" {
 Where cuhost_where;
 uint64_t cuhost_turns;
+long long cuhost_cycles;
 }
 uint64_t thread_stamp = 0;
 uint32_t* epoch_of;
@@ -49,6 +51,8 @@ int patience_now = patience, turns_left = patience;
 int preemptions_left, pauses_left;         // of the launch
 uint64_t blocks_begun;         // in this process
 bool giving_way;               // a thread lets other blocks run
+uint64_t launches_begun;       // in this process
+uint64_t stride;               // between the multiprocessors of blocks that begin one after the other
 uint32_t latest_interval;      // of all blocks
 
 // Where warps run ahead, the thread that goes on before all others: one of the running thread's warp, or else
@@ -282,7 +286,17 @@ bool blocks_have_paused() { return pauses_left < most_pauses; }
 void begin_launch() {
   preemptions_left = most_preemptions;
   pauses_left = most_pauses;
+  uint64_t drawn = (plan.order_seed + 1) * ++launches_begun * 0x9e3779b97f4a7c15ull >> 24;
+  stride = drawn % plan.multiprocessors + 1;
+  while (std::gcd(stride, plan.multiprocessors) != 1) ++stride;
+  cuhost_cycles += (long long)drawn;
 }
+
+// With order seeds from 2 on, a multiprocessor gets two blocks before others get any.
+unsigned cuhost_smid() { return (unsigned)((now->number >> (plan.order_seed > 1)) * stride % plan.multiprocessors); }
+unsigned cuhost_nsmid() { return plan.multiprocessors; }
+unsigned cuhost_warpid() { return (unsigned)((now->number * (stride + 4) + (unsigned)current / 32) % plan.warps); }
+unsigned cuhost_nwarpid() { return plan.warps; }
 
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) {
   running = &scheduler;

@@ -235,6 +235,7 @@ inline S most(S a, S b, bool keep_nan) {
   CUHOST_SMALL_FUNCTION(S, P, sin, __builtin_sin(x))                                     \
   CUHOST_SMALL_FUNCTION(S, P, cos, __builtin_cos(x))                                     \
   CUHOST_SMALL_FUNCTION(S, P, tanh, __builtin_tanh(x))                                   \
+  CUHOST_SMALL_FUNCTION(S, P, tanh_approx, cuhost::approximate_tanh<S>(x))               \
   CUHOST_SMALL_FUNCTION(S, P, ceil, __builtin_ceil(x))                                   \
   CUHOST_SMALL_FUNCTION(S, P, floor, __builtin_floor(x))                                 \
   CUHOST_SMALL_FUNCTION(S, P, trunc, __builtin_trunc(x))                                 \

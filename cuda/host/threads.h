@@ -295,10 +295,7 @@ inline unsigned __match_all_sync(unsigned mask, T value, int* predicate) {
 }
 
 // Time goes on at each look; it measures nothing here. Its step is odd, so that each bit changes.
-inline long long clock64() {
-  static long long cycles = 0;
-  return cycles += 17;
-}
+inline long long clock64() { return cuhost::cuhost_cycles += 17; }
 inline long clock() { return (long)clock64(); }
 
 }  // namespace cuda_device
@@ -307,14 +304,9 @@ inline long clock() { return (long)clock64(); }
 namespace cuhost {
 inline long long cuhost_clock64() { return cuda_device::clock64(); }
 inline unsigned cuhost_clock() { return (unsigned)cuhost_clock64(); }
+inline unsigned cuhost_clock_hi() { return (unsigned)(cuhost_clock64() >> 32); }
 inline long long cuhost_globaltimer() { return cuhost_clock64(); }
+inline unsigned cuhost_globaltimer_lo() { return cuhost_clock(); }
+inline unsigned cuhost_globaltimer_hi() { return cuhost_clock_hi(); }
 inline unsigned cuhost_laneid() { return (unsigned)cuhost_lane(); }
-inline unsigned cuhost_warpid() {
-  return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) / 32;
-}
-inline unsigned cuhost_smid() { return (blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) % 132; }
 }  // namespace cuhost
-
-namespace cuda_device {
-
-}  // namespace cuda_device

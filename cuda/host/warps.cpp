@@ -9,7 +9,13 @@
 // A compiler knows the alignment of shared arrays, and joins loads of neighbouring words into one
 // of up to 16 bytes if every lane's address is a multiple of its size. It does not know the
 // alignment of tensors, and conditions keep stores apart: these are as wide as the text makes them.
+//
+// Atomic updates of one word follow one another, those by the lanes of a warp too. A slice of the L2
+// takes those of a kilobyte.
 #include "warps.h"
+
+#include "order.h"
+#include "shadow.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -32,11 +38,13 @@ constexpr unsigned sector_bytes = 32, bank_bytes = 4, banks = 32;
 constexpr unsigned widest_bytes = 16;   // load of a lane
 constexpr unsigned pair_bytes = 8;
 constexpr size_t reach = 256;           // how many accesses apart loads may be joined
+constexpr uintptr_t slice_bytes = 1024;
 
 struct Request {
   Access kind;
   unsigned bytes;
   int lanes;
+  uint32_t block;
   bool kept;          // in a register since an earlier load in this interval
   unsigned chunk;     // aligned bytes of each lane within which loads are joined; 0: not at all
   uint32_t covered;   // of the chunk, by this and the loads joined to it
@@ -82,6 +90,13 @@ Registers loaded;                // by the first lanes
 const void* last_key;
 Site* last_site;
 WarpTally tally[access_kinds];
+
+// A kilobyte that atomics update: how often a sector of it, and in which blocks.
+struct Slice {
+  uint64_t updates = 0;
+  std::vector<uint32_t> blocks;
+};
+std::unordered_map<uintptr_t, Slice> slices;  // by address / slice_bytes
 uint64_t seen[access_kinds];  // of this block
 
 uint64_t sectors(Request& request) {
@@ -94,6 +109,26 @@ uint64_t sectors(Request& request) {
   }
   std::sort(found, found + count);
   return (uint64_t)(std::unique(found, found + count) - found);
+}
+
+// Each sector is updated as often as its busiest word.
+void count_updates(const Request& request) {
+  uintptr_t words[32];
+  std::copy_n(request.at, request.lanes, words);
+  std::sort(words, words + request.lanes);
+  for (int k = 0; k < request.lanes;) {
+    uintptr_t sector = words[k] / sector_bytes;
+    uint64_t busiest = 0;
+    while (k < request.lanes && words[k] / sector_bytes == sector) {
+      int first = k;
+      while (k < request.lanes && words[k] / bank_bytes == words[first] / bank_bytes) ++k;
+      busiest = std::max(busiest, (uint64_t)(k - first));
+    }
+    Slice& slice = slices[sector * sector_bytes / slice_bytes];
+    slice.updates += busiest;
+    if (std::find(slice.blocks.begin(), slice.blocks.end(), request.block) == slice.blocks.end())
+      slice.blocks.push_back(request.block);
+  }
 }
 
 // Wide accesses are split into groups of lanes that fetch 128 bytes; lanes that share a word are
@@ -110,7 +145,7 @@ uint64_t wavefronts(const Request& request, uintptr_t offset, unsigned bytes) {
         found[count++] = (request.at[k] + offset) / bank_bytes + w;
     }
     std::sort(found, found + count);
-    count = (int)(std::unique(found, found + count) - found);
+    if (request.kind != shared_update) count = (int)(std::unique(found, found + count) - found);
     unsigned load[banks] = {}, worst = 0;
     for (int k = 0; k < count; ++k) worst = std::max(worst, ++load[found[k] % banks]);
     total += worst;
@@ -183,8 +218,9 @@ void settle_interval() {
       continue;
     }
     ++sum.requests;
-    bool global = request.kind == global_load || request.kind == global_store;
-    sum.parts += global ? sectors(request) : wavefronts(request, 0, request.bytes);
+    bool shared = request.kind == shared_load || request.kind == shared_store || request.kind == shared_update;
+    if (request.kind == global_update) count_updates(request);
+    sum.parts += shared ? wavefronts(request, 0, request.bytes) : sectors(request);
   }
   requests.clear();
   for (Site* site : active) {
@@ -199,6 +235,7 @@ void settle_interval() {
 
 void warps_launch_begins() {
   sites.clear();
+  slices.clear();
   active.clear();
   requests.clear();
   last_key = nullptr;
@@ -251,12 +288,29 @@ void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site) {
     if (!round) active.push_back(last_site);
     bool load = kind == global_load || kind == shared_load;
     rounds.push_back(requests.size());
-    requests.push_back({kind, bytes, 0, load && loaded.holds(at), 0, 0, {}, {}});
+    requests.push_back({kind, bytes, 0, block_first, load && loaded.holds(at), 0, 0, {}, {}});
   }
   ++last_site->executed[lane];
   ++seen[kind];
   Request& request = requests[rounds[round]];
   if (request.lanes < 32) request.add((unsigned char)lane, at);
+}
+
+// What most of the sampled blocks update is updated by all; what fewer do, by these. The updates of a
+// tensor are spread over its slices at best.
+uint64_t warps_contention(uint64_t run, uint64_t blocks) {
+  settle_interval();
+  double share = (double)blocks / (double)run, most = 0;
+  for (const auto& [number, slice] : slices)
+    most = std::max(most, (double)slice.updates * (2 * slice.blocks.size() > run ? share : 1));
+  for (const Shadow& tensor : tensor_shadows) {
+    uintptr_t first = tensor.low / slice_bytes, last = (tensor.low + tensor.bytes - 1) / slice_bytes;
+    double sum = 0;
+    for (const auto& [number, slice] : slices)
+      if (number >= first && number <= last) sum += (double)slice.updates;
+    most = std::max(most, sum * share / (double)(last - first + 1));
+  }
+  return (uint64_t)most;
 }
 
 const WarpTally* warps_tally() {

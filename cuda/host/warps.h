@@ -18,6 +18,9 @@ void warps_profiled();          // record no more
 void warps_interval_begins();
 void warps_record(Access kind, uintptr_t at, unsigned bytes, const void* site);
 const WarpTally* warps_tally();  // one for each kind
+// How many updates of a sector the busiest kilobyte of global memory takes in a launch of so many
+// `blocks`, of which some have `run`. Counted for the sampled warps.
+uint64_t warps_contention(uint64_t run, uint64_t blocks);
 int warps_active();              // how many share the accesses, if none makes more than the busiest
 
 // `site` identifies the instruction, so that lanes that skip an access do not shift the others.

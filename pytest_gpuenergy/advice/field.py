@@ -16,6 +16,7 @@ from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.text import emulated_mark
 
 _NAMED = 5
 
@@ -147,7 +148,7 @@ class Model(NamedTuple):
     @property
     def title(self) -> str:
         """The name, with ``(emulated)`` where it is."""
-        return f"{self.gpu_name} (emulated)" if self.emulated else self.gpu_name
+        return f"{self.gpu_name}{emulated_mark(self.emulated)}"
 
 
 def of_model(reports: Sequence[Report], name: str) -> list[Report]:

@@ -15,7 +15,7 @@ from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report.tables import energy, time
 from pytest_gpuenergy.report.text import figures, markdown_text, signed_percent, spread
 from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import fitted, wrapped
+from pytest_gpuenergy.support.text import emulated_mark, fitted, wrapped
 
 KERNELS_NAMED = 3
 _KERNELS = ("workload", "times", "kernel", "time", "energy")
@@ -98,7 +98,7 @@ def heading(outcome: Outcome) -> str:
     words = f"least {goal.metric.label}"
     if goal.slower_by is not None:
         words += f" at most {_percent(goal.slower_by)} slower than the baseline"
-    emulated = " (emulated)" if outcome.emulated else ""
+    emulated = emulated_mark(outcome.emulated)
     return f"{outcome.gpu_name}{emulated}, run {outcome.run.run_id}: {words}"
 
 

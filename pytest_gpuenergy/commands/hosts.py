@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
+from pytest_gpuenergy.support.text import emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.fleet.hosts import Muster
@@ -120,7 +121,7 @@ def _print_reasons(host: FoundHost, gpu: FoundGpu) -> None:
 
 def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
     limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
-    model = f"{gpu.name}{' (emulated)' if gpu.emulated else ''}"
+    model = f"{gpu.name}{emulated_mark(gpu.emulated)}"
     return (
         host.title,
         str(gpu.index),

@@ -24,6 +24,7 @@ from pytest_gpuenergy.commands.optimize_strategy import (
 )
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.text import emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
@@ -242,7 +243,10 @@ def _run_worker(arguments: Namespace) -> int:
     if arguments.json:
         print_json(plain(result))
     else:
-        cost = "" if result.cost is None else f", {result.cost:.4g} {result.objective.unit}"
+        cost = ""
+        if result.cost is not None:
+            unit = f"{result.objective.unit}{emulated_mark(result.emulated)}"
+            cost = f", {result.cost:.4g} {unit}"
         steps = ", ".join(f"{step} {seconds:.3f} s" for step, seconds in result.steps_s.items())
         print_lines(
             [
@@ -267,14 +271,16 @@ def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -
 
 
 def _summary(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:
-    emulated = " (emulated)" if state.identity.emulated else ""
+    emulated = emulated_mark(state.identity.emulated)
     correct = sum(node.cost is not None for node in state.nodes) - 1
     yield (
         f"{spec.name} on {state.identity.gpu}{emulated}: {state.builds} variants, {correct} correct"
     )
     for gain in state.gains:
         yield f"  {_gain(gain)}"
-    if state.incumbent == spec.baseline.id:
+    if any(gain.unclaimed for gain in state.gains):
+        yield "  the baseline is kept"
+    elif state.incumbent == spec.baseline.id:
         yield "  the baseline remains the best"
     yield f"  {outdir / 'kernels' / f'_{spec.name}' / 'best'}"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.support.errors import DeviceError, InputError, SetpointError
+from pytest_gpuenergy.support.text import emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.control.setpoint import Setpoint
@@ -105,7 +106,7 @@ def _show(arguments: Namespace) -> int:
     if arguments.json:
         print_json(state)
         return 0
-    print(f"{state['gpu']} {state['uuid']}{' (emulated)' if state['emulated'] else ''}")
+    print(f"{state['gpu']} {state['uuid']}{emulated_mark(state['emulated'])}")
     print(f"power limit {_show_watts(state['power_limit_w'])}")
     print(f"enforced    {_show_watts(state['enforced_power_limit_w'])}")
     print(f"constraints {state['min_w']:g} W to {state['max_w']:g} W")
@@ -284,7 +285,7 @@ def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
 
 
 def _title(gpu: Gpu) -> str:
-    return f"{gpu.name}{' (emulated)' if gpu.emulated else ''}"
+    return f"{gpu.name}{emulated_mark(gpu.emulated)}"
 
 
 def _show_watts(watts: float | None) -> str:

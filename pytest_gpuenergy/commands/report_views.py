@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import print_lines, report_searches, stdout_width, write_text
 from pytest_gpuenergy.commands.runs import find_runs, load_runs, runs_of_project
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.support.text import emulated_mark, wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.report.store import Report
@@ -121,7 +121,7 @@ def print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
     width = stdout_width()
     for part in by_model(report):
         rows, run = part.measurements, part.run
-        heading = f"{run.gpu_name}{' (emulated)' if emulated else ''}, run {run.run_id}"
+        heading = f"{run.gpu_name}{emulated_mark(emulated)}, run {run.run_id}"
         print_lines(wrapped(heading, width))
         tables = summary(
             rows,

@@ -302,6 +302,17 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
+    def beyond_model(self, job: Job, arenas: Mapping[str, Arena]) -> str | None:  # noqa: ARG002 -- for a model
+        """Return why times and energies of a kernel may not be compared, as a clause.
+
+        An emulated GPU has them from a model, which was compared with a real card for some kinds
+        of kernels only. None if they may be compared, as those of a real card may.
+
+        Raises:
+            KernelFault: the kernel does not compile, is refused, or races.
+        """
+        return None
+
     def light_load(self) -> AbstractContextManager[Repeater]:
         """Work on one SM that takes little power, to see the clock that the card runs at.
 

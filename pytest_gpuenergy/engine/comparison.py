@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ class Reference(Mapping[str, Values]):
         values: the outputs.
         conditions: of those that have one, see `Condition`.
         arrays: the device whose arrays both are; None if they are the host's.
+        terms: computes `terms_of` the outputs, given the size needed. It is called only if errors
+            are too large otherwise.
     """
 
     def __init__(
@@ -34,10 +37,12 @@ class Reference(Mapping[str, Values]):
         values: Mapping[str, Values],
         conditions: Mapping[str, Condition] | None = None,
         arrays: DeviceArrays | None = None,
+        terms: Callable[[float], Mapping[str, Values]] = lambda _: {},
     ) -> None:
         self._values = dict(values)
         self.conditions = dict(conditions or {})
         self.arrays = arrays
+        self.terms = terms
 
     def __getitem__(self, name: str) -> Values:
         return self._values[name]
@@ -109,6 +114,17 @@ def _compared(
         scale = max(scale, condition.scale)
         expected_norm = max(expected_norm, condition.scale)
         judge = _Judge(bound, scale, condition, _smallest(output.dtype))
+        sums = bound.max_relative - bound.rounding
+        if sums > 0 and isinstance(reference, Reference) and math.isfinite(largest):
+            good = largest <= bound.max_relative * scale and norm <= bound.normwise * expected_norm
+            if not good or judge.finds_more(output, expected):
+                needed = (largest - bound.rounding * scale) / sums
+                judge = replace(judge, terms=reference.terms(needed).get(name))
+        if judge.terms is not None:
+            error = np.abs(output.astype(np.float64) - expected).reshape(-1)
+            terms, typical = judge.terms.reshape(-1), expected_norm / math.sqrt(error.size)
+            largest = scale * float((error / np.maximum(terms, scale)).max())
+            norm = typical * float(np.linalg.norm(error / np.maximum(terms, typical)))
         largest, norm = largest / scale, norm / expected_norm
         if not largest <= bound.max_relative or judge.finds_more(output, expected):
             raise KernelFault("correctness", _describe(name, output, expected, judge, seed))
@@ -186,35 +202,42 @@ class _Judge:
         scale: of the output as a whole.
         condition: of the output.
         smallest: absolute error that underflow can cause.
+        terms: what each element's errors may be relative to in any case, see `terms_of`.
     """
 
     bound: ErrorBound
     scale: float
     condition: Condition
     smallest: float
+    terms: Values | None = None
 
-    def allowed(self, expected: Values, own: Values | None) -> Values:
-        """The largest error of each of some elements, given their ``expected`` and ``own``."""
+    def allowed(self, expected: Values, piece: slice | EllipsisType) -> Values:
+        """The largest error of each element of a piece, whose values are ``expected``."""
         size = np.abs(expected)
         sums = self.bound.max_relative - self.bound.rounding
         terms = np.full_like(size, self.scale)
-        if own is not None:
+        if self.condition.own is not None:
+            own = self._piece(self.condition.own, piece)
             terms = np.where(size > 0, np.minimum(size + own, self.scale), terms)
+        if self.terms is not None:
+            terms = np.maximum(terms, self._piece(self.terms, piece))
         return sums * terms + self.bound.rounding * size + self.smallest + self.bound.steps
 
     def finds_more(self, output: Array, expected: Values) -> bool:
         """Whether an element is wrong although its error is small relative to the scale."""
-        own = self.condition.own
-        if own is None and not self.bound.rounding:
+        if self.condition.own is None and not self.bound.rounding:
             return False
         values, references = output.reshape(-1), expected.reshape(-1)
-        owns = None if own is None else own.reshape(-1)
         right = 0
         for piece in _pieces(values):
             error = np.abs(values[piece].astype(np.float64) - references[piece])
-            allowed = self.allowed(references[piece], None if owns is None else owns[piece])
+            allowed = self.allowed(references[piece], piece)
             right += int((error <= allowed).sum())
         return right < values.size - self.condition.exempt * values.size
+
+    @staticmethod
+    def _piece(values: Values, piece: slice | EllipsisType) -> Values:
+        return values if piece is ... else values.reshape(-1)[piece]
 
 
 def _out_of_range(dtype: np.dtype[Any], expected: Values, scale: float) -> float | None:
@@ -287,16 +310,18 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
     most = judge.bound.max_relative * judge.scale + judge.bound.steps
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(values - expected)
-        allowed = judge.allowed(expected, judge.condition.own)
+        allowed = judge.allowed(expected, ...)
+        if judge.terms is None:
+            allowed = np.minimum(allowed, most)
         by_own = judge.condition.own is not None and bool((error <= most).all())
         sizes = np.abs(expected) if by_own else np.full_like(error, judge.scale)
-        wrong = ~(error <= np.minimum(allowed, most))
+        wrong = ~(error <= allowed)
         relative = np.where(wrong, error / sizes, 0.0)
     place = tuple(int(i) for i in np.unravel_index(int(relative.argmax()), error.shape))
     found, right = float(output[place]), float(expected[place])
     digits = 6 if f"{found:.6g}" != f"{right:.6g}" else 17
     whose = "its own value" if by_own else "the largest value"
-    limit = float(min(allowed[place], most) / sizes[place])
+    limit = float(allowed[place] / sizes[place])
     return (
         f"{places(name, wrong)} wrong (seed {seed}); the worst is "
         f"{_place(name, place)} = {found:.{digits}g} instead of {right:.{digits}g}, off "

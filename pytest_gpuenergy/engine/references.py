@@ -20,16 +20,23 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arrays import DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
+from pytest_gpuenergy.support.endless import ended_by_signals
 from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
 from pytest_gpuenergy.workloads.repetition import repeated
-from pytest_gpuenergy.workloads.sensitivity import Condition, Values, conditions_of, scales_of
+from pytest_gpuenergy.workloads.sensitivity import (
+    Condition,
+    Values,
+    conditions_of,
+    scales_of,
+    terms_of,
+)
 from pytest_gpuenergy.workloads.workload import IoContract, Workload
 
-FORMAT = 9
+FORMAT = 10
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 _REMEMBERED = 3
@@ -48,18 +55,20 @@ class Drawing:
         seed: of the generator.
         sign: -1 or 1 for a mixture of ordinary and extreme inputs, see `Edges`; otherwise 0.
         sparse: the number of a sparse drawing, see `Edges`; otherwise 0.
+        uniform: the number of a uniform drawing, see `Edges`; otherwise 0.
         literals: numbers near which inputs that are not ordinary have values.
     """
 
     seed: int
     sign: Literal[-1, 0, 1] = 0
     sparse: int = 0
+    uniform: int = 0
     literals: tuple[float, ...] = ()
 
     @property
     def is_shared(self) -> bool:
         """Return whether a drawing is shared by all kernels of a workload."""
-        return not self.sparse and not self.literals
+        return not (self.sparse or self.uniform or self.literals)
 
 
 @dataclass(frozen=True)
@@ -176,33 +185,55 @@ def _made(
         InputError: memory does not suffice.
     """
     if arrays is not None:
-        return _computed(workload, drawing, arrays)
+        with ended_by_signals():
+            return _computed(workload, drawing, arrays)
     copies = sum(
         tensor.size * _DOUBLE if is_floating(tensor.dtype) else tensor.nbytes
         for tensor in workload.tensors
     )
-    with enough_memory(f"The reference of {workload.name}", copies):
+    # One without a digest is a function of somebody else's.
+    ending = ended_by_signals() if workload.digest is None else contextlib.nullcontext()
+    with enough_memory(f"The reference of {workload.name}", copies), ending:
         return _computed(workload, drawing, None)
 
 
 def _computed(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
 ) -> tuple[Case, int]:
-    for reach in _reaches(workload) if drawing.sign or drawing.sparse else ():
+    for reach in _reaches(workload) if drawing != Drawing(drawing.seed) else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
             values = workload.reference(workload.widened(wide))
             if fits(values, _limits(workload), infinite=not overflows):
                 scales = scales_of(workload.reference, wide, values)
-                return Case(inputs, Reference(values, scales, arrays)), reach
+                terms = _terms(workload, inputs, values, arrays)
+                return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
     wide = workload.widened(_whole(workload, inputs, arrays))
     values = workload.reference(workload.widened(wide))
     bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
     judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
     conditions = conditions_of(workload.reference, wide, values, judged)
-    return Case(inputs, Reference(values, conditions, arrays)), _ORDINARY
+    terms = _terms(workload, inputs, values, arrays)
+    return Case(inputs, Reference(values, conditions, arrays, terms)), _ORDINARY
+
+
+def _terms(
+    workload: Workload,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    arrays: DeviceArrays | None = None,
+) -> Callable[[float], Mapping[str, Values]]:
+    """Return what computes `terms_of` a case's outputs."""
+
+    def compute(needed: float) -> Mapping[str, Values]:
+        wide = workload.widened(_whole(workload, inputs, arrays))
+        return terms_of(
+            lambda some: workload.reference(workload.widened(some)), wide, right, needed
+        )
+
+    return compute
 
 
 def _whole(
@@ -276,11 +307,12 @@ def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
         drawing.sign,
         reached,
         zeros,
-        small=drawing.sparse > 0 or (drawing.sign > 0 and several),
+        small=drawing.sparse + drawing.uniform > 0 or (drawing.sign > 0 and several),
         equal=equal,
         literals=drawing.literals,
         sparse=drawing.sparse,
         whole=not several,
+        uniform=drawing.uniform,
     )
     return workload.draw_inputs(drawing.seed, edges)
 
@@ -319,7 +351,8 @@ def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
         return None
     if not good or reach not in range(_ORDINARY + 1):
         return None
-    return Case(_inputs(workload, drawing, reach), known)
+    inputs = _inputs(workload, drawing, reach)
+    return Case(inputs, Reference(known, known.conditions, terms=_terms(workload, inputs, known)))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

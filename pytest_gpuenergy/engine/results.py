@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,15 @@ from pytest_gpuenergy.engine.host_arrays import (
     type_of,
 )
 from pytest_gpuenergy.record.correctness import Correctness
+from pytest_gpuenergy.support.endless import ended_by_signals
 from pytest_gpuenergy.support.errors import ResultError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
 from pytest_gpuenergy.workloads.sensitivity import (
-    Condition,
     Values,
     conditions_of,
     likely_conditions,
+    terms_of,
 )
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -124,12 +126,12 @@ def expect(
     bounds = dict.fromkeys(arrays, USUAL) if workload is None else _bounds_of(workload, arrays)
     if workload is not None and not any(map(workload.is_judged_by_element, workload.outputs)):
         return Expected(Reference(arrays), bounds)
-    conditions = (
-        _conditions_by(reference, args, arrays, bounds)
-        if callable(reference)
-        else likely_conditions(arrays, bounds)
-    )
-    return Expected(Reference(arrays, conditions), bounds)
+    if not callable(reference):
+        return Expected(Reference(arrays, likely_conditions(arrays, bounds)), bounds)
+    compute, inputs = _recomputed(reference, args)
+    conditions = conditions_of(compute, inputs, arrays, bounds)
+    terms = partial(terms_of, compute, inputs, arrays)
+    return Expected(Reference(arrays, conditions, terms=terms), bounds)
 
 
 def _rounded(bound: ErrorBound, dtype: str) -> ErrorBound:
@@ -155,13 +157,10 @@ def _bounds_of(workload: Workload, names: Iterable[str]) -> dict[str, ErrorBound
     return dict.fromkeys(places, workload.error_bound)
 
 
-def _conditions_by(
-    reference: Callable[..., object],
-    args: tuple[object, ...],
-    arrays: Mapping[str, Values],
-    bounds: Mapping[str, ErrorBound],
-) -> dict[str, Condition]:
-    """`conditions_of` a result, from calls of its reference with changed arguments."""
+def _recomputed(
+    reference: Callable[..., object], args: tuple[object, ...]
+) -> tuple[Callable[[Mapping[str, Array]], dict[str, Values]], dict[str, Array]]:
+    """Return a reference as a function of the floating-point arrays among arguments, and these."""
     inputs = {
         str(place): host
         for place, value in enumerate(args)
@@ -174,9 +173,10 @@ def _conditions_by(
         given = [copied(value) for value in args]
         for place, values in changed.items():
             overwrite(given[int(place)], values.astype(inputs[place].dtype))
-        return _arrays_of(reference(*given))
+        with ended_by_signals():
+            return _arrays_of(reference(*given))
 
-    return conditions_of(compute, inputs, arrays, bounds)
+    return compute, inputs
 
 
 def _arrays_of(reference: object) -> dict[str, Values]:
@@ -199,7 +199,8 @@ def _arrays_of(reference: object) -> dict[str, Values]:
 
 def _called(reference: Callable[..., object], args: tuple[object, ...]) -> object:
     try:
-        return reference(*map(copied, args))
+        with ended_by_signals():
+            return reference(*map(copied, args))
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)[1:2]  # the user's, next to ours
         place = "".join(f" in {Path(at.filename).name}, line {at.lineno}" for at in frames)

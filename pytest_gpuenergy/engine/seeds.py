@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import operator
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -18,6 +21,7 @@ from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.workloads.edges import UNIFORM_FLOATS, UNIFORM_WHOLES
 from pytest_gpuenergy.workloads.number_types import is_floating
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -38,10 +42,30 @@ _NUMBER = re.compile(
     r"""(?<![\w.])(?:
         0[xX](?P<hexadecimal>[0-9a-fA-F]+)
         |(?P<digits>[0-9]+)(?![\w.])|(?P<suffixed>[0-9]+)[uUlL]{1,3}(?![\w.])
-        |(?P<floating>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFlLhH]?(?![\w.])
+        |(?P<floating>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFlLhH]?(?![\w.])
     )""",
     re.VERBOSE | re.ASCII,
 )
+_DEFINED = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(?P<macro>\w+)[ \t]+(?P<body>[^\n]+)$"
+    r"|\bconst(?:expr)?\b[\w \t:*&]*?\b(?P<name>\w+)[ \t]*=(?P<value>[^;,{}\n]+)[;,]",
+    re.MULTILINE | re.ASCII,
+)
+_DIGITS = (
+    r"(?:0[xX][0-9a-fA-F]+|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFlLuUhH]{0,3}"
+)
+_PRODUCT = re.compile(
+    rf"(?<![\w./%])(?<![/%]\s)({_DIGITS})\s*([*/])\s*({_DIGITS})(?![\w.(\[])", re.ASCII
+)
+_SUM = re.compile(
+    rf"(?<![\w.*/%-])(?<![*/%-]\s)({_DIGITS})\s*([+-]|<<)\s*({_DIGITS})(?![\w.(\[]|\s*[*/%])",
+    re.ASCII,
+)
+_NAME = re.compile(r"\b[A-Za-z_]\w*\b", re.ASCII)
+_ALONE = re.compile(
+    rf"(?<!\w)\(\s*(?:(?:float|double|int|unsigned|long|size_t)\s*\)\s*)?({_DIGITS})\s*\)"
+)
+_MOST_FOLDS, _LONGEST_FOLDED, _MOST_BITS = 8, 50_000, 63
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -58,7 +82,8 @@ def drawings_of(
     """Return what a kernel is verified on.
 
     Inputs are ordinary for the first seed, and have edges, of both signs in turn, for the others.
-    If there are more than `SEEDS`, sparse drawings of the last seed come before its own.
+    If there are more than `SEEDS`, sparse drawings of the last seed come before its own, and
+    uniform ones if the workload is small.
 
     Args:
         seeds: of the inputs.
@@ -73,8 +98,19 @@ def drawings_of(
     if workload is None or len(seeds) <= len(SEEDS):
         return drawings
     count = _sparse_drawings(workload)
-    sparse = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
-    return [*drawings[:-1], *sparse, drawings[-1]]
+    more = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
+    if count and _is_small(workload):
+        floating = all(is_floating(tensor.dtype) for tensor in workload.inputs)
+        kinds = UNIFORM_FLOATS if floating else UNIFORM_WHOLES
+        more += [
+            Drawing(seeds[-1], uniform=number, literals=literals) for number in range(1, kinds + 1)
+        ]
+    return [*drawings[:-1], *more, drawings[-1]]
+
+
+def _is_small(workload: Workload) -> bool:
+    elements = sum(tensor.size for tensor in workload.tensors)
+    return elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS
 
 
 def _sparse_drawings(workload: Workload) -> int:
@@ -94,7 +130,7 @@ def _sparse_drawings(workload: Workload) -> int:
     outputs = max(tensor.size for tensor in workload.outputs)
     largest = max(tensor.size for tensor in workload.inputs)
     count = min(_MOST_SPARSE, math.ceil(_SLICES / outputs), largest // outputs)
-    if elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS:
+    if _is_small(workload):
         axes = max(len(tensor.shape) for tensor in workload.inputs)
         return max(count, axes, 1)
     if outputs <= _FEW_OUTPUTS:
@@ -112,10 +148,9 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     if isinstance(kernel, Kernel):
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
     found: dict[float, None] = {}
-    small = sum(tensor.size for tensor in workload.tensors) <= _SMALL_ELEMENTS
-    wholes = small and workload.flops <= _SMALL_FLOPS
-    wholes = wholes or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
-    for match in _NUMBER.finditer(_COMMENT.sub(" ", text)):
+    wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
+    text = _COMMENT.sub(" ", text)
+    for match in _NUMBER.finditer(f"{text} {_computed(text, workload)}"):
         if match["floating"] is not None:
             found[float(match["floating"])] = None
         elif wholes:
@@ -127,6 +162,62 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     telling = [value for value in found if value not in _USUAL and value < 2.0**64]
     telling.sort(key=lambda value: value.is_integer())  # fractions are no indices
     return tuple(sorted(telling[:_MOST_LITERALS]))
+
+
+def _computed(text: str, workload: Workload) -> str:
+    """Return the numbers that a text computes from numbers, its constants and the scalars by name.
+
+    They are thresholds as well, such as ``1 << 12``, ``2 * LIMIT`` or ``3.0f * scale``.
+    """
+    if len(text) > _LONGEST_FOLDED:
+        return ""
+    values = {scalar.name: repr(scalar.rounded) for scalar in workload.scalars}
+    for match in _DEFINED.finditer(text):
+        name, value = match["macro"] or match["name"], match["body"] or match["value"]
+        values.setdefault(name, f"({value.strip()})")
+    found: dict[str, None] = {}
+
+    def fold(match: re.Match[str]) -> str:
+        with contextlib.suppress(ArithmeticError, ValueError):  # of thousands of digits, too
+            left, right = (_number(digits) for digits in match.group(1, 3))
+            operation = _OPERATIONS[match[2]]
+            if isinstance(left, int) and isinstance(right, int) and match[2] == "/":
+                operation = operator.floordiv
+            found[result := repr(abs(operation(left, right)))] = None
+            return result
+        return match[0]
+
+    for _ in range(_MOST_FOLDS):
+        before = text
+        text = _NAME.sub(lambda word: values.get(word[0], word[0]), text)
+        text = _ALONE.sub(r" \1 ", text)
+        text = _SUM.sub(fold, _PRODUCT.sub(fold, text))
+        if text == before or len(text) > _LONGEST_FOLDED:
+            break
+    return " ".join(found)
+
+
+def _number(digits: str) -> int | float:
+    """Return the value of a number of C++."""
+    plain = digits.rstrip("uUlL")
+    if plain[:2] in ("0x", "0X"):
+        return int(plain, 16)
+    return int(plain) if plain.isdecimal() else float(plain.rstrip("fFhHlL"))
+
+
+def _shifted(value: int, bits: int) -> int:
+    if bits > _MOST_BITS:
+        raise OverflowError
+    return value << bits
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "*": operator.mul,
+    "/": operator.truediv,
+    "+": operator.add,
+    "-": operator.sub,
+    "<<": _shifted,
+}
 
 
 def drawn_seed(workload: Workload) -> int:

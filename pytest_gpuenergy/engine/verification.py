@@ -41,7 +41,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
 from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
 
-_FORMAT = 7
+_FORMAT = 8
 _STALE_TURN = 1
 
 

@@ -32,26 +32,26 @@ def annotate(comparison: Comparison) -> Iterator[str]:
     """
     yield from limited("error", _errors(comparison))
     worse = (
-        (label(judgement.identity), describe(judgement))
+        (label(judgement.identity), describe(judgement, emulated=comparison.new.emulated))
         for judgement in comparison.judgements
         if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
     )
     yield from limited("warning", worse)
-    yield from annotate_loss(comparison)
+    yield from annotate_counts(comparison)
+
+
+def annotate_counts(comparison: Comparison) -> Iterator[str]:
+    """What the run lacks, and one notice for all AMBIGUOUS verdicts that do not fail it."""
+    if lost := loss(comparison):
+        result = "passed" if comparison.passed else "FAILED"
+        level = "error" if comparison.settings.strict else "warning"
+        yield annotation(level, "gate", f"{result}{lost}")
     open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
     if open_ and not comparison.settings.strict:
         reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
         why = "; ".join(islice(reasons, 3)) or "the intervals cross the limit"
         total = len(comparison.judgements)
         yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
-
-
-def annotate_loss(comparison: Comparison) -> Iterator[str]:
-    """``::warning title=gate::passed; 169 of 175 missing``, or nothing."""
-    if lost := loss(comparison):
-        result = "passed" if comparison.passed else "FAILED"
-        level = "error" if comparison.settings.strict else "warning"
-        yield annotation(level, "gate", f"{result}{lost}")
 
 
 def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -70,12 +70,15 @@ def annotation(level: str, title: str, message: str) -> str:
 
 
 def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    settings = comparison.settings
+    settings, emulated = comparison.settings, comparison.new.emulated
     for judgement in comparison.judgements:
         if fails(judgement, settings):
-            yield label(judgement.identity), describe(judgement)
+            yield label(judgement.identity), describe(judgement, emulated=emulated)
     for judged in comparison.failing_shifts:
-        yield f"unchanged kernels at {judged.shift.place.cap}", shift_problem(judged)
+        yield (
+            f"unchanged kernels at {judged.shift.place.cap}",
+            shift_problem(judged, emulated=emulated),
+        )
     unmatched = [*(comparison.failed if settings.enforced else ())]
     unmatched += comparison.missing_in_base if settings.strict else ()
     for one in unmatched:

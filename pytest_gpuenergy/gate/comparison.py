@@ -19,6 +19,7 @@ from pytest_gpuenergy.report.shift import Pair, Shifts, common_shifts, pair
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.text import emulated_mark
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ def _run_alike(new: Report, base: Report) -> RunInfo:
 
 
 def _title(run: RunInfo) -> str:
-    return f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"
+    return f"{run.gpu_name}{emulated_mark(run.emulated)}"
 
 
 def _refuse_legacy(run: RunInfo) -> None:

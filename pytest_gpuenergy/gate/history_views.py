@@ -10,7 +10,7 @@ from pytest_gpuenergy.gate.views import label
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text
 from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.support.text import emulated_mark, wrapped
 
 SERIES_SHOWN = 8
 """With more series, the terminal shows no values."""
@@ -39,7 +39,7 @@ def heading(series: Series) -> str:
     run, count = series.run, len(series.points)
     words = (
         f"{_name(series)} {series.metric.label}, {run.gpu_name} "
-        f"{run.gpu_uuid[:12]}{' (emulated)' if run.emulated else ''}, "
+        f"{run.gpu_uuid[:12]}{emulated_mark(run.emulated)}, "
         f"{count} run{'' if count == 1 else 's'}"
     )
     return words if series.spread is None else f"{words}, spread {_percent(series.spread)}"
@@ -56,7 +56,7 @@ def markdown(found: Sequence[Series]) -> str:
         cells = (
             _name(series),
             series.metric.label,
-            f"{run.gpu_name}{' (emulated)' if run.emulated else ''}",
+            f"{run.gpu_name}{emulated_mark(run.emulated)}",
             str(len(series.points)),
             *(f"{series.points[at].value:.4g} {unit}" for at in (0, -1)),
             "" if series.spread is None else _percent(series.spread),

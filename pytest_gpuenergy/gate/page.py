@@ -38,7 +38,7 @@ def verdict_values(comparison: Comparison) -> Values:
         "enforced": settings.enforced,
         "summary": summary(comparison),
         "doubts": list(comparison.doubts),
-        "shifts": list(shift_lines(comparison.shifts)),
+        "shifts": list(shift_lines(comparison.shifts, emulated=comparison.new.emulated)),
         "judgements": [
             {**as_json(one), "label": label(one.identity), "fails": fails(one, settings)}
             for one in sorted(comparison.judgements, key=_badness)

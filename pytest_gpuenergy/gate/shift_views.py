@@ -10,9 +10,10 @@ from pytest_gpuenergy.gate.relative import JudgedShift
 from pytest_gpuenergy.gate.verdict import Verdict
 from pytest_gpuenergy.report.shift import USUAL_SCATTER, CommonShift, Place
 from pytest_gpuenergy.report.text import signed_percent
+from pytest_gpuenergy.support.text import emulated_mark
 
 
-def shift_lines(shifts: Iterable[JudgedShift]) -> Iterator[str]:
+def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
     """What unchanged kernels have in common, a line per place, and what is unusual about it."""
     places: dict[Place, list[JudgedShift]] = {}
     for one in shifts:
@@ -20,15 +21,16 @@ def shift_lines(shifts: Iterable[JudgedShift]) -> Iterator[str]:
     for place, judged in places.items():
         first = judged[0].shift
         board = "" if first.same_board else ", another board"
+        mark = emulated_mark(emulated)
         parts = (_shift_words(one.shift) for one in judged)
         yield (
-            f"{first.kernels} unchanged kernels at {place.cap}{board} changed in common by "
+            f"{first.kernels} unchanged kernels at {place.cap}{board}{mark} changed in common by "
             f"{'; '.join(parts)}: changes are relative to that"
         )
-        yield from filter(None, map(shift_problem, judged))
+        yield from filter(None, (shift_problem(one, emulated=emulated) for one in judged))
 
 
-def shift_problem(judged: JudgedShift) -> str:
+def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
     """What is unusual about a common shift, or an empty string."""
     shift = judged.shift
     parts: list[str] = []
@@ -42,8 +44,9 @@ def shift_problem(judged: JudgedShift) -> str:
         parts.append(f"beyond the limit of {100 * judged.limit:.4g} %: {judged.verdict}")
     if not parts:
         return ""
+    where = f"{shift.place.cap}{emulated_mark(emulated)}"
     return (
-        f"{shift.metric.label} of what has not changed at {shift.place.cap}: "
+        f"{shift.metric.label} of what has not changed at {where}: "
         f"{signed_percent(shift.change.value)}, {', '.join(parts)} "
         "(did the driver, the compiler or the harness change?)"
     )

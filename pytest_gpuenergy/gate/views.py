@@ -15,7 +15,7 @@ from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.run import RunInfo
 from pytest_gpuenergy.report.text import markdown_text, signed_percent
 from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import fitted, wrapped
+from pytest_gpuenergy.support.text import emulated_mark, fitted, wrapped
 
 ROWS_SHOWN = 40
 _NAMES_SHOWN = 5
@@ -27,9 +27,12 @@ def label(identity: Identity) -> str:
     return "-".join(names if cache == "hot" else [*names, cache])
 
 
-def describe(judgement: Judgement) -> str:
-    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons, if any."""
-    words = judgement.metric.label
+def describe(judgement: Judgement, *, emulated: bool) -> str:
+    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons, if any.
+
+    It stands alone in annotations and JUnit XML, so it says itself if figures are ``emulated``.
+    """
+    words = f"{judgement.metric.label}{emulated_mark(emulated)}"
     if judgement.change is not None:
         words += f" {_change(judgement)}"
     words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
@@ -44,12 +47,12 @@ BUDGET_VERDICTS = {
 """What the verdict on a figure means for its budget."""
 
 
-def budget_words(judgement: Judgement) -> str:
+def budget_words(judgement: Judgement, *, emulated: bool) -> str:
     """``EDP 0.147 mJ·ms (0.14 to 0.15), budget 0.14 mJ·ms + 3 %: over budget by 2.1 %``."""
     assert judgement.new is not None
     assert judgement.base is not None
     metric, most = judgement.metric, judgement.base * (1 + judgement.limit)
-    words = f"{metric.label} {judgement.new:.4g} {metric.unit}"
+    words = f"{metric.label}{emulated_mark(emulated)} {judgement.new:.4g} {metric.unit}"
     if (change := judgement.change) is not None:
         low, high = (judgement.base * math.exp(end) for end in (change.low, change.high))
         words += f" ({low:.4g} to {high:.4g})"
@@ -79,7 +82,7 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
 def _above(comparison: Comparison) -> Iterator[str]:
     yield f"baseline: {_run(comparison.base)}"
     yield f"new:      {_run(comparison.new)}"
-    yield from shift_lines(comparison.shifts)
+    yield from shift_lines(comparison.shifts, emulated=comparison.new.emulated)
     for doubt in comparison.doubts:
         yield f"every verdict is in doubt: {doubt}"
 
@@ -90,6 +93,9 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
     for heading, unmatched in _unmatched(comparison):
         for one in unmatched:
             yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
+    narrowed = comparison.new.options.get("selection")
+    if narrowed and comparison.missing_in_new:
+        yield f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
     yield summary(comparison)
 
 
@@ -151,7 +157,10 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"{summary(comparison)}.",
         "",
-        *(f"{markdown_text(line)}.  " for line in shift_lines(comparison.shifts)),
+        *(
+            f"{markdown_text(line)}.  "
+            for line in shift_lines(comparison.shifts, emulated=comparison.new.emulated)
+        ),
         *([""] if comparison.shifts else []),
         *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
     ]
@@ -271,7 +280,7 @@ def _run(run: RunInfo) -> str:
 
 
 def _emulated(run: RunInfo) -> str:
-    return " (emulated)" if run.emulated else ""
+    return emulated_mark(run.emulated)
 
 
 def _identity(run: RunInfo) -> dict[str, Any]:

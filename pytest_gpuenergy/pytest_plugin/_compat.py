@@ -2,6 +2,7 @@
 
 pytest looks for its ini file before it knows a plugin's options, and takes the value that follows
 one with a blank for a path of tests. It reads each ini option as one type, though TOML has several.
+An item's properties are in JUnit XML before the gate has judged all items.
 
 pytest-benchmark's public hooks report and change records but cannot add any, which takes its
 session's list and its own record class. Its table and histogram label every figure as a time in
@@ -11,6 +12,7 @@ knows.
 
 from __future__ import annotations
 
+import argparse
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,9 @@ from typing import Any
 
 import pytest
 from _pytest.config.findpaths import determine_setup
+from _pytest.junitxml import bin_xml_escape, xml_key
+from _pytest.mark import KeywordMatcher, MarkMatcher
+from _pytest.mark.expression import Expression
 from _pytest.pathlib import safe_exists
 
 MENDED = (
@@ -72,6 +77,27 @@ def ini_value(config: pytest.Config, key: str) -> Any:
 
 def _name_of_ini(config: pytest.Config) -> str:
     return "_inicfg" if hasattr(config, "_inicfg") else "inicfg"  # the latter in pytest 9.0
+
+
+def command_line(config: pytest.Config) -> argparse.Namespace:
+    """What the command line says, also in files named ``@file``, without the ini file's addopts."""
+    given = [str(argument) for argument in config.invocation_params.args]
+    found: argparse.Namespace = config._parser.parse_known_args(given, argparse.Namespace())
+    return found
+
+
+def unmatched(config: pytest.Config, item: pytest.Item) -> list[str]:
+    """The names of the expressions of ``-k`` and ``-m`` that do not select an item."""
+    matchers: dict[str, Any] = {
+        "keyword": lambda: KeywordMatcher.from_item(item),
+        "markexpr": lambda: MarkMatcher.from_markers(item.iter_markers()),
+    }
+    return [
+        name
+        for name, matcher in matchers.items()
+        if (expression := str(config.getoption(name) or "").strip())
+        and not Expression.compile(expression).evaluate(matcher())
+    ]
 
 
 def options_of_group(parser: pytest.Parser, name: str) -> set[str]:
@@ -174,6 +200,62 @@ def _mended(config: Any, parser: pytest.Parser, args: list[str], setup: Any) -> 
         folder = config.inipath.parent if config.inipath else config.rootpath
         config.known_args_namespace.confcutdir = os.fspath(folder)
     return True
+
+
+def replace_in_failure(report: pytest.TestReport, before: str, after: str) -> None:
+    """Replace a text in what the terminal will show of a failure."""
+    shown: Any = report.longrepr
+    if isinstance(shown, str):
+        report.longrepr = shown.replace(before, after)
+        return
+    for traceback, place, _ in getattr(shown, "chain", ()):
+        if place is not None:
+            place.message = place.message.replace(before, after)
+        for entry in traceback.reprentries:
+            entry.lines = [line.replace(before, after) for line in entry.lines]
+
+
+class JunitCase:
+    """An item's element in JUnit XML, which pytest builds with the item's last report.
+
+    Figures that are known only at the end of the run can be put into it until pytest writes it.
+    """
+
+    def __init__(self, reporter: Any) -> None:
+        self._reporter = reporter
+
+    @classmethod
+    def of(cls, config: pytest.Config, report: pytest.TestReport) -> JunitCase | None:
+        """The element to which ``report`` will be added; None without ``--junitxml``."""
+        xml = config.stash.get(xml_key, None)
+        return None if xml is None else cls(xml.node_reporter(report))
+
+    @staticmethod
+    def add_failure(config: pytest.Config, name: str, problem: str) -> None:
+        """Add what failed the run as a whole, as an element of its own."""
+        xml = config.stash.get(xml_key, None)
+        if xml is not None:
+            reporter = xml.node_reporter(name)
+            reporter.attrs.update(classname=name, name="run")
+            reporter._add_simple("failure", problem, problem)
+
+    def set_property(self, name: str, value: str) -> None:
+        """Change the value of a property that the element has."""
+        for one in self._reporter.to_xml().iter("property"):
+            if one.get("name") == name:
+                one.set("value", bin_xml_escape(value))
+
+    def drop_properties(self) -> None:
+        """Remove the properties of a run of the item that is not its last."""
+        for one in self._reporter.to_xml().findall("properties"):
+            one.clear()
+
+    def replace(self, before: str, after: str) -> None:
+        """Replace a text in the description of a failure."""
+        for one in self._reporter.to_xml().iter("failure"):
+            one.text = (one.text or "").replace(bin_xml_escape(before), bin_xml_escape(after))
+            message = one.get("message", "")
+            one.set("message", message.replace(bin_xml_escape(before), bin_xml_escape(after)))
 
 
 def benchmark_session(config: pytest.Config) -> Any:

@@ -28,6 +28,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.json_output import plain
+from pytest_gpuenergy.support.text import emulated_mark
 
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
 """The records' units, and their thousandths."""
@@ -101,7 +102,7 @@ def records(report: Report) -> Iterator[Record]:
 
     pytest-benchmark compares records with the same full name, so emulated figures say so in theirs.
     """
-    label, models = " (emulated)" if report.run.emulated else "", Models(report)
+    label, models = emulated_mark(report.run.emulated), Models(report)
     for m in report.measurements:
         if not m.measured:
             continue

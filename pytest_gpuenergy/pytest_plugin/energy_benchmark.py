@@ -30,6 +30,7 @@ from pytest_gpuenergy.record.infos import WorkloadInfo
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.tables import words
 from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, KernelFault
+from pytest_gpuenergy.support.text import emulated_mark
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.workload import Workload, whole_flops
 
@@ -264,7 +265,7 @@ class EnergyBenchmark:
             "enforced_power_limit_w": m.enforced_power_limit_w,
             "emulated": emulated,
             "validity": " ".join(m.validity),
-            FIGURES: f"{words(m)}{' (emulated)' if emulated else ''}",
+            FIGURES: f"{words(m)}{emulated_mark(emulated)}",
         }
         set_properties(self._item, properties.items())
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.pytest_plugin._compat import JunitCase, replace_in_failure
 from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
 from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
 from pytest_gpuenergy.record.metrics import METRICS
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.support.text import emulated_mark, wrapped
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate.comparison import Baseline, Comparison, Unmatched
@@ -65,10 +66,13 @@ class GatePlugin:
         self._compared = False
         self._doubt = ""
         self._shift_lines: list[str] = []
+        self._run_problems: list[str] = []
         self._pairs: dict[str, Pair] = {}
         self._unusable: dict[str, str] = {}
         self._comparison: Comparison | None = None
         self._run_again: set[str] = set()
+        self._in_junit: dict[str, JunitCase] = {}
+        self._config = config
         if options.baseline is not None:
             from pytest_gpuenergy.gate.comparison import Baseline
             from pytest_gpuenergy.report.store import find_run, load_report
@@ -100,9 +104,9 @@ class GatePlugin:
         """Judge a measurement with figures; returns what fails the item, or an empty string."""
         problems: list[str] = []
         for budget in budgets_of(item):
-            problems += self._judge_budget(item, measurement, budget)
+            problems += self._judge_budget(item, measurement, run, budget)
         if self._baseline is not None:
-            problems += self._record(item, self._judge(self._baseline, measurement, run))
+            problems += self._record(item, self._judge(self._baseline, measurement, run), run)
         return "\n".join(map(printable, problems))
 
     def compare(self, report: Report) -> Comparison | None:
@@ -128,16 +132,23 @@ class GatePlugin:
         """
         from pytest_gpuenergy.gate.views import missing_words
         from pytest_gpuenergy.record.anchor import DRIFT
+        from pytest_gpuenergy.report.store import Report
 
         if self._baseline is not None and self._settings.enforced and not self._compared:
             if any(name == MISSING for _, name in self._results):
-                return [
+                self._run_problems = [
                     f"Nothing was judged, because the baseline, run {self._baseline.run.run_id}, "
                     "has none of this run's items: give another one, or use gpuenergy baseline "
                     "update."
                 ]
-            if self._settings.strict and self._must_judge:
-                return ["Nothing was judged, because nothing was measured: select energy items."]
+            elif self._settings.strict and self._must_judge:
+                self._run_problems = [
+                    "Nothing was judged, because nothing was measured: select energy items."
+                ]
+            if self._run_problems:
+                return self._run_problems
+        if report is None and self._baseline is not None:  # all that the baseline has may be lost
+            report = Report(self._baseline.run, ())
         sure = {
             node
             for (node, name), (verdict, _) in self._results.items()
@@ -155,7 +166,9 @@ class GatePlugin:
                 f"{count} verdicts were given before drift was found: gpuenergy compare judges "
                 "again with the flags."
             )
-        return [*problems, *([self._doubt] if count and self._settings.strict else [])]
+            if self._settings.strict:
+                self._run_problems.append(self._doubt)
+        return [*problems, *self._run_problems]
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note which energy items an option deselected."""
@@ -213,10 +226,15 @@ class GatePlugin:
         properties too.
         """
         self._must_judge = self._must_judge or hasattr(report, _SELECTED)
-        if report.when == "teardown" and report.nodeid in self._run_again:
-            report.user_properties.clear()
+        if report.when == "teardown":
+            if report.nodeid in self._run_again:
+                report.user_properties.clear()
+            elif (case := JunitCase.of(self._config, report)) is not None:
+                self._in_junit[report.nodeid] = case
         if report.when == "setup":
             self._run_again.discard(report.nodeid)
+            if (earlier := self._in_junit.pop(report.nodeid, None)) is not None:
+                earlier.drop_properties()  # of a run that failed, as with the plugin flaky
         if str(report.outcome) == "rerun":
             self._run_again.add(report.nodeid)
         elif report.when == "call":
@@ -245,19 +263,22 @@ class GatePlugin:
             terminalreporter.write_line(line)
 
     def _annotations(self) -> Iterator[str]:
-        """In GitHub Actions, an error annotation for each verdict that failed its item."""
-        from pytest_gpuenergy.gate.annotations import annotate_loss, limited, wanted
+        """In GitHub Actions, the annotations that ``gpuenergy compare`` prints, and of budgets."""
+        from pytest_gpuenergy.gate.annotations import annotate_counts, limited, wanted
 
         if wanted():
-            strict = self._settings.strict
-            failed = (
-                (node, words)
-                for (node, _), (verdict, words) in self._results.items()
-                if node in self._failed and verdict not in _GOOD and (strict or verdict in _BAD)
-            )
-            yield from limited("error", failed)
+            levels: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
+            for (node, _), (verdict, words) in self._results.items():
+                bad = verdict in _BAD
+                fails = self._settings.strict or (bad and self._settings.enforced)
+                if bad or (self._settings.strict and verdict not in _GOOD):
+                    level = "error" if fails or verdict == "over budget" else "warning"
+                    levels[level].append((node, words.removeprefix(_AGAIN)))
+            levels["error"] += (("gate", problem) for problem in self._run_problems)
+            for level, found in levels.items():
+                yield from limited(level, found)
             if self._comparison is not None:
-                yield from annotate_loss(self._comparison)
+                yield from annotate_counts(self._comparison)
 
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._results:
@@ -266,7 +287,7 @@ class GatePlugin:
 
         if self._baseline is not None:
             run = self._baseline.run
-            emulated = " (emulated)" if run.emulated else ""
+            emulated = emulated_mark(run.emulated)
             yield f"baseline: run {run.run_id} of {run.started}{emulated}"
         notable = [
             f"{node}{words if words.startswith(_AGAIN) else f': {words}'}"
@@ -307,38 +328,49 @@ class GatePlugin:
         from pytest_gpuenergy.gate.verdict import fails
         from pytest_gpuenergy.gate.views import describe
 
-        problems = [f"gate: {shift_problem(one)}" for one in comparison.failing_shifts]
-        self._shift_lines += shift_lines(comparison.shifts)
+        emulated = comparison.new.emulated
+        problems = []
+        for shift in comparison.failing_shifts:
+            self._run_problems.append(f"gate: {shift_problem(shift, emulated=emulated)}")
+        self._shift_lines += shift_lines(comparison.shifts, emulated=emulated)
         for one in comparison.judgements:
             place = one.node_id, str(one.metric)
             if (before := self._results.get(place)) is None:
                 continue
-            words = described = describe(one)
+            words = described = describe(one, emulated=emulated)
             if before[0] != one.verdict:
                 words = f"{_AGAIN}{words}"
                 if fails(one, self._settings) and one.node_id not in self._failed:
                     problems.append(f"gate: {one.node_id}{words}")
                 described += f" (when it was measured: {before[0]})"
             self._results[place] = str(one.verdict), words
-            report = self._failed.get(one.node_id)
-            if report is not None and isinstance(report.longrepr, str):
-                report.longrepr = report.longrepr.replace(printable(before[1]), described)
+            report, told = self._failed.get(one.node_id), printable(described)
+            if report is not None:
+                replace_in_failure(report, printable(before[1]), told)
+            if (case := self._in_junit.get(one.node_id)) is not None:
+                case.replace(printable(before[1]), told)
+                case.set_property(f"{one.metric}{VERDICT}", str(one.verdict))
+                case.set_property(f"{one.metric}{WORDS}", told)
         return problems
 
-    def _judge_budget(self, item: pytest.Item, m: Measurement, budget: Budget) -> Iterator[str]:
+    def _judge_budget(
+        self, item: pytest.Item, m: Measurement, run: RunInfo, budget: Budget
+    ) -> Iterator[str]:
         from pytest_gpuenergy.gate.verdict import Verdict, judge_budget
         from pytest_gpuenergy.gate.views import BUDGET_VERDICTS, budget_words
 
         judgement = judge_budget(
             m, budget.most, budget.rel, self._settings, self._comparisons, budget.kind.metric
         )
-        words = budget_words(judgement)
+        words = budget_words(judgement, emulated=run.emulated)
         _note(item, budget.kind.name, BUDGET_VERDICTS[judgement.verdict], words)
         over = judgement.verdict is Verdict.WORSE
         if over or (judgement.verdict is Verdict.AMBIGUOUS and self._settings.strict):
             yield f"budget: {words}"
 
-    def _record(self, item: pytest.Item, result: Sequence[Judgement] | Unmatched) -> Iterator[str]:
+    def _record(
+        self, item: pytest.Item, result: Sequence[Judgement] | Unmatched, run: RunInfo
+    ) -> Iterator[str]:
         from pytest_gpuenergy.gate.comparison import Unmatched
         from pytest_gpuenergy.gate.verdict import fails
         from pytest_gpuenergy.gate.views import describe
@@ -349,7 +381,7 @@ class GatePlugin:
                 yield f"gate: {result.why}"
             return
         for judgement in result:
-            words = describe(judgement)
+            words = describe(judgement, emulated=run.emulated)
             _note(item, judgement.metric, judgement.verdict, words)
             if fails(judgement, self._settings):
                 yield f"gate: {words}"

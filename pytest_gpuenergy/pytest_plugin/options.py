@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,7 +45,8 @@ class Options:
 
     ``setpoints_named`` are those in ids on the command line. Without measurements there is no
     ``baseline``. ``strict_named`` reports whether the command line, not the ini file, asks for a
-    strict gate. ``remote`` reports whether this process is a worker that may be on another host.
+    strict gate. ``selection`` is what chose among the tests, as pytest takes it. ``remote`` reports
+    whether this process is a worker that may be on another host.
     """
 
     device: str
@@ -72,6 +74,7 @@ class Options:
     gate: GateSettings
     strict_named: bool
     allow_clocks: bool
+    selection: str
     root: Path
     worker: str | None
     worker_index: int
@@ -117,6 +120,7 @@ class Options:
             gate=_gate(config),
             strict_named=bool(config.getoption("gpuenergy_strict")),
             allow_clocks=CLOCKS in _allowed(config),
+            selection=_selection(config),
             root=config.rootpath,
             worker=worker_input.get("workerid"),
             worker_index=gpu_number(worker_input.get(GPU)),
@@ -149,6 +153,7 @@ class Options:
             "gpu-device": self.device,
             "powercap": self.powercap or "default",
             **({} if self.smclock is None else {"smclock": self.smclock}),
+            **({"selection": self.selection} if self.selection else {}),
             "gpuenergy-timeout": f"{self.timeout_s:g}",
             "gpuenergy-cache": self.cache,
             "gpuenergy-order": self.order,
@@ -196,6 +201,17 @@ def _gate(config: pytest.Config) -> GateSettings:
 
 def _allowed(config: pytest.Config) -> list[str]:
     return [word.strip() for word in str(either(config, "gpuenergy_allow")).split(",")]
+
+
+def _selection(config: pytest.Config) -> str:
+    option, words = config.option, []
+    for name, key in (("-k", "keyword"), ("-m", "markexpr")):
+        words += [name, value] if (value := getattr(option, key, "")) else []
+    words += [f"--{key}" for key in ("lf", "stepwise") if getattr(option, key, False)]
+    for key in ("deselect", "ignore", "ignore_glob"):
+        words += [f"{_option(key)}={value}" for value in getattr(option, key, None) or ()]
+    words += getattr(option, "file_or_dir", None) or ()
+    return shlex.join(words)
 
 
 def _verify_only(config: pytest.Config) -> bool:

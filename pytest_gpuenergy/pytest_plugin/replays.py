@@ -13,6 +13,7 @@ import pytest
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.support.text import emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices.device import Device
@@ -67,10 +68,12 @@ class Bound:
     Attributes:
         joules: of a token.
         tokens: of the step.
+        emulated: whether an emulated GPU gives the figure.
     """
 
     joules: float
     tokens: int
+    emulated: bool
 
     def exceeded_by(self, found: Measurement) -> str | None:
         """A sentence if the whole interval of the energy lies above the bound."""
@@ -78,8 +81,9 @@ class Bound:
         if found.energy_mj is None or ends is None or ends.low / 1e3 / self.tokens <= self.joules:
             return None
         return (
-            f"{found.workload.name} takes {found.energy_mj / 1e3 / self.tokens:.4g} J per token, "
-            f"more than the {self.joules:g} J of --joules-per-token."
+            f"{found.workload.name} takes {found.energy_mj / 1e3 / self.tokens:.4g} J per token"
+            f"{emulated_mark(self.emulated)}, more than the {self.joules:g} J of "
+            "--joules-per-token."
         )
 
 
@@ -120,14 +124,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def joules_per_token(request: pytest.FixtureRequest) -> Bound | None:
+def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | None:
     """The bound on this item's energy, if it is a whole step that has one."""
     item: Item = request.node.callspec.params["replayable"]
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
     if item.step is None or most is None:
         return None
     tokens = item.of.profile.tokens(item.step)
-    return None if tokens is None else Bound(most, tokens)
+    return None if tokens is None else Bound(most, tokens, gpu.emulated)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.pytest_plugin._compat import JunitCase
 from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
@@ -256,6 +257,8 @@ class RunPlugin:
             problems += exporter.finish(problems) if exporter is not None else ()
         if problems:
             self._problem = " ".join(dict.fromkeys(problems))
+            if workers is not None:  # it passes for readers of JUnit XML otherwise
+                JunitCase.add_failure(config, "gpuenergy", printable(self._problem))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._finished = workers is not None
         return (yield)

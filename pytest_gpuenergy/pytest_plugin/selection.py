@@ -7,7 +7,6 @@ collected, a cap that was skipped and items that ``-x`` did not get to are lost.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatch
 from functools import cached_property
@@ -17,7 +16,9 @@ from typing import Any
 import pytest
 from _pytest.mark.expression import Expression
 
+from pytest_gpuenergy.pytest_plugin._compat import command_line, unmatched
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.option_table import either
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.report.ids import ids_of
 from pytest_gpuenergy.support.files import is_there
@@ -25,14 +26,10 @@ from pytest_gpuenergy.support.files import is_there
 COLLECTED = "gpuenergy_collected"
 """Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
 
-_REPORTED = (
-    *("-k", "-m", "--deselect", "--lf", "--last-failed", "--sw", "--stepwise", "--sw-skip"),
-    *("--stepwise-skip", "--splits", "--shard-id", "--num-shards"),
-)
+_REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
 """Options, some of other plugins, that report to pytest what they deselect."""
 
-_BUNDLED = re.compile(r"-[vqxslh]*([km])")
-"""A short option with a value, which others without one may precede: ``-xk``."""
+_CAPS = ("powercap", "smclock")
 
 
 class Selection:
@@ -48,63 +45,75 @@ class Selection:
     def __init__(self, config: pytest.Config, baseline: Iterable[Measurement]) -> None:
         self._config = config
         self._baseline = {one.node_id for one in baseline}
-        self._arguments = [str(argument) for argument in config.invocation_params.args]
         self._selected: set[str] = set()
-        self._deselected: set[str] = set()
+        self._deselected: dict[str, list[str]] = {}
         self._caps: set[str] = set()
+        self._marks: dict[str, list[str]] = {}
 
     def select(self, items: Iterable[pytest.Item]) -> None:
         """Note items that will run."""
         self._selected.update(item.nodeid for item in items)
-        self._caps.update(_caps_of(items))
+        self._note(items)
 
     def deselect(self, items: Iterable[pytest.Item]) -> None:
-        """Note items that an option deselected."""
-        self._deselected.update(item.nodeid for item in items)
-        self._caps.update(_caps_of(items))
+        """Note items that an option deselected, and whether it may have been ``-k`` or ``-m``."""
+        self._deselected.update((item.nodeid, unmatched(self._config, item)) for item in items)
+        self._note(items)
 
-    def sent(self) -> dict[str, list[str]]:
+    def sent(self) -> dict[str, Any]:
         """What was collected, as a worker sends it."""
         return {
             "selected": sorted(self._selected),
-            "deselected": sorted(self._deselected),
+            "deselected": self._deselected,
             "caps": sorted(self._caps),
+            "marks": self._marks,
         }
 
-    def receive(self, sent: dict[str, list[str]]) -> None:
+    def receive(self, sent: dict[str, Any]) -> None:
         """Add what a worker has collected."""
         self._selected.update(sent["selected"])
         self._deselected.update(sent["deselected"])
         self._caps.update(sent["caps"])
+        self._marks.update(sent["marks"])
 
     def deselects(self, one: Measurement) -> bool:
         """Whether the command line left an item of the baseline out of the run."""
         return one.node_id not in self._selected and any(self._reasons(one))
 
+    def _note(self, items: Iterable[pytest.Item]) -> None:
+        self._caps.update(_caps_of(items))
+        for item in items:
+            function = item.nodeid.partition("[")[0]
+            self._marks[function] = [mark.name for mark in item.iter_markers()]
+
     def _reasons(self, one: Measurement) -> Iterator[bool]:
-        option, item = self._config.option, one.node_id
-        yield item in self._deselected and self._names(*_REPORTED)
+        item, given = one.node_id, self._given
         yield self._is_elsewhere(item)
-        if item in self._deselected:
+        yield any(item.startswith(prefix) for prefix in given.deselect or ())
+        if (unmatched_by := self._deselected.get(item)) is not None:
+            yield any(getattr(given, name) for name in unmatched_by)
+            stated = any(item.startswith(each) for each in self._config.option.deselect or ())
+            yield not (unmatched_by or stated) and self._names(*_REPORTED)
             return
-        # It was not collected: would it have been selected?
-        if self._names("-k"):
-            ids = [each.casefold() for each in ids_of(one)]
+        # It was not collected: would it have been selected? Marks are those of its function.
+        function = item.partition("[")[0]
+        marks = self._marks.get(function, [])
+        if given.keyword:
+            names = [each.casefold() for each in (*ids_of(one), *marks)]
 
             def is_named(name: str, /, **_: object) -> bool:
-                return any(name.casefold() in each for each in ids)
+                return any(name.casefold() in each for each in names)
 
-            yield not Expression.compile(option.keyword or "").evaluate(is_named)
-        if self._names("-m"):  # as all other items of its function, whose marks it shares
-            function = item.partition("[")[0]
-            alike = {each for each in self._deselected if each.partition("[")[0] == function}
+            yield not Expression.compile(self._config.option.keyword).evaluate(is_named)
+        if given.markexpr:
+            alike = [each for each in self._deselected if each.partition("[")[0] == function]
             yield bool(alike) and not self._collects(function)
-        if self._names("--lf", "--last-failed"):  # leaves whole files out
-            yield not self._collects(item.partition("::")[0])
-        if self._names("--powercap", "--smclock", "-k") or "::" in " ".join(self._config.args):
+        if self._names("lf") and self._reruns_failures:  # what passed is not even collected
+            yield is_there(self._config.rootpath / item.partition("::")[0])
+        if self._names(*_CAPS):
             yield bool(self._caps) and one.cap not in self._caps
-        if self._names("--gpuenergy-cache"):
-            yield one.cache != option.gpuenergy_cache
+        if self._names("gpuenergy_cache"):
+            yield one.cache != either(self._config, "gpuenergy_cache")
         yield any(
             self._config.hook.pytest_gpuenergy_deselected(config=self._config, measurement=one)
         )
@@ -112,32 +121,45 @@ class Selection:
     def _collects(self, prefix: str) -> bool:
         return any(item.startswith(prefix) for item in self._selected)
 
+    @cached_property
+    def _given(self) -> Any:
+        """The options of the command line itself, without those that ``addopts`` adds."""
+        return command_line(self._config)
+
+    @cached_property
+    def _reruns_failures(self) -> bool:
+        """Whether ``--lf`` has found any of the items that have failed before."""
+        cache = getattr(self._config, "cache", None)
+        failed = {} if cache is None else cache.get("cache/lastfailed", {})
+        return any(map(self._collects, failed))
+
     def _names(self, *options: str) -> bool:
-        """Whether the command line, rather than an ini file, has one of ``options``."""
-        for argument in self._arguments:
-            short = _BUNDLED.match(argument)
-            if argument.partition("=")[0] in options or (short and f"-{short[1]}" in options):
-                return True
-        return False
+        """Whether the command line has one of ``options``, also as ``-o`` of the ini option."""
+        given = self._given
+        overridden = {each.partition("=")[0] for each in given.override_ini or ()}
+        return any(getattr(given, name, None) or name in overridden for name in options)
 
     def _is_elsewhere(self, item: str) -> bool:
         """Whether an item lies outside the arguments, or where ``--ignore`` does not look."""
-        config, (file, *names) = self._config, item.split("::")
-        path, here = config.rootpath / file, config.invocation_params.dir
-        ignored = [here / name for name in config.getoption("ignore") or ()]
-        if any(path.is_relative_to(folder) for folder in ignored) or any(
-            fnmatch(str(path), str(here / name)) for name in config.getoption("ignore_glob") or ()
+        config, given, (file, *names) = self._config, self._given, item.split("::")
+        path, here = (config.rootpath / file).resolve(), config.invocation_params.dir
+        if any(path.is_relative_to((here / name).resolve()) for name in given.ignore or ()) or any(
+            fnmatch(str(path), str(here / name)) for name in given.ignore_glob or ()
         ):
             return True
-        stated = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        if stated or config.getoption("pyargs") or not self._has_our_ids:
+        arguments = given.file_or_dir
+        if not arguments and config.args_source is pytest.Config.ArgsSource.INVOCATION_DIR:
+            arguments = [str(here)]
+        elif not arguments and self._names("testpaths"):
+            arguments = [str(config.rootpath / name) for name in config.getini("testpaths")]
+        if not arguments or config.getoption("pyargs") or not self._has_our_ids:
             return False
-        return not any(_holds(argument, here, path, names) for argument in config.args)
+        return not any(_holds(argument, here, path, names) for argument in arguments)
 
     @cached_property
     def _has_our_ids(self) -> bool:
         """Whether ids in the baseline are relative to the root folder of this project."""
-        collected = self._selected | self._deselected
+        collected = self._selected | self._deselected.keys()
         files = {item.partition("::")[0] for item in self._baseline}
         return (
             not collected
@@ -149,7 +171,7 @@ class Selection:
 def _holds(argument: str, here: Path, path: Path, names: Sequence[str]) -> bool:
     """Whether an argument of pytest's names a file, or what is in it."""
     place, *chosen = argument.split("::")
-    if not path.is_relative_to(here / place):
+    if not path.is_relative_to((here / place).resolve()):
         return False
     if not chosen:
         return True

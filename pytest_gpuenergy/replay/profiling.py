@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from pytest_gpuenergy.devices.cuda.driver import stop_tracing_at_exit
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.clocks import CLOCK, ClockRead
 from pytest_gpuenergy.replay.kernel_list import list_in
@@ -308,6 +309,7 @@ def profiler_on(device: str) -> Any:
     activities = [ProfilerActivity.CPU]
     if device.startswith("cuda"):
         activities.append(ProfilerActivity.CUDA)
+        stop_tracing_at_exit()
     return profile(activities=activities, record_shapes=True, acc_events=True)
 
 

@@ -40,6 +40,7 @@ from pytest_gpuenergy.support.errors import DeviceError, InputError
 from pytest_gpuenergy.support.files import is_file, write_atomically
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.run_ids import new_run_id
+from pytest_gpuenergy.support.text import emulated_mark
 
 MEASUREMENTS_JSONL = "measurements.jsonl"
 OTHERS_JSONL = "measurements-others.jsonl"
@@ -244,7 +245,7 @@ class Replay:
             self.missing[name] = found.error or "it has no figures"
         group[what.key] = found
         RunFolder(self.results).append(found)
-        self.announce(_figures(name, found))
+        self.announce(_figures(name, found, emulated=self.station.device.emulated))
 
     def _spaced(
         self, plan: Plan, calls: Sequence[UniqueCall], setpoint: Setpoint
@@ -306,7 +307,8 @@ class Replay:
             yield from savings(step, calls, self.measurements, reference.label)
 
 
-def _figures(name: str, found: Measurement) -> str:
+def _figures(name: str, found: Measurement, *, emulated: bool) -> str:
     if found.time_ms is None or found.raw_energy_mj is None:
         return f"{name}: {found.error}"
-    return f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
+    figures = f"{found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
+    return f"{name}: {figures}{emulated_mark(emulated)}"

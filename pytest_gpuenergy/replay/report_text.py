@@ -8,14 +8,14 @@ from pytest_gpuenergy.replay.account import Account, Saving
 from pytest_gpuenergy.replay.figures import GRAPH
 from pytest_gpuenergy.replay.reporting import ReplayReport
 from pytest_gpuenergy.replay.totals import Total
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support.text import aligned, emulated_mark
 
 _SHOWN = 10
 
 
 def terminal(report: ReplayReport) -> Iterator[str]:
     """Lines: the accounts, the calls that take most, what limits would save, what is missing."""
-    label = " (emulated)" if report.run.emulated else ""
+    label = emulated_mark(report.run.emulated)
     yield f"{report.profile.model} on {report.run.gpu_name}{label}"
     if report.run.emulated:
         yield "figures that a card has recorded, and a model of what power limits do to them"

@@ -8,6 +8,7 @@ from pytest_gpuenergy.record.anchor import DRIFT, AnchorCheck, distance
 from pytest_gpuenergy.record.estimate import Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.support.text import emulated_mark
 
 
 def anchor_lines(
@@ -25,7 +26,7 @@ def anchor_lines(
         default=None,
     )
     most = "" if widest is None else f", largest change: {_words(*widest)}"
-    label = " (emulated)" if emulated else ""
+    label = emulated_mark(emulated)
     yield f"anchor kernels{label} were measured again {times}{most}"
     if drifted:
         flagged = sum(DRIFT in m.validity for m in measurements)

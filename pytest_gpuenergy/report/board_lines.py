@@ -11,6 +11,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, spread
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.text import markdown_text
+from pytest_gpuenergy.support.text import emulated_mark
 
 _NAMED = 4
 """Boards named in the summary; of more, only those that take most and least energy."""
@@ -20,7 +21,7 @@ _DIGITS = 12  # of a UUID
 def board_lines(report: Report) -> Iterator[str]:
     """The summary's sentences about the boards of a run; none without several of a model."""
     boards = Boards(report)
-    label = " (emulated)" if report.run.emulated else ""
+    label = emulated_mark(report.run.emulated)
     for model, gains in _by_model(boards.compared).items():
         caps = _by_cap(gains)
         cap, widest = max(caps.items(), key=lambda entry: spread(entry[1], Metric.ENERGY))

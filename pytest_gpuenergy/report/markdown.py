@@ -15,6 +15,7 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
 from pytest_gpuenergy.report.text import markdown_text, spread
 from pytest_gpuenergy.report.ties import near_front
+from pytest_gpuenergy.support.text import emulated_mark
 
 
 def markdown(report: Report, *, calibrated: bool = False) -> str:
@@ -43,7 +44,7 @@ def _head(report: Report, *, calibrated: bool) -> Iterator[str]:
     run, rows = report.run, report.measurements
     measured = [m for m in rows if m.measured]
     flagged = sum(bool(m.validity) for m in measured)
-    emulated = " (emulated)" if run.emulated else ""
+    emulated = emulated_mark(run.emulated)
     yield markdown_text(f"# {run.gpu_name}{emulated}, run {run.run_id}")
     yield ""
     yield (

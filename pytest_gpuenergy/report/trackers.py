@@ -15,6 +15,7 @@ from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support.text import emulated_mark
 
 _BENCHER_MEASURES = {
     Metric.TIME: ("latency", 1e6),
@@ -67,7 +68,7 @@ def github_action_json(report: Report) -> str:
 
 def _clean(report: Report) -> Iterator[tuple[str, Measurement]]:
     """Measurements without a flag, with their names."""
-    label = " (emulated)" if report.run.emulated else ""
+    label = emulated_mark(report.run.emulated)
     for measurement in report.measurements:
         if measurement.measured and not measurement.validity:
             yield f"{measurement.node_id}{label}", measurement

@@ -40,7 +40,8 @@ class Confirmation:
             nodes: all of the search, the baseline first.
 
         Yields:
-            A gain, as soon as it is on disk; or None, at last, if it was stopped.
+            A gain, as soon as it is on disk, or one that may not be claimed; or None, at last, if
+            it was stopped.
 
         Raises:
             DeviceError: the device does not respond.
@@ -54,10 +55,24 @@ class Confirmation:
                 if place == 0:
                     yield left_out
                 return  # the next ones are no better
-            gain = self._gain(node, len(nodes) - 1)
+            gain = self._unclaimed(node, nodes) or self._gain(node, len(nodes) - 1)
             yield gain
-            if gain is None or gain.accepted:
+            if gain is None or gain.accepted or gain.unclaimed:
                 return
+
+    def _unclaimed(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
+        """Why the device's figures are not enough for a claim; None if they are."""
+        for one in (nodes[0], node):
+            if message := self.evaluator.bench.no_claim(self.states[one.id]):
+                return Gain(
+                    id=node.id,
+                    accepted=False,
+                    rounds=0,
+                    candidates=len(nodes) - 1,
+                    message=message,
+                    unclaimed=True,
+                )
+        return None
 
     def _left_out(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
         """Why a variant is not worth a comparison; None if it is."""

@@ -97,6 +97,31 @@ class Bench:
         with self.device.twin() as device:
             return _Evaluation(self, device, state, purpose=f"again {state.id} ").fault()
 
+    def no_claim(self, state: State) -> str:
+        """Why no gain may be claimed by the device's figures of a state, as a sentence.
+
+        It is empty for a real card, and where the emulated GPU's model was compared with one for
+        kernels of this kind.
+
+        Raises:
+            InputError: the inputs cannot be drawn.
+        """
+        if not self.device.emulated:
+            return ""
+        seed, *_ = self.hidden_seeds("time")
+        sizes = self.spec.sizes[0]
+        with self.device.twin() as device:
+            workload = self.workload(sizes, device)
+            job = Job.of(kernel_of(self.spec, state, sizes), workload, seed=seed)
+            with arenas_for(workload, seed) as arenas:
+                difference = device.beyond_model(job, arenas)
+        if difference is None:
+            return ""
+        return (
+            "the emulated GPU's model was not compared with kernels of this kind: no gain claimed "
+            f"({difference})"
+        )
+
     @cached_property
     def hidden(self) -> Hidden:
         """What no kernel may know."""

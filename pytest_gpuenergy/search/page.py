@@ -239,6 +239,7 @@ def _gain(gain: Gain) -> Values:
         "id": gain.id,
         "accepted": gain.accepted,
         "message": gain.message,
+        "unclaimed": gain.unclaimed,
         "reasons": list(gain.reasons),
         "rounds": gain.rounds,
         "ratios": [

@@ -15,7 +15,12 @@ from pytest_gpuenergy.engine.verification import arenas_of
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.search.layout import Layout
-from pytest_gpuenergy.support.endless import EndlessError, ended_after
+from pytest_gpuenergy.support.endless import (
+    LONGEST_S,
+    EndlessError,
+    ended_after,
+    ended_by_signals,
+)
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.workloads.contract import reference_values
 from pytest_gpuenergy.workloads.number_types import Array, numbers, stored
@@ -28,10 +33,6 @@ BUILTINS = frozenset(
     }
 )
 """What expressions can use of Python's own functions."""
-
-
-LONGEST_S = 600.0
-"""For an expression; what takes longer would not end."""
 
 
 _MOST_BITS = 1 << 16
@@ -128,7 +129,7 @@ class Expressions:
         try:
             if name in self._endless:
                 raise EndlessError
-            with ended_after(LONGEST_S):
+            with ended_by_signals(limited=True), ended_after(LONGEST_S):
                 value = _value(text, known)
             if np.iscomplexobj(value):
                 raise TypeError("complex numbers")

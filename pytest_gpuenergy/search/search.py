@@ -38,6 +38,7 @@ from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support.text import emulated_mark
 
 _AHEAD = 2
 """States that are compiled while one is evaluated."""
@@ -350,4 +351,4 @@ def _told(proposal: Proposal, result: Result) -> str:
     if result.cost is None:
         return f"{what}: {result.outcome}: {result.message}"
     metric = result.objective
-    return f"{what}: {result.cost:.4g} {metric.unit}"
+    return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"

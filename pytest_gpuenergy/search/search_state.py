@@ -124,6 +124,8 @@ class Gain(Struct, frozen=True, kw_only=True):
         variant: likewise of the variant.
         reasons: why an interval is wider than the scatter of the rounds.
         message: why there are no figures, if there are none.
+        unclaimed: whether that is because an emulated GPU's model was not compared with a real card
+            for kernels of this kind.
         turns: in the order in which they were measured; of ``comparison.json`` only.
     """
 
@@ -138,6 +140,7 @@ class Gain(Struct, frozen=True, kw_only=True):
     variant: dict[Metric, float] = {}
     reasons: tuple[str, ...] = ()
     message: str = ""
+    unclaimed: bool = False
     turns: tuple[TurnFigures, ...] = ()
 
 

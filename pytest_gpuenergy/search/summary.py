@@ -32,6 +32,8 @@ class KernelSummary(Struct, frozen=True, kw_only=True):
         finished: whether the search has ended by itself or by its budget.
         best: the id of the variant that is kept; None if the baseline is.
         moves: from the baseline to it.
+        unclaimed: why no gain is claimed, where an emulated GPU's model was not compared with a
+            real card for such kernels; empty otherwise.
         ratios: by metric, its figure divided by the baseline's; 1 if the baseline is kept.
         ratio_intervals: of these.
         baseline: by metric, the baseline's figure in ms, mJ or mJ ms, as far as it was measured.
@@ -49,6 +51,7 @@ class KernelSummary(Struct, frozen=True, kw_only=True):
     finished: bool
     best: str | None
     moves: tuple[str, ...]
+    unclaimed: str
     ratios: dict[Metric, float]
     ratio_intervals: dict[Metric, Interval]
     baseline: dict[Metric, float]
@@ -111,6 +114,11 @@ def totals_of(summary: Summary) -> Iterator[str]:
         f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
         f"{' (emulated: from a model, not measured)' if emulated else ''}"
     )
+    if unclaimed := [one.name for one in summary.kernels if one.unclaimed]:
+        yield (
+            "no gain claimed, because the emulated GPU's model was not compared with kernels of "
+            f"this kind: {', '.join(unclaimed)}"
+        )
     if open_ones := [one.name for one in summary.kernels if not one.finished]:
         yield f"not finished, continue with --resume: {', '.join(open_ones)}"
 
@@ -133,6 +141,7 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         finished=state.finished,
         best=gain.id if gain is not None else None,
         moves=tuple(_moves(state.nodes, gain)),
+        unclaimed=next((one.message for one in state.gains if one.unclaimed), ""),
         ratios=ratios,
         ratio_intervals={
             metric: gain.ratio_intervals.get(metric, _WHOLE) if gain else _WHOLE

@@ -62,7 +62,9 @@ def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
         yield _gain(gain)
     if state.finished:
         yield ""
-        yield f"Best: {'the baseline' if state.incumbent == spec.baseline.id else state.incumbent}."
+        best = "Kept" if any(gain.unclaimed for gain in state.gains) else "Best"
+        baseline = state.incumbent == spec.baseline.id
+        yield f"{best}: {'the baseline' if baseline else state.incumbent}."
 
 
 def _row(node: Node, first: float | None) -> str:
@@ -74,7 +76,8 @@ def _row(node: Node, first: float | None) -> str:
 
 def _gain(gain: Gain) -> str:
     if gain.message:
-        return f"{gain.id} compared with the baseline: {gain.message}"
+        compared = "" if gain.unclaimed else " compared with the baseline"
+        return f"{gain.id}{compared}: {gain.message}"
     parts = [
         f"{metric.label} {gain.ratios[metric]:.4f} [{ends.low:.4f}, {ends.high:.4f}]"
         for metric in METRICS

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _TERMINATION = (signal.SIGTERM, signal.SIGHUP)
+TERMINATING = (signal.SIGINT, *_TERMINATION)
+"""Signals that end a run."""
 
 
 def signal_name(number: int) -> str:
@@ -30,7 +32,7 @@ def termination_as_interrupt() -> Iterator[None]:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     unhandled = [n for n in _TERMINATION if signal.getsignal(n) is signal.SIG_DFL]
-    with _handled_by(interrupt, unhandled):
+    with handled_by(interrupt, unhandled):
         yield
 
 
@@ -50,7 +52,7 @@ def interrupt_once(stop: threading.Event | None = None) -> Iterator[None]:
             interrupted.set()
             raise KeyboardInterrupt(signal.Signals(number).name)
 
-    with _handled_by(on_signal, (signal.SIGINT, *_TERMINATION)):
+    with handled_by(on_signal, TERMINATING):
         yield
 
 
@@ -59,9 +61,7 @@ def uninterrupted() -> Iterator[None]:
     """Hold terminating signals back until the block is done, then deliver them."""
     held: list[int] = []
     try:
-        with _handled_by(
-            lambda number, _frame: held.append(number), (signal.SIGINT, *_TERMINATION)
-        ):
+        with handled_by(lambda number, _frame: held.append(number), TERMINATING):
             yield
     finally:
         for number in held:
@@ -71,14 +71,15 @@ def uninterrupted() -> Iterator[None]:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Ignore terminating signals: the run has been interrupted and is ending already."""
-    with _handled_by(lambda _number, _frame: None, (signal.SIGINT, *_TERMINATION)):
+    with handled_by(lambda _number, _frame: None, TERMINATING):
         yield
 
 
 @contextlib.contextmanager
-def _handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+def handled_by(handler: Any, numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    """Let ``handler`` handle signals, in the main thread; other threads have no handlers."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can set handlers, and only it is interrupted
+        yield
         return
     # A handler that was not installed from Python cannot be restored, so it is kept. Ignored
     # signals stay ignored: nohup relies on that.

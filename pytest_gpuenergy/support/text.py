@@ -1,4 +1,4 @@
-"""Columns and durations as people read them."""
+"""Columns, durations and the mark of emulated figures, as people read them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def shortened(text: str, length: int) -> str:
         return text
     end = (length - 1) // 2
     return f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
+
+
+def emulated_mark(emulated: bool) -> str:
+    """What follows a title or a name where figures are emulated: `` (emulated)``, or nothing."""
+    return " (emulated)" if emulated else ""
 
 
 def span(seconds: float) -> str:

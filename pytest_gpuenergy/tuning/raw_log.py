@@ -28,6 +28,7 @@ from pytest_gpuenergy.support.files import (
 )
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.text import emulated_mark
 from pytest_gpuenergy.tuning.far_device import setpoint_of
 from pytest_gpuenergy.tuning.space import RecipeForm
 from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
@@ -184,7 +185,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def gpu_name(device: Device) -> str:
     """The device's name in record files, where an emulated one is marked."""
-    return f"{device.name} (emulated)" if device.emulated else device.name
+    return f"{device.name}{emulated_mark(device.emulated)}"
 
 
 def _opened(path: Path) -> TextIOWrapper:

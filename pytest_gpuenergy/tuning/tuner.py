@@ -22,6 +22,7 @@ from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, KernelFault
 from pytest_gpuenergy.support.scratch import disk_folder
+from pytest_gpuenergy.support.text import emulated_mark
 from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
 from pytest_gpuenergy.tuning.confirm import Confirm
 from pytest_gpuenergy.tuning.loop import Loop, feedback
@@ -255,7 +256,7 @@ class Tuner:
 
     def _title(self, name: str) -> str:
         """The name of a workload for lines with its figures, which say if these are emulated."""
-        return f"{name} (emulated)" if self.device.emulated else name
+        return f"{name}{emulated_mark(self.device.emulated)}"
 
     def _write(self, tuning: _Tuning, chosen: Sequence[Chosen]) -> Path:
         log = tuning.log

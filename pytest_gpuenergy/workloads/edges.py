@@ -3,6 +3,9 @@
 A *mixture* has values of every magnitude up to the reach, values near the numbers in a kernel's
 text, and slices (rows, columns, blocks) of a kind of their own, such as one large value among
 ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs.
+In a *uniform* drawing all of a tensor is of one kind: integers follow from their places, so that
+indices form a chain or a tree of everything and weights a single long path, which random ones never
+do, and floating-point values are all tiny, or all close to one large value.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ _REPEATED = (0.5, 1.0, 1.5, 2.0, 3.0)
 _TINY = (-14, -6)  # exponents of two, so as to be normal numbers in every type
 _FARTHEST = 1024.0
 """The largest number in a kernel's text that becomes an input, where values may be large."""
+_SHORT_BITS = 7
+"""The most digits of a number whose products with others of as few are exact in every type."""
+_ODD = np.array([1, 3, 5, 7, 9, 11, 21, 43, 85, 127, 171, 255], dtype=np.float64)
 _SPARSE_ROWS = 0.5
 _OF_SLICES = 4
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -39,6 +45,9 @@ _PLACES = 7
 _AT_ENDS = 3
 """Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
+
+UNIFORM_FLOATS, UNIFORM_WHOLES = 2, 6
+"""Number of uniform drawings that differ for floating-point values, and for integers."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,7 @@ class Edges:
         sparse: number of a sparse drawing, from 1; 0: a mixture.
         whole: whether the first sparse drawing has a single extreme rather than one in each row,
             since there are few outputs.
+        uniform: number of a uniform drawing, from 1; 0: none.
     """
 
     sign: int
@@ -66,6 +76,7 @@ class Edges:
     literals: tuple[float, ...] = ()
     sparse: int = 0
     whole: bool = False
+    uniform: int = 0
 
 
 REACHES = (
@@ -101,6 +112,10 @@ def draw_edges(
         shape: of the result.
     """
     starts = generator.random(2)
+    if edges.uniform:
+        if is_floating(dtype):
+            return rounded_to(_uniform_floats(generator, own, edges, shape), dtype)
+        return _uniform_wholes(generator, np.dtype(dtype), own, edges, shape)
     if edges.sparse:  # successive ones differ in all but where their extremes started
         generator = np.random.default_rng((int(generator.integers(1 << 62)), edges.sparse))
     if is_floating(dtype):
@@ -122,15 +137,76 @@ def draw_edges(
         values = generator.integers(low, high, shape, dtype=kind.type, endpoint=True)
         special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
         _plant(generator, values, np.array(special, dtype=kind))
-        near = {
-            sign * round(number) + step
-            for number in edges.literals
-            for sign in (-1, 1)
-            for step in (-1, 0, 1)
-        }
-        inside = [number for number in sorted(near) if low <= number <= high]
-        _plant(generator, values, np.array(inside, dtype=kind))
+        _plant(generator, values, _whole_near(kind, low, high, edges))
     _put_slices(generator, values, palette, edges, starts)
+    return values
+
+
+def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array:
+    """The integers just below, at and above the literals."""
+    near = {
+        sign * round(number) + step
+        for number in edges.literals
+        for sign in (-1, 1)
+        for step in (-1, 0, 1)
+    }
+    inside = [number for number in sorted(near) if low <= number <= high]
+    return np.array(inside, dtype=kind)
+
+
+def _uniform_floats(
+    generator: np.random.Generator,
+    own: tuple[float, float] | None,
+    edges: Edges,
+    shape: tuple[int, ...],
+) -> _Floats:
+    """By `Edges.uniform`: 1 all tiny, 2 all close to one large value, otherwise ordinary."""
+    values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
+    if own is not None:
+        return values
+    if edges.uniform == 1:
+        return values * 2.0 ** _TINY[0]
+    return edges.reach / 2 + values if edges.uniform == 2 else values
+
+
+def _uniform_wholes(
+    generator: np.random.Generator,
+    kind: np.dtype[Any],
+    own: tuple[float, float] | None,
+    edges: Edges,
+    shape: tuple[int, ...],
+) -> Array:
+    """Integers that follow from their places.
+
+    By `Edges.uniform`: 1 the number of the next element, 2 that of the next row, 3 that of the row
+    before, each modulo the range; 4 rows of one value, the lowest or the highest; 5 a path, which
+    goes from each row to the next: the highest value but there, where values are low or near a
+    literal; 6 the same with one value all along the path.
+    """
+    low, high = _whole_range(kind, own, edges)
+    start = min(max(0, low), high)
+    span = min(high - start + 1, 1 << 62)
+    size = math.prod(shape)
+    if not size:
+        return np.empty(shape, kind)
+    rows = np.arange(shape[0] if shape else 1).reshape(-1, *[1] * (len(shape) - 1))
+    if edges.uniform <= 3:
+        flat = np.arange(1, size + 1).reshape(shape)
+        number = (flat, rows + 1, np.maximum(rows - 1, 0))[edges.uniform - 1] % span
+        return np.broadcast_to(start + number, shape).astype(kind)
+    if edges.uniform == 4 or len(shape) < 2:
+        lines = shape[:-1] or shape
+        ends = np.where(generator.random(lines) < 0.5, high, low).astype(kind)
+        return np.broadcast_to(ends[..., None] if shape[:-1] else ends, shape).copy()
+    near = _whole_near(kind, low, high, edges)
+    steps = np.full(shape[-2], low, kind)
+    if near.size and edges.uniform == 5:
+        _plant(generator, steps, near)
+    elif near.size:
+        steps[:] = near[int(generator.integers(near.size))]
+    values = np.full(shape, high, kind)
+    line = np.arange(shape[-2])
+    values[..., line, (line + 1) % shape[-1]] = steps
     return values
 
 
@@ -182,7 +258,7 @@ def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
     steps = np.array([0, 3, -3, 2.0**16, -(2.0**16)]) * unit_roundoff(dtype)
     if steps[-1] < -1:  # of half precision
         steps = np.array([0, 3, -3, 16, -16]) * unit_roundoff(dtype)
-    values = (bases[:, None] * (1 + steps)).reshape(-1)
+    values = np.concatenate([(bases[:, None] * (1 + steps)).reshape(-1), _ties(literals)])
     if own is not None:
         return values[(values >= own[0]) & (values < own[1])]
     farthest = _FARTHEST if edges.reach >= REACHES[0][0] else edges.reach
@@ -191,6 +267,22 @@ def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
     return (edges.sign or np.sign(values)) * np.where(
         (size >= least) & (size <= farthest), size, 1.0
     )
+
+
+def _ties(literals: _Floats) -> _Floats:
+    """Values that products with literals, or quotients by 1/2, 1/4 ..., bring between integers.
+
+    They are exactly in the middle, so that no rounding error takes a right kernel to the other one.
+    """
+    mantissas, exponents = np.frexp(literals[literals > 0])
+    short = mantissas * 2**_SHORT_BITS % 1 == 0
+    digits = mantissas[short] * 2**_SHORT_BITS
+    trailing = np.log2(np.bitwise_and(digits.astype(np.int64), -digits.astype(np.int64)))
+    halves = np.exp2(_SHORT_BITS - 1 - trailing - exponents[short])
+    powers = literals[np.isin(literals, np.exp2(-np.arange(1.0, 64.0)))]
+    units = np.concatenate([halves, powers / 2])
+    ties = np.multiply.outer(units, _ODD).reshape(-1)
+    return np.concatenate([ties, -ties])
 
 
 def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None:
@@ -272,7 +364,8 @@ def _floating_palette(
 
     def far(shape: tuple[int, int]) -> tuple[Array, Array]:
         signs = np.full(shape[0], edges.sign) if edges.sign else _signs(generator, shape[0])
-        values = signs[:, None] * generator.uniform(edges.reach * 7 / 8, edges.reach, shape)
+        width = np.where(generator.random(shape[0]) < 0.5, 1 / 8, 1 / 64)[:, None]
+        values = signs[:, None] * edges.reach * (1 - width * generator.random(shape))
         return values, np.where(signs > 0, *ends(shape[0]))
 
     equals = np.array([*_REPEATED, *((0.0,) if edges.zeros and edges.small else ())])

@@ -15,12 +15,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
 
 Values = npt.NDArray[np.float64]
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Values]]
@@ -34,6 +35,13 @@ _BLIND = 0.01
 _SLICE, _PIECES = 16, 64
 """The fewest elements of a slice, and the most pieces of a vector: by chance all elements of a
 smaller one may be close to zero."""
+_STEPS, _ORDER, _GROWTH, _NEIGHBOURS = 7, 4, 4.0, 4
+"""Number of steps of inputs, and the order of the differences of what they give: in double
+precision these differences are noise, and about four to eight times that of a value. They may be
+small by chance, but not those of the next larger and smaller elements, too."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_COEFFICIENT = 4.0
+"""How much larger than the product of the largest inputs a term may be, by the constants in it."""
 _LIKELY = 64
 """What multiplies errors of an element that is not a difference of larger terms, at most: in exp(x)
 it is |x|, which is not much more as long as float32 can represent the result."""
@@ -122,6 +130,72 @@ def scales_of(
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
     found = _reactions(compute, inputs, right, floating, draws=2, of_norm=False)
     return {name: Condition(_largest_finite(found[name])) for name in right}
+
+
+def terms_of(
+    compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values], needed: float
+) -> dict[str, Values]:
+    """How large the terms are whose difference each element is, as far as the reference shows.
+
+    For large negative x, 0.5 x (1 + erf(x / sqrt(2))) is the difference of two terms of the size of
+    x, so that its rounding errors are relative to x and no sign of a mistake. Two things show this:
+    what the element is for inputs of the other sign, where the terms add up; and the rounding
+    errors of the reference, of which high differences of its values over tiny steps consist.
+    Neither makes a small row large whose inputs are scaled by a small number. What exceeds the
+    product of the largest inputs does not count: exp(-x) says nothing of the terms of exp(x), nor
+    a reference that computes in single precision of rounding in double.
+
+    Args:
+        compute: the reference; called several times.
+        inputs: the floating-point ones as float64.
+        right: what ``compute`` returns for them.
+        needed: a size that would explain an error. If no term can be as large, nothing is computed.
+
+    Returns:
+        The sizes by output, or nothing.
+    """
+    wide = {n: v.astype(np.float64) for n, v in inputs.items() if v.dtype.kind == "f"}
+    most = _COEFFICIENT * math.prod(max(1.0, _largest_finite(value)) for value in wide.values())
+    if not needed <= most:
+        return {}
+    terms = {name: np.zeros_like(value) for name, value in right.items()}
+
+    def called(changed: Mapping[str, Array]) -> dict[str, Values]:
+        try:
+            with np.errstate(all="ignore"):
+                results = compute({**inputs, **changed})
+                return {name: results[name] for name in right}
+        except Exception:  # the reference is someone else's, and not made for these inputs
+            return {}
+
+    def add(sizes: Mapping[str, Values]) -> None:
+        for name, size in sizes.items():
+            size = np.abs(size)
+            terms[name] = np.where(size <= most, np.maximum(terms[name], size), terms[name])
+
+    for names in [[name] for name in wide] + [list(wide)] * (len(wide) > 1):
+        add(called({name: -wide[name] for name in names}))
+    changed: dict[str, Any] = next(_changes(wide, of_norm=True))
+    steps: dict[str, Any] = {}  # of different size, since many inputs may be equal
+    for name, value in wide.items():
+        part = 0.5 + np.arange(value.size, dtype=np.float64, like=value) * _GOLDEN % 1 / 2
+        steps[name] = (changed[name] - value) * part.reshape(value.shape)
+    stepped: list[Mapping[str, Values]] = [right]
+    stepped += [
+        called({n: v + step * steps[n] for n, v in wide.items()}) for step in range(1, _STEPS + 1)
+    ]
+    for name, value in right.items() if all(stepped) else ():
+        with np.errstate(all="ignore"):
+            noise = np.diff(np.stack([one[name] for one in stepped]), _ORDER, axis=0)
+        sizes = np.abs(noise).max(axis=0).reshape(-1) / (_GROWTH * unit_roundoff("float64"))
+        sizes = np.where(sizes <= most, sizes, 0.0)
+        order = np.argsort(np.abs(value.reshape(-1)))
+        row, around = sizes[order], sizes.copy()
+        for distance in range(1, min(_NEIGHBOURS, row.size - 1) + 1):
+            around[order[distance:]] = np.maximum(around[order[distance:]], row[:-distance])
+            around[order[:-distance]] = np.maximum(around[order[:-distance]], row[distance:])
+        add({name: around.reshape(value.shape)})
+    return terms
 
 
 def likely_conditions(

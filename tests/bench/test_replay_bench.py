@@ -120,7 +120,9 @@ def test_a_step_that_takes_too_many_joules_per_token_fails(
     )
     result.assert_outcomes(passed=2 - failed, failed=failed)
     if failed:
-        result.stdout.fnmatch_lines(["*J per token, more than the * J of --joules-per-token."])
+        result.stdout.fnmatch_lines(
+            ["*J per token (emulated), more than the * J of --joules-per-token."]
+        )
 
 
 @pytest.mark.parametrize(

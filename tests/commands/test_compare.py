@@ -113,7 +113,7 @@ def test_in_github_actions_there_are_annotations_too(
     main(words)
     captured = capsys.readouterr()
     assert captured.out == before.out
-    assert captured.err.startswith("::error title=simulated-k01-current::EDP +")
+    assert captured.err.startswith("::error title=simulated-k01-current::EDP (emulated) +")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.engine.seeds import drawings_of
 from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.triton import TritonKernel
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import KernelFault
@@ -115,6 +118,57 @@ def test_numbers_in_the_text_of_a_triton_function_count() -> None:
 def test_scalars_count_as_numbers_in_the_text() -> None:
     workload = contract(lambda x: x, (4096,), (4096,), values=(Scalar("limit", "float32", 11.5),))
     assert 11.5 in drawings_of((0, 1, 2), workload, KERNEL)[1].literals
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("v > 3.f * limit ? 0 : v", 34.5),
+        ("#define CUT (2 * 10.25f)\nv > CUT ? 0 : v", 20.5),
+        ("constexpr float low = 7, high = low * 1.5f + 0.25f;\nv > high ? 0 : v", 10.5),
+        ("v > 1 << 6 ? 0 : v", 64.0),
+        ("v > (float)(1000 / 30) + 0.5f ? 0 : v", 33.5),
+        ("v > 60.f - limit ? 0 : v", 48.5),
+        ("v > 5 + 0x10 * 2.0 ? 0 : v", 37.0),
+    ],
+)
+def test_numbers_that_a_text_computes_count(text: str, number: float) -> None:
+    workload = contract(lambda x: x, (4096,), (4096,), values=(Scalar("limit", "float32", 11.5),))
+    kernel = Kernel(f"__global__ void f() {{\n{text}\n}}", KERNEL.launches)
+    assert number in drawings_of((0, 1, 2), workload, kernel)[1].literals
+
+
+@settings(deadline=None)
+@given(st.text("0123456789.efx+-*/<() #define\nAB", max_size=60).map("f{}".__add__))
+def test_no_text_is_too_odd_to_look_for_numbers(text: str) -> None:
+    workload = contract(lambda x: x, (64,), (64,))
+    drawings = drawings_of((0, 1, 2), workload, Kernel(text, KERNEL.launches))
+    assert all(0 <= number < 2**64 for number in drawings[1].literals)
+
+
+def half_up(x: Any) -> Any:
+    return np.floor(x + x.dtype.type(0.5))
+
+
+def half_away(x: Any) -> Any:
+    return np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
+
+
+@pytest.mark.parametrize("rounded", [half_up, half_away])
+@pytest.mark.parametrize("scale", [32.0, 0.125, 10.0, 12.75, 1.0])
+def test_values_that_scaling_brings_between_integers_are_tried(rounded: Any, scale: float) -> None:
+    def quantized(to_integer: Any) -> Any:
+        return lambda x: np.clip(to_integer(x * x.dtype.type(scale)), -128, 127)
+
+    workload = contract(
+        quantized(np.rint),
+        (4096,),
+        (4096,),
+        result="int8",
+        values=(Scalar("scale", "float32", scale),),
+    )
+    is_wrong(workload, quantized(rounded), "floor(v * scale + 0.5f)")
+    assert verified(workload, quantized(np.rint), "rintf(v * scale)")
 
 
 def test_integers_near_numbers_in_the_text_are_tried() -> None:
@@ -259,3 +313,63 @@ def test_a_period_that_the_shape_tells_is_found() -> None:
     workload = contract(lambda x: 2 * x, shape, shape)
     rows = np.arange(5000) % 4093
     is_wrong(workload, lambda x: 2 * x[rows])
+
+
+def steps_to_first(most: int) -> Function:
+    """The number of steps from each node to node 0 along one edge each, up to ``most``."""
+
+    def function(x: Any) -> Any:
+        place, steps = np.arange(len(x)), np.zeros(len(x), x.dtype)
+        for _ in range(most):
+            steps += place != 0
+            place = np.where(place == 0, 0, x[place.astype(np.int64)].astype(np.int64))
+        return np.where(place == 0, steps, -1)
+
+    return function
+
+
+def test_a_limit_of_steps_that_only_a_long_chain_exceeds_is_found() -> None:
+    workload = contract(steps_to_first(300), (300,), (300,), "int32", init={"x": (0, 300)})
+    verified(workload, steps_to_first(300))
+    is_wrong(workload, steps_to_first(120))
+
+
+def shortest(squarings: int) -> Function:
+    """Lengths of shortest paths of up to 2^``squarings`` edges, -1 where there are none."""
+
+    def function(x: Any) -> Any:
+        far = np.where(x < 700, x, 10**6).astype(np.int64)
+        np.fill_diagonal(far, 0)
+        for _ in range(squarings):
+            far = (far[:, :, None] + far[None]).min(axis=1)
+        return np.where(far < 10**6, far, -1).astype(np.int32)
+
+    return function
+
+
+def test_a_search_that_ends_before_the_longest_path_is_found() -> None:
+    workload = contract(shortest(6), (40, 40), (40, 40), "int32", init={"x": (0, 1000)})
+    verified(workload, shortest(6))
+    is_wrong(workload, shortest(5))
+
+
+def grouped(centred: bool, epsilon: float) -> Function:
+    """Groups of rows less their mean, over their deviation, in the precision of the input."""
+
+    def function(x: Any) -> Any:
+        flat = x.reshape(4, -1)
+        mean = flat.mean(axis=1, keepdims=True, dtype=x.dtype)
+        if centred:
+            variance = ((flat - mean) ** 2).mean(axis=1, keepdims=True, dtype=x.dtype)
+        else:
+            variance = (flat**2).mean(axis=1, keepdims=True, dtype=x.dtype) - mean**2
+        return ((flat - mean) / np.sqrt(variance + x.dtype.type(epsilon))).reshape(x.shape)
+
+    return function
+
+
+@pytest.mark.parametrize("wrong", [grouped(False, 1e-5), grouped(True, 0.0)])
+def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong: Function) -> None:
+    workload = contract(grouped(True, 1e-5), (64, 32), (64, 32))
+    verified(workload, grouped(True, 1e-5))
+    is_wrong(workload, wrong)

@@ -42,7 +42,7 @@ def told(run_info: RunMaker) -> Callable[..., list[str]]:
 
 def test_what_fails_is_an_error(told: Callable[..., list[str]]) -> None:
     (line,) = told([measurement()], [measurement(edp=1.2)])
-    assert line.startswith("::error title=simulated-k01-current::EDP +")
+    assert line.startswith("::error title=simulated-k01-current::EDP (emulated) +")
     assert line.endswith("limit 5 %25: WORSE")
 
 
@@ -50,7 +50,7 @@ def test_what_is_worse_and_does_not_fail_is_a_warning(told: Callable[..., list[s
     (line,) = told(
         [measurement()], [measurement(edp=1.2)], dataclasses.replace(FAIL, enforced=False)
     )
-    assert line.startswith("::warning title=simulated-k01-current::EDP +")
+    assert line.startswith("::warning title=simulated-k01-current::EDP (emulated) +")
 
 
 def test_a_kernel_that_is_wrong_now_is_an_error(told: Callable[..., list[str]]) -> None:

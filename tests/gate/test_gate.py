@@ -420,7 +420,7 @@ def test_a_flagged_measurement_leaves_its_budget_open() -> None:
 def test_a_budget_speaks_as_a_budget(most: float, words: str) -> None:
     found = measurement()
     assert found.edp_mj_ms is not None
-    told = budget_words(judge_budget(found, most * found.edp_mj_ms, 0.0, EDP_5, 1))
+    told = budget_words(judge_budget(found, most * found.edp_mj_ms, 0.0, EDP_5, 1), emulated=False)
     assert told.endswith(words)
     assert f", budget {most * found.edp_mj_ms:.4g} mJ·ms" in told
     assert not {*Verdict} & {*told.split()}

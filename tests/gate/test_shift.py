@@ -101,7 +101,7 @@ def test_shift_and_scatter_are_printed_in_all_forms(compared: Callable[..., Comp
     assert shift["kernels"] == 8
     assert shift["change"] == pytest.approx(0.05, abs=0.01)
     assert 0.001 < shift["scatter"] < 0.01
-    text = "8 unchanged kernels at current, another board changed in common by EDP +"
+    text = "8 unchanged kernels at current, another board (emulated) changed in common by EDP +"
     assert any(text in line and ", scatter 0." in line for line in terminal(found))
     assert text in markdown(found)
     judged = json.loads(json_document(found))["judgements"]

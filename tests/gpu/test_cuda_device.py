@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -331,6 +332,88 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(
     measured = counting(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     assert str(measured.error).startswith("Correct at first, wrong after ")
+
+
+@pytest.mark.parametrize(
+    "leave",
+    ["call % 7 == 6", "call >= 20", "call >= 1000", "call > 100 && call % 31", "call % 31 == 30"],
+)
+def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(
+    device: Device, leave: str
+) -> None:
+    launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
+    short = Contract(
+        "short",
+        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
+        double,
+        values=(Scalar("factor", "float32", 2.0),),
+    )
+    for _ in range(3):  # not by chance
+        with pytest.raises(KernelFault, match=r"^Correct at first, wrong after"):
+            verify(device, Kernel(COUNTING % leave, (launch,)), short)
+
+
+ADDING = """
+__device__ int calls;
+extern "C" __global__ void add(const float* x, float* y) {
+  int call = *(volatile int*)&calls;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 65536 && !(%s); i += 1024) y[i] += x[i];
+  __syncthreads();
+  if (threadIdx.x == 0) calls = call + 1;
+}
+"""
+SUM = Contract(
+    "sum",
+    (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "inout")),
+    lambda inputs: {"y": inputs["x"] + inputs["y"]},
+)
+
+
+def adding(device: Device, leave: str, cache: CacheState) -> Measurement:
+    """Measured with a kernel that adds to a tensor, but not where the condition holds."""
+    kernel = Kernel(ADDING % leave, (Launch("add", (1, 1, 1), (1024, 1, 1), ("x", "y")),))
+    return Harness(device, cache=cache).measure_kernel(kernel, SUM, Subject("t", "s"))
+
+
+@pytest.mark.parametrize("cache", CACHE_STATES)
+def test_what_a_kernel_changes_is_restored_before_each_launch(
+    device: Device, cache: CacheState
+) -> None:
+    measured = adding(device, "false", cache)
+    assert (measured.outcome, measured.measured) == ("correct", True), measured.error
+
+
+@pytest.mark.parametrize("leave", ["call % 7 == 6", "call > 2000"])
+@pytest.mark.parametrize("cache", CACHE_STATES)
+def test_a_kernel_that_leaves_out_additions_has_no_figures(
+    device: Device, cache: CacheState, leave: str
+) -> None:
+    measured = adding(device, leave, cache)
+    assert (measured.outcome, measured.measured) == ("correctness", False)
+    assert str(measured.error).startswith("Correct at first, wrong after ")
+
+
+GELU = """
+extern "C" __global__ void gelu(const float* x, float* y) {
+  int i = blockIdx.x * 256 + threadIdx.x;
+  y[i] = 0.5f * x[i] * (1.0f + %s(x[i] * 0.70710678f));
+}
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gelu_is_right_where_its_terms_cancel(device: Device, seed: int) -> None:
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    workload = Contract(
+        "gelu",
+        (Tensor("x", (1 << 14,), "float32", "input"), Tensor("y", (1 << 14,), "float32", "output")),
+        lambda inputs: {"y": 0.5 * inputs["x"] * (1 + erf(inputs["x"] / math.sqrt(2)))},
+    )
+    launches = (Launch("gelu", (64, 1, 1), (256, 1, 1), ("x", "y")),)
+    verify(device, Kernel(GELU % "erff", launches), workload, drawn=seed + 2)
+    with pytest.raises(KernelFault, match=r"of y .* wrong"):
+        verify(device, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
 
 
 def test_a_light_load_shows_the_clock_of_the_sms(device: Device) -> None:

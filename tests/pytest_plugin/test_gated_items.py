@@ -58,7 +58,7 @@ def test_a_kernel_that_is_worse_fails_in_its_call_phase(project: Project) -> Non
     fail = ("--gpuenergy-fail", "edp:2%", "--junitxml=j.xml")
     result = project.run(*COMPARE, *fail)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["gate: EDP +* % (+* % to +* %), limit 2 %: WORSE"])
+    result.stdout.fnmatch_lines(["gate: EDP (emulated) +* % (+* % to +* %), limit 2 %: WORSE"])
     (case,) = ET.parse(project.path / "j.xml").getroot().iter("testcase")
     assert case.find("failure") is not None
     properties = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
@@ -77,7 +77,7 @@ def test_in_github_actions_what_fails_is_annotated(
     result = project.run(*FAIL)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["::error title=test_scale.py%3A%3Atest_scale[[]200W]::EDP +*limit 5 %25: WORSE"]
+        ["::error title=test_scale.py%3A%3Atest_scale[[]200W]::EDP (emulated) +*limit 5 %25: WORSE"]
     )
 
 
@@ -117,7 +117,7 @@ def test_without_limits_worse_is_told_and_passes(project: Project) -> None:
     make_baseline(project, edp=0.5)
     result = project.run(*COMPARE)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*: EDP +* limit 5 %: WORSE", "2 WORSE, 1 SAME"])
+    result.stdout.fnmatch_lines(["*: EDP (emulated) +* limit 5 %: WORSE", "2 WORSE, 1 SAME"])
 
 
 def test_ambiguous_is_told_and_fails_when_strict(project: Project) -> None:
@@ -307,7 +307,7 @@ def test_over_budget_fails_in_the_call_phase(project: Project) -> None:
     result = project.run("--powercap", "1")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["budget: EDP 0.000* mJ·ms (* to *), budget 1e-05 mJ·ms + 3 %: over budget by *"]
+        ["budget: EDP (emulated) 0.000* mJ·ms (* to *), budget 1e-05 mJ·ms + 3 %: over budget by *"]
     )
 
 
@@ -330,7 +330,7 @@ def test_an_energy_budget_is_of_joules_and_judged_like_the_edps(project: Project
     result = project.run("--powercap", "1", "--strict-markers")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["budget: energy 0.12* mJ (* to *), budget 0.0001 mJ + 3 %: over budget by *"]
+        ["budget: energy (emulated) 0.12* mJ (* to *), budget 0.0001 mJ + 3 %: over budget by *"]
     )
     energy_budget(project, "@pytest.mark.energy_budget(joules=1)")
     project.run("--powercap", "1").assert_outcomes(passed=1)
@@ -591,7 +591,7 @@ def test_an_item_that_is_run_again_has_one_line_and_one_set_of_properties(
     slower(project)
     rerun = ("-p", "pytest_rerunfailures", "--reruns", "2", "--junitxml=j.xml")
     result = project.run(*COMPARE, "--gpuenergy-fail", "edp:2%", *rerun)
-    assert result.stdout.str().count("[200W]: EDP +") == 1
+    assert result.stdout.str().count("[200W]: EDP (emulated) +") == 1
     result.stdout.fnmatch_lines(["1 WORSE"])
     names = [
         one.attrib["name"] for one in ET.parse(project.path / "j.xml").getroot().iter("property")

@@ -38,7 +38,9 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return Gain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
     monkeypatch.setattr(confirmation, "compare", found)
-    bench: Any = SimpleNamespace(objective=Metric.TIME, spec=SimpleNamespace(name="scale"))
+    bench: Any = SimpleNamespace(
+        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), no_claim=lambda _: ""
+    )
     folder: Any = SimpleNamespace(
         path=tmp_path, known_gain=lambda _: None, keep_gain=lambda _: None
     )

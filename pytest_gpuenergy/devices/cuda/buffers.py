@@ -12,12 +12,14 @@ from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
 from pytest_gpuenergy.kernels.kernel import AnyKernel
 from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.workloads.number_types import Array, stored_as
 from pytest_gpuenergy.workloads.workload import Role, Tensor
 
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
 
 _INFINITY = 0x7F800000
+_WINDOW = 1 << 20
 _POISONS: tuple[tuple[int, ...], ...] = (
     (),
     (_INFINITY, _INFINITY | 1 << 31),
@@ -119,6 +121,24 @@ class CudaBuffers:
         for name, content in staged.items():
             payload: Any = self._arenas[name].payload(one[name])
             payload.data.copy_from_device_async(content.data, content.nbytes)
+
+    def windows(self, one: BufferSet, number: int, *, whole: bool = False) -> list[Array]:
+        """Parts of the tensors that kernels write, as integers of the size of an element.
+
+        Args:
+            one: what is `staged`, or a set.
+            number: chooses the part of each, of `_WINDOW` bytes, where it is longer.
+            whole: it is a set, with guard bands.
+        """
+        found = []
+        for name, arena in self._arenas.items():
+            if arena.tensor.is_written:
+                payload = arena.payload(one[name]) if whole else one[name]
+                start = number % max(1, payload.nbytes // _WINDOW) * _WINDOW
+                size = stored_as(arena.tensor.dtype).itemsize
+                part: Any = payload[start : start + _WINDOW]
+                found.append(np.asarray(part.get()).view(f"u{size}"))
+        return found
 
     def read(self, one: BufferSet) -> dict[str, Bytes]:
         """The images of a set's tensors, copied to where the arenas are unless they are there."""

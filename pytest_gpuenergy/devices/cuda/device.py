@@ -282,6 +282,16 @@ class CudaDevice(Device):
         finally:
             self._with_context = self._worker.pid
 
+    def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
+        """See `Relaunching.relaunch`."""
+        turns: int = self._call(timeout_s, "begin_relaunch")
+        for turn in range(turns):
+            # One call each, because the timeout of a call is meant for a launch.
+            launches, results = self._call(timeout_s, "relaunch", turn, once)
+            for number in range(results):
+                self._call(timeout_s, "fetch", number)
+                yield launches
+
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
         try:
             return self._worker.call(method, *arguments, timeout_s=timeout_s)
@@ -317,9 +327,10 @@ class _WorkerKernel:
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
             self._device._call(self._timeout_s, "shut")
 
-    def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- see `_WorkerRepeater`
-        """Yield nothing: only `repeat` launches many times in one process."""
-        yield from ()
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Launch many times from the host first, see `HostLaunches`."""
+        if self._opened_in is not None and self._opened_in == self._device._worker.pid:
+            yield from self._device._relaunched(self._timeout_s, once)
 
 
 class _WorkerRepeater:
@@ -339,13 +350,7 @@ class _WorkerRepeater:
         return launches
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        turns: int = self._call("begin_relaunch")
-        for turn in range(turns):
-            # One call each, because the timeout of a call is meant for a launch.
-            launches, results = self._call("relaunch", turn, once)
-            for number in range(results):
-                self._call("fetch", number)
-                yield launches
+        yield from self._device._relaunched(self._timeout_s, once)
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)

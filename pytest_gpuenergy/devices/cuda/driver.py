@@ -6,11 +6,19 @@ of CuPy or those of PyTorch, by accident (a test that freezes the time) or to lo
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
+import re
+from pathlib import Path
 
 _CLOCK_MONOTONIC = 1
 _LIMIT_PERSISTING_L2_CACHE_SIZE = 6
+_CUPTI = re.compile(r"\S+/libcupti\.so[.\d]*$", re.MULTILINE)
+_ACTIVITY_KINDS = range(1, 100)
+_FLUSH_FORCED = 1
+"""Also the buffers that are not full."""
 
 
 class _Timespec(ctypes.Structure):
@@ -43,6 +51,29 @@ def end_persistence(*, forbid: bool = False) -> None:
     if forbid:
         _call("cuCtxSetLimit", _LIMIT_PERSISTING_L2_CACHE_SIZE, ctypes.c_size_t(0))
     _call("cuCtxResetPersistingL2Cache")
+
+
+@functools.cache
+def stop_tracing_at_exit() -> None:
+    """Have CUPTI, which PyTorch's profiler uses, give back its buffers before the process ends.
+
+    CUPTI stays attached when a profile ends, and asks for a buffer when something is recorded
+    later, such as the loading of a kernel. At exit the profiler's library frees the buffers that
+    it has given out. CUPTI, which was loaded before it and ends after it, then writes into them
+    and returns them: "double free or corruption".
+    """
+    atexit.register(_stop_tracing)
+
+
+def _stop_tracing() -> None:
+    maps = Path("/proc/self/maps")
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        for path in sorted(set(_CUPTI.findall(maps.read_text(errors="replace")))):
+            library = ctypes.CDLL(path)
+            wait_for_context()
+            for kind in _ACTIVITY_KINDS:  # it refuses those that it does not know
+                library.cuptiActivityDisable(kind)
+            library.cuptiActivityFlushAll(_FLUSH_FORCED)
 
 
 def _call(name: str, *arguments: object) -> None:

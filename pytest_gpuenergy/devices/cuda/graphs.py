@@ -127,7 +127,14 @@ class GraphRepeater:
             self.launches += count
             return Launches(count, begin_s, monotonic(), gpu_s)
 
-    def relaunch(self, turn: int, prepare: Callable[[object], object], *, once: bool) -> object:
+    def relaunch(
+        self,
+        turn: int,
+        prepare: Callable[[object], object],
+        *,
+        once: bool,
+        again: Callable[[], bool] = lambda: False,
+    ) -> object:
         """Do the work of a turn again, and wait for it.
 
         Args:
@@ -138,24 +145,22 @@ class GraphRepeater:
                 (``multiple`` calls); otherwise prepare, and replay the turn's graph. The number of
                 times before the single one is random, so that the work cannot recognize the single
                 one by counting; it is zero for work that takes long.
+            again: called after each single time, when the GPU has finished: whether to prepare and
+                do it once more.
 
         Returns:
             What the last call returned; for a graph, during its capture.
         """
         with self._current_stream():
-            if self._graphs and once:
-                self._relaunch_graph_once(turn, prepare)
-            elif self._graphs:
-                prepare(self._returned[turn])
-                self._graphs[turn].launch(self._stream)
-                self.launches += self._batch
-            elif not once:
-                prepare(self._returned[turn])
-                self._submit(turn)
+            if once:
+                self._relaunch_singly(turn, prepare, again)
             else:
-                self._submit(turn)
                 prepare(self._returned[turn])
-                self._call(turn)
+                if self._graphs:
+                    self._graphs[turn].launch(self._stream)
+                    self.launches += self._batch
+                else:
+                    self._submit(turn)
             self._stream.synchronize()
         return self._returned[turn]
 
@@ -177,15 +182,29 @@ class GraphRepeater:
         self.launches += self._batch + (count + 1) * self._multiple
         return together_s / self._batch, alone_s / (count * self._multiple)
 
-    def _relaunch_graph_once(self, turn: int, prepare: Callable[[object], object]) -> None:
-        graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
-        times = self._replays * self._batch // self._multiple
-        before = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if times > 1 else 0
-        for _ in range(before):
-            graph.launch(self._stream)
-        prepare(self._returned[turn])
-        graph.launch(self._stream)
-        self.launches += (before + 1) * self._multiple
+    def _relaunch_singly(
+        self, turn: int, prepare: Callable[[object], object], again: Callable[[], bool]
+    ) -> None:
+        graph: Any = None
+        if self._graphs:
+            graph, self._returned[turn] = self._graph_of(self._turns[turn], self._multiple)
+            times = self._replays * self._batch // self._multiple
+            before = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if times > 1 else 0
+            for _ in range(before):
+                graph.launch(self._stream)
+            self.launches += before * self._multiple
+        else:
+            self._submit(turn)
+        while True:
+            prepare(self._returned[turn])
+            if graph is None:
+                self._call(turn)
+            else:
+                graph.launch(self._stream)
+                self.launches += self._multiple
+            self._stream.synchronize()
+            if not again():
+                return
 
     def _batch_for(self, launch_s: float) -> int:
         """Number of calls in a graph."""

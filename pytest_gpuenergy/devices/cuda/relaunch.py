@@ -2,16 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
-from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.guards import Bytes
+from pytest_gpuenergy.workloads.number_types import Array
 
 Result = Mapping[str, Bytes]
 """The images of a set's tensors, by name."""
+
+SINGLE = 33
+"""Single launches in a row, each on the same false elements, within `SINGLE_S`: a kernel that works
+at each 33rd launch, or leaves out each 33rd, fails."""
+SINGLE_S = 0.02
+BURST, BURST_S = 2000, 0.01
+"""Launches of a verification, and their time in seconds: a kernel may stop after some."""
+_MOST_BEFORE = 8
+
+
+class Repeating(Protocol):
+    """What has launched a kernel many times, such as a `GraphRepeater`."""
+
+    launches: int
+    used: int
+
+    def relaunch(
+        self,
+        turn: int,
+        prepare: Callable[[object], object],
+        *,
+        once: bool,
+        again: Callable[[], bool],
+    ) -> object: ...
+
+
+class HostLaunches:
+    """Launches from the host of a kernel that is verified, in place of those of a measurement.
+
+    Args:
+        cupy: the module.
+        launch: does it once on the current stream.
+
+    Attributes:
+        launches: so far.
+        used: as of a `GraphRepeater`.
+    """
+
+    def __init__(self, cupy: Any, launch: Callable[[], object]) -> None:
+        self._device = cupy.cuda.Device()
+        self._launch = launch
+        self.launches, self.used = 0, 1
+
+    def relaunch(
+        self,
+        turn: int,  # noqa: ARG002 -- there is one
+        prepare: Callable[[object], object],
+        *,
+        once: bool,
+        again: Callable[[], bool],
+    ) -> None:
+        """Launch up to `BURST` times, or a few; then as `GraphRepeater.relaunch`."""
+        most = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if once else BURST
+        begin_s = monotonic_s()
+        self._launch_all(1)
+        launch_s = monotonic_s() - begin_s
+        self._launch_all(min(most - 1, int(BURST_S / max(launch_s, 1e-7))))
+        while True:
+            prepare(None)
+            self._launch_all(1)
+            if not (once and again()):
+                return
+
+    def _launch_all(self, count: int) -> None:
+        for _ in range(count):
+            self._launch()
+        self._device.synchronize()
+        self.launches += count
 
 
 class CudaRelaunch:
@@ -24,7 +94,7 @@ class CudaRelaunch:
     """
 
     def __init__(
-        self, repeater: GraphRepeater, buffers: CudaBuffers, sets: Sequence[Sequence[BufferSet]]
+        self, repeater: Repeating, buffers: CudaBuffers, sets: Sequence[Sequence[BufferSet]]
     ) -> None:
         self._repeater = repeater
         self._buffers = buffers
@@ -41,6 +111,8 @@ class CudaRelaunch:
     def relaunch(self, turn: int, *, once: bool) -> tuple[int, int]:
         """Launch a turn again on the outputs that `begin` has staged.
 
+        Single launches are repeated until one leaves what was staged where the first has not.
+
         Returns:
             The number of launches so far, and the number of results for `fetch`: that of the first
             set since `begin`, and those that may differ from it.
@@ -54,7 +126,24 @@ class CudaRelaunch:
             for one in sets:
                 self._buffers.overwrite(one, self._outputs)
 
-        self._repeater.relaunch(turn, prepare, once=once)
+        first: list[Array] = []
+        window = int(np.random.default_rng().integers(1 << 32))
+        staged = self._buffers.windows(self._outputs, window) * len(sets)
+        deadline_s, left = 0.0, SINGLE
+
+        def again() -> bool:
+            nonlocal deadline_s, left
+            deadline_s, left = deadline_s or monotonic_s() + SINGLE_S, left - 1
+            now = [some for one in sets for some in self._buffers.windows(one, window, whole=True)]
+            if not first:
+                first.extend(now)
+            skipped = any(
+                ((had == has) & (had != had_first)).any()
+                for had, has, had_first in zip(staged, now, first, strict=True)
+            )
+            return not skipped and left > 0 and monotonic_s() < deadline_s
+
+        self._repeater.relaunch(turn, prepare, once=once, again=again)
         self._results = []
         for one in sets:
             self._buffers.check_workspaces(one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.driver import end_persistence
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch
+from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch, HostLaunches
 from pytest_gpuenergy.devices.device import Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import placements
@@ -48,6 +48,7 @@ class _Single:
     buffers: CudaBuffers
     one: BufferSet
     launch: Launcher
+    relaunch: CudaRelaunch | None = None
 
 
 class CudaRunner:
@@ -168,8 +169,18 @@ class CudaRunner:
         return self._guarded(lambda: self._loaded().launch(count))
 
     def begin_relaunch(self) -> int:
-        """See `CudaRelaunch.begin`."""
-        return self._guarded(self._relaunching().begin)
+        """See `CudaRelaunch.begin`; of the kernel that is loaded, or else of the one open."""
+
+        def begin() -> int:
+            if self._single is not None and self._relaunch is None:
+                buffers, one, launch = self._single.buffers, self._single.one, self._single.launch
+                if initial := buffers.staged("inout"):
+                    launch = _restoring(buffers, initial, [one], launch)
+                again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[one]])
+                self._single = replace(self._single, relaunch=again)
+            return self._relaunching().begin()
+
+        return self._guarded(begin)
 
     def relaunch(self, turn: int, once: bool) -> tuple[int, int]:
         """See `CudaRelaunch.relaunch`."""
@@ -205,9 +216,11 @@ class CudaRunner:
         return self._repeater
 
     def _relaunching(self) -> CudaRelaunch:
-        if self._relaunch is None:
+        single = None if self._single is None else self._single.relaunch
+        relaunch = self._relaunch or single
+        if relaunch is None:
             raise RuntimeError("no kernel is loaded")
-        return self._relaunch
+        return relaunch
 
     def _bind(
         self, job: Job, binary: Binary | None, buffers: BufferSet, arenas: Mapping[str, Arena]

@@ -24,6 +24,7 @@ from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater, strike
 from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.devices.emulated.timing.compared import beyond_comparison
 from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_on
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
@@ -179,11 +180,9 @@ class EmulatedDevice(Device):
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
             traffic = self._profiled(job, arenas)
-        known = job.io.flops or job.io.bytes_moved
-        work = Work(job.io.flops, job.io.bytes_moved) if known else None
         demand = demand_of(
             kernel,
-            work,
+            _work(job),
             traffic,
             self.profile,
             footprint_bytes=footprint,
@@ -195,6 +194,12 @@ class EmulatedDevice(Device):
         demand = on_board(demand, self._index)
         with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
             yield repeater
+
+    def beyond_model(self, job: Job, arenas: Mapping[str, Arena]) -> str | None:
+        kernel = self._text(job.kernel)
+        traffic = self._profiled(job, arenas)
+        dtypes = [arena.tensor.dtype for arena in arenas.values()]
+        return beyond_comparison(kernel, dtypes, _work(job), traffic, self.name, job.cache)
 
     def play(
         self, demand: Demand, timeout_s: float = _PLAY_TIMEOUT_S
@@ -286,6 +291,11 @@ class _Lent:
 def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
     """The first ``count`` emulated cards of a profile."""
     return tuple(EmulatedDevice(profile, index) for index in range(count))
+
+
+def _work(job: Job) -> Work | None:
+    known = job.io.flops or job.io.bytes_moved
+    return Work(job.io.flops, job.io.bytes_moved) if known else None
 
 
 def _host_runner(profile: GpuProfile) -> Runner:

@@ -26,6 +26,7 @@ from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.report.tables import best_of_each
+from pytest_gpuenergy.support.text import emulated_mark
 
 Values = dict[str, Any]
 
@@ -146,7 +147,7 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
         ("run", run.run_id),
         ("started", run.started),
         ("host", run.host),
-        ("GPU", f"{run.gpu_name}{' (emulated)' if run.emulated else ''}"),
+        ("GPU", f"{run.gpu_name}{emulated_mark(run.emulated)}"),
         ("UUID", run.gpu_uuid),
         ("architecture", run.architecture),
         ("power limits", ", ".join(limits)),

@@ -15,6 +15,7 @@ from pytest_gpuenergy.report.html.embed import compact
 from pytest_gpuenergy.report.html.parts import embedded_json, script_hash
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.support.text import emulated_mark
 
 _SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
 _SECTIONS = (
@@ -58,7 +59,7 @@ def html_page(
     beside = {"replay": replay, "verdicts": verdicts, "trend": trend, "searches": searches}
     data = {**page_data(report, baseline), **beside}
     script = _script()
-    label = " (emulated)" if report.run.emulated else ""
+    label = emulated_mark(report.run.emulated)
     return Template(_read("page.html")).substitute(
         title=escape(f"{report.run.gpu_name}{label}, run {report.run.run_id}"),
         style=_read("page.css"),

@@ -20,6 +20,7 @@ from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support.text import emulated_mark
 
 VOCABULARY: Mapping[str, str] = {
     "enable_async_pipeline": "load the next tile while this one is used (cp.async, num_stages)",
@@ -135,7 +136,7 @@ def _tensor(tensor: TensorSpec) -> str:
 def _performance(context: Context) -> Iterator[str]:
     result = context.result
     if context.gpu:
-        yield f"- on {context.gpu}"
+        yield f"- on {context.gpu}{emulated_mark(result is not None and result.emulated)}"
     if result is not None and result.time_ms is not None:
         yield f"- time of a launch: {result.time_ms:.4g} ms"
         if result.floor_ms:

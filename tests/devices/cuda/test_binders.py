@@ -180,16 +180,17 @@ def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
 def test_a_library_call_that_stops_working_is_found(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = 0
+    calls, verified = 0, None
 
     def matmul(a: Any, b: Any, out: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls < 6:
+        if verified is None or calls < verified + 6:
             np.matmul(a, b, out=out)
 
     with fakes(monkeypatch, matmul), arenas_for(MATMUL, seed=0) as arenas:
         verify(device, CALL, MATMUL)
+        verified = calls
         check = check_of(device, MATMUL, arenas, seed=0)
         with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:
             repeater.start()

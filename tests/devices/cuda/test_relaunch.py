@@ -45,7 +45,7 @@ class Double:
     """Doubles x, and changes the outcome of late launches, or of those on the set it has chosen.
 
     Attributes:
-        launches: so far.
+        launches: so far, since there have been late ones.
         late: whether there have been more than are made to verify it.
         sets: addresses of the outputs of all sets.
     """
@@ -109,7 +109,7 @@ def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
     double = Double(change, sets)
     with host_gpu(double), arenas_for(WORKLOAD, 0, device.arrays) as arenas:
         verify(device, KERNEL, WORKLOAD)
-        double.late = True
+        double.late, double.launches = True, 0
         check = check_of(device, WORKLOAD, arenas, seed=0)
         job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=True)
         with device.repeat(job, arenas) as repeater:
@@ -131,12 +131,12 @@ def test_a_kernel_that_stays_right_passes(device: CudaDevice, cache: str) -> Non
 
 
 def stops(double: Double, x: Any, y: Any, _: Any) -> None:
-    if double.launches <= 40:
+    if not double.late or double.launches <= 40:
         y[:] = 2 * x
 
 
 def stops_on_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
-    if double.launches <= 40 or y.ctypes.data != double.sets[0]:
+    if not double.late or double.launches <= 40 or y.ctypes.data != double.sets[0]:
         y[:] = 2 * x
 
 
@@ -146,19 +146,19 @@ def leaves_what_is_there(double: Double, x: Any, y: Any, _: Any) -> None:
 
 
 def pauses(double: Double, x: Any, y: Any, _: Any) -> None:
-    if double.launches < 40 or double.launches % 3 == 0:
+    if not double.late or double.launches < 40 or double.launches % 3 == 0:
         y[:] = 2 * x
 
 
 def changes_its_input(double: Double, x: Any, y: Any, _: Any) -> None:
     y[:] = 2 * x
-    if double.launches == 40:
+    if double.late and double.launches == 40:
         x[5] += 1
 
 
 def beside_its_output(double: Double, x: Any, y: Any, _: Any) -> None:
     y[:] = 2 * x
-    if double.launches == 40:
+    if double.late and double.launches == 40:
         ctypes.memset(y.ctypes.data + y.nbytes, 0, 1)
 
 
@@ -184,6 +184,72 @@ def test_a_kernel_that_is_right_only_at_first_is_found(
     assert fault.value.outcome == "correctness"
 
 
+@pytest.mark.parametrize(
+    "works",
+    [
+        lambda launch: launch <= 20,
+        lambda launch: launch <= 60,
+        lambda launch: launch % 7 != 6,
+        lambda launch: launch % 31 != 30,
+        lambda launch: launch < 100 or launch % 13 == 0,
+        lambda launch: launch < 100 or launch % 2 == 0,
+    ],
+    ids=["20", "60", "not each seventh", "not each 31st", "each 13th later", "each second later"],
+)
+@pytest.mark.usefixtures("in_place")
+def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
+    device: CudaDevice, works: Callable[[int], bool]
+) -> None:
+    def change(double: Double, x: Any, y: Any, _: Any) -> None:
+        if works(double.launches):
+            y[:] = 2 * x
+
+    sentence = (
+        r"^Correct at first, wrong after \d+ launches: \d+ of 16384 elements? of y .* (wrong|N)"
+    )
+    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence):
+        verify(device, KERNEL, WORKLOAD)
+
+
+@pytest.mark.usefixtures("in_place")
+def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_found(
+    device: CudaDevice,
+) -> None:
+    def change(double: Double, x: Any, y: Any, _: Any) -> None:
+        kept = y[:4096].copy()
+        y[:] = 2 * x
+        if double.launches % 11 == 10:
+            y[:4096] = kept
+
+    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=r"elements? of y"):
+        verify(device, KERNEL, WORKLOAD)
+
+
+SUM = Contract(
+    "sum",
+    (Tensor("x", (SIZE,), "float32", "input"), Tensor("y", (SIZE,), "float32", "inout")),
+    lambda inputs: {"y": inputs["x"] + inputs["y"]},
+)
+
+
+@pytest.mark.parametrize("skipped", [None, 6])
+@pytest.mark.usefixtures("in_place")
+def test_what_a_kernel_changes_is_restored_before_each_launch(
+    device: CudaDevice, skipped: int | None
+) -> None:
+    def change(double: Double, x: Any, y: Any, _: Any) -> None:
+        assert np.abs(y).max() <= 128, "launches on what others have left add up"
+        if double.launches % 7 != skipped:
+            y[:] = x + y
+
+    with host_gpu(Double(change, 1)):
+        if skipped is None:
+            assert verify(device, KERNEL, SUM)
+        else:
+            with pytest.raises(KernelFault, match=r"elements? of y .* wrong"):
+                verify(device, KERNEL, SUM)
+
+
 def test_a_light_load_runs_without_any_buffer(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +266,7 @@ def test_a_light_load_runs_without_any_buffer(
 def test_a_late_write_beside_a_workspace_is_found(device: CudaDevice) -> None:
     def change(double: Double, x: Any, y: Any, w: Any) -> None:
         y[:] = 2 * x
-        if double.launches == 40:
+        if double.late and double.launches == 40:
             ctypes.memset(w.ctypes.data - 1, 0, 1)
 
     with pytest.raises(KernelFault, match="outside its workspace 'w'"):

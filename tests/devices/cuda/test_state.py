@@ -103,8 +103,9 @@ def test_all_runs_of_a_verification_are_made_on_the_same_buffers(
     assert len(verified(body)) == 3
     assert len(addresses) == 1
     opened, *runs, shut = workers[0].methods
-    assert (opened, set(runs), shut) == ("open", {"run"}, "shut")
-    assert len(runs) > 3  # beside those of the seeds, the sparse drawings
+    again = {"begin_relaunch", "relaunch", "fetch"}
+    assert (opened, set(runs) - again, shut) == ("open", {"run"}, "shut")
+    assert runs.count("run") > 3  # beside those of the seeds, the sparse drawings
 
 
 def test_workspaces_are_poisoned_differently_before_each_run(workers: list[InProcess]) -> None:
@@ -118,8 +119,8 @@ def test_workspaces_are_poisoned_differently_before_each_run(workers: list[InPro
 
     verified(body)
     assert held[:3] == [["nan", "nan"], ["inf", "-inf"], ["-inf", "inf"]]
-    assert all(one != other for one, other in pairwise(held))
-    assert workers
+    runs = held[: workers[0].methods.count("run")]
+    assert all(one != other for one, other in pairwise(runs))
 
 
 def skips_what_is_finite() -> Body:

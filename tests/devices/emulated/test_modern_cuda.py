@@ -81,15 +81,16 @@ def test_clocks_go_on(run):
 
 def test_special_registers_of_ptx_are_read(run):
     source = """__global__ void k(unsigned* y) {
-      long long a, b; unsigned lane, warp;
+      long long a, b; unsigned lane, warp, warps, low, high;
       asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(a));
       asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(b) :: "memory");
+      asm volatile("mov.u32 %0, %%globaltimer_lo; mov.u32 %1, %%clock_hi;" : "=r"(low), "=r"(high));
       asm("mov.u32 %0, %%laneid;" : "=r"(lane));
-      asm("mov.u32 %0, %%warpid;" : "=r"(warp));
-      y[threadIdx.x] = 1000 * (b > a) + 100 * warp + lane;
+      asm("mov.u32 %0, %%warpid; mov.u32 %1, %%nwarpid;" : "=r"(warp), "=r"(warps));
+      y[threadIdx.x] = 1000 * (b > a) + 100 * (warp < warps) + lane;
     }"""
     y = run(source, outputs={"y": (64, "uint32")}, block=64)["y"]
-    np.testing.assert_array_equal(y, 1000 + np.arange(64) // 32 * 100 + np.arange(64) % 32)
+    np.testing.assert_array_equal(y, 1100 + np.arange(64) % 32)
 
 
 GROUPS = """

@@ -187,6 +187,11 @@ REAL = {
     ),
     "{ .reg .f16 h; .reg .f16x2 w; cvt.rn.f16.f32 h, %1; mov.b32 w, {h, h};"
     " add.f16x2 w, w, w; mov.b32 %0, w; }": lambda v: _twice(np.float16(v.x) * np.float16(2)),
+    "{ .reg .b16 h; cvt.rn.f16.f32 h, %1; add.ftz.f16 h, h, h; cvt.f32.f16 %0, h; }": lambda v: (
+        np.float32(_half_flushed(v.x) * np.float16(2))
+    ),
+    "{ .reg .pred p; .reg .b16 h, z; cvt.rn.f16.f32 h, %1; mov.b16 z, 0; setp.gt.ftz.f16 p, h, z;"
+    " selp.f32 %0, 1.0, 2.0, p; }": lambda v: np.float32(1 if _half_flushed(v.x) > 0 else 2),
 }  # fmt: skip
 REAL_SOURCE = (
     "__global__ void k(const float* in, float* y) {\nfloat a = in[0], b = in[1], c = in[2];\n"
@@ -201,6 +206,12 @@ def _flushed(value):
     """Subnormal numbers become zero."""
     tiny = np.abs(value) < np.finfo(np.float32).tiny
     return np.copysign(np.float32(0), value) if tiny else np.float32(value)
+
+
+def _half_flushed(value):
+    half = np.float16(value)
+    tiny = np.abs(half) < np.finfo(np.float16).tiny
+    return np.copysign(np.float16(0), half) if tiny else half
 
 
 def _kept(value, dropped, ties):
@@ -231,6 +242,8 @@ reals = st.floats(width=32, allow_nan=False) | st.floats(-4, 4, width=32) | st.j
 @given(x=reals, y=reals, z=reals)
 @example(x=1 + 2.0**-11, y=1 + 3 * 2.0**-8, z=-(1 + 2.0**-8))
 @example(x=1e-40, y=-0.0, z=0.0)
+@example(x=-5e-5, y=1.0, z=0.0)
+@example(x=5e-5, y=1.0, z=0.0)
 def test_floating_point_numbers_are_computed_as_the_isa_says(run, x, y, z):
     given_values = np.array([x, y, z], np.float32)
     got = run(REAL_SOURCE, {"in": given_values}, {"y": (len(REAL), "float32")}, block=1)["y"]

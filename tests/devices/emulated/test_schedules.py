@@ -114,3 +114,26 @@ def test_a_bit_of_the_clock_differs_between_threads(
     run_orders: Callable[..., list[dict[str, Any]]], bit: str
 ) -> None:
     assert len(values(run_orders(f"y[i] = {bit};", 64), 64)) == 2
+
+
+PLACE = """unsigned sm, sms, warp, time;
+  asm volatile("mov.u32 %0, %%smid; mov.u32 %1, %%nsmid; mov.u32 %2, %%warpid;"
+               : "=r"(sm), "=r"(sms), "=r"(warp));
+  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(time));
+  n[i] = sm; n[4096 + i] = warp; n[8192 + i] = time >> 20; n[12288] = sms;"""
+
+
+def test_where_a_thread_runs_differs_between_launches(
+    run_orders: Callable[..., list[dict[str, Any]]],
+) -> None:
+    results = [result["n"] for result in run_orders(PLACE, 96, 8, orders=(0, 0, 1, 2))]
+    for part in range(3):
+        places = [tuple(n[part * 4096 : part * 4096 + 768]) for n in results]
+        assert len(set(places)) == 4
+    for order, n in enumerate(results):
+        blocks, warps = n[:768].reshape(8, 96), n[4096 : 4096 + 768].reshape(24, 32)
+        assert (blocks == blocks[:, :1]).all()
+        assert (warps == warps[:, :1]).all()
+        assert len(set(blocks[:, 0])) == 8 if order < 3 else 4 <= len(set(blocks[:, 0])) <= 5
+        assert set(blocks[:, 0]) <= set(range(n[12288]))
+        assert all(len(set(of_block)) == 3 for of_block in warps[:, 0].reshape(8, 3))

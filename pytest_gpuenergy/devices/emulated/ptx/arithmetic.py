@@ -10,7 +10,7 @@ from pytest_gpuenergy.devices.emulated.ptx.names import HOST, Names
 _WHOLE = r"[us](?:16|32|64)"
 _BITS = r"b(?:16|32|64)"
 _REAL = r"f(?:32|64)|f16x2|f16|bf16x2|bf16"
-_FLAGS = r"(?P<flags>(?:\.(?:rn|approx|full|ftz|sat|relu|NaN))*)"
+_FLAGS = r"(?P<flags>(?:\.(?:rn|ftz|sat|relu|NaN))*)"
 # Name, types and number of operands.
 _OPERATIONS = (
     (r"(?P<name>add|sub|min|max)", rf"{_WHOLE}|{_REAL}", 2),
@@ -25,9 +25,12 @@ _OPERATIONS = (
     (r"(?P<name>shl)", _BITS, 2),
     (r"(?P<name>shr)", rf"{_BITS}|{_WHOLE}", 2),
     (r"(?P<name>neg|abs)", rf"{_WHOLE}|{_REAL}", 1),
-    (r"(?P<name>rcp|rsqrt|sqrt)", "f32|f64", 1),
-    (r"(?P<name>ex2|tanh)", "f32|f16x2|f16|bf16x2|bf16", 1),
-    (r"(?P<name>lg2|sin|cos)", "f32", 1),
+    (r"(?P<name>div\.(?:approx|full))", "f32", 2),
+    (r"(?P<name>rcp|sqrt)", "f32|f64", 1),
+    (r"(?P<name>(?:rcp|sqrt|rsqrt|lg2|sin|cos)\.approx)", "f32", 1),
+    (r"(?P<name>(?:ex2|tanh)\.approx)", "f32|f16x2|f16|bf16x2|bf16", 1),
+    (r"(?P<name>(?:rcp|rsqrt)\.approx\.ftz)", "f64", 1),
+    (r"(?P<name>rsqrt)\.approx", "f64", 1),
     (r"(?P<name>popc|clz)", "b32|b64", 1),
     (r"(?P<name>brev)", "b32|b64", 1),
     (r"(?P<name>prmt)", "b32", 3),
@@ -77,12 +80,13 @@ def _operation(found: re.Match[str], operands: tuple[str, ...], names: Names) ->
         names.value(text, kind if k < of_type else "u32") for k, text in enumerate(operands[1:])
     ]
     types = ", ".join(f"{HOST}{one}" for one in kind.split("."))
-    if "ftz" in flags and kind == "f32":
+    flushes = "ftz" in flags and "f" in kind
+    if flushes:
         values = [f"{HOST}flushed<{types}>({value})" for value in values]
     if "NaN" in flags:
         name += "_nan"
     call = f"{HOST}ptx_{name}{'_' + part if part else ''}<{types}>({', '.join(values)})"
-    if "ftz" in flags and kind == "f32":
+    if flushes:
         call = f"{HOST}flushed<{types}>({call})"
     for flag, wrapper in (("sat", "clamped"), ("relu", "relu")):
         if flag in flags:
@@ -98,7 +102,7 @@ def _comparison(found: re.Match[str], operands: tuple[str, ...], names: Names) -
         return ""
     one, other = (names.value(text, kind) for text in operands[count : count + 2])
     if found["flags"]:
-        one, other = (f"{HOST}flushed<{HOST}f32>({value})" for value in (one, other))
+        one, other = (f"{HOST}flushed<{HOST}{kind}>({value})" for value in (one, other))
     also = f" {_JOINS[joined]} {names.predicate(operands[-1])}" if joined else ""
     call = f"const bool cuhost_d = {HOST}setp_{found['name']}<{HOST}{kind}>({one}, {other});"
     sets = [f"{names.target(operands[0])} = cuhost_d{also};"]

@@ -21,7 +21,8 @@ BITS = {"r": 32, "f": 32, "h": 16, "l": 64, "d": 64, "n": 64}
 
 _SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid|nclusterid)\.([xyz])"
-    r"|%(laneid|warpid|smid|clock|clock64|globaltimer|cluster_ctarank|cluster_nctarank"
+    r"|%(laneid|n?warpid|n?smid|clock(?:64|_hi)?|globaltimer(?:_lo|_hi)?"
+    r"|cluster_ctarank|cluster_nctarank"
     r"|lanemask_(?:eq|le|lt|ge|gt))"
 )
 _OPERAND = re.compile(r"\?\d{1,4}")

@@ -82,7 +82,7 @@ def block_of(
         l2_bytes / L2_BYTES_PER_CYCLE,
     )
     # A warp's own instructions in sequence, and the latency of its loads; idle warps do neither.
-    active = min(warps, traffic.active_warps or warps)
+    active = min(warps, max(1.0, traffic.active_warps or warps))
     rounds = max(traffic.load_intervals, traffic.global_loads / active / _LOADS_IN_FLIGHT)
     wait_cycles = (
         instructions / active

@@ -22,6 +22,7 @@ class Coefficients:
         barrier_cycles: exposed at each barrier, where warps wait for one another.
         shared_cycles: of a multiprocessor's shared memory for one access by a warp.
         conflict_cycles: of each further wavefront that the access's width or bank conflicts cause.
+        update_cycles: of the L2 for one atomic update of a sector in the kilobyte that takes most.
         power_base: activity of a card that runs any kernel.
         power_issue: activity of the schedulers at their peak, with the arithmetic they issue.
         power_l2: activity of the L2 at its peak.
@@ -37,6 +38,7 @@ class Coefficients:
     barrier_cycles: float = 185.0
     shared_cycles: float = 0.917
     conflict_cycles: float = 0.766
+    update_cycles: float = 1.4
     power_base: float = 0.00637
     power_issue: float = 0.295
     power_l2: float = 0.715

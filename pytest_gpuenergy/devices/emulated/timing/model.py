@@ -130,6 +130,8 @@ def _launch(
     blocks = -(-launch.blocks // profile.sm_count)  # on the busiest multiprocessor
     waves = -(-blocks // min(block.resident, blocks))
     cycles = blocks * block.busy_cycles + waves * block.wait_cycles
+    # What a slice of the L2 updates, it updates one after another, for all multiprocessors.
+    cycles = max(cycles, traffic.contended_updates * c.update_cycles)
     core_s = cycles / (profile.max_clock_mhz * 1e6)
     l2_bytes = launch.blocks * block.l2_bytes
     dram_peak_s = l2_bytes * dram_share / (profile.bandwidth_gb_s * 1e9)

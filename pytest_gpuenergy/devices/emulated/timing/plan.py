@@ -27,7 +27,7 @@ from pytest_gpuenergy.workloads.workload import Scalar
 
 _USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
 """By role: whether launches write a tensor (1), and find the same contents each time (2)."""
-_PROFILE = re.compile(r"profile( \d{1,20}){23}")
+_PROFILE = re.compile(r"profile( \d{1,20}){32}")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def write_plan(
         files: open descriptors of the arenas that the launches use, by name.
         scalars: by name.
         sampling: asks for a check of a sample of the blocks.
-        profile: the GPU, for its shared memory and the blocks that it holds at once.
+        profile: the GPU, for its shared memory, its multiprocessors and what these hold at once.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
@@ -131,7 +131,7 @@ def write_plan(
     lines = [
         f"{checks} {defers} {sampling.words if sampling else '0 0 0'}",
         f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "
-        f"{resident_threads(kernel, profile)}",
+        f"{resident_threads(kernel, profile)} {profile.sm_count} {profile.threads_per_sm // 32}",
         str(len(tensors)),
     ]
     for tensor, file in tensors:
@@ -232,28 +232,31 @@ def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
 
 
 def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> LaunchProfile:
-    run, *sums = numbers[:6]
-    static, distinct, load_intervals, active, *tallies, checked = numbers[6:]
-    global_read, global_write, shared_read, shared_write, barriers = (n / run for n in sums)
-    moved = (global_read, global_write, shared_read, shared_write)
-    # Counted for a sample of the warps, in each of four kinds: bytes, accesses and their parts.
+    run, *sums = numbers[:8]
+    static, distinct, load_intervals, active, contended, *tallies, checked = numbers[8:]
+    *moved, barriers = (n / run for n in sums)
+    global_read, global_write, shared_read, shared_write, global_update, shared_update = moved
+    # Counted for a sample of the warps, in each of six kinds: bytes, accesses and their parts.
     warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
-    (loads, read), (stores, written), (fetches, fetched), (puts, put) = warps
+    (loads, read), (stores, written), (fetches, fetched), (puts, put), *atomics = warps
+    (updates, updated), (shared_updates, shared_parts) = atomics
+    updated_bytes = tallies[3 * len(warps) - 6]
     traffic = Traffic(
         global_read_bytes=global_read,
-        global_write_bytes=global_write,
+        global_write_bytes=global_write + global_update,
         shared_read_bytes=shared_read,
-        shared_write_bytes=shared_write,
+        shared_write_bytes=shared_write + shared_update,
         barriers=barriers,
         load_intervals=load_intervals / run,
         static_shared_bytes=static,
         global_loads=loads,
         branched_loads=loads * branched_share(kernel.source, launch.entry),
-        global_stores=stores,
-        global_sectors=read + written,
-        l2_sectors=min(read, distinct / run) + written,
-        shared_accesses=fetches + puts,
-        shared_wavefronts=fetched + put,
+        global_stores=stores + updates,
+        global_sectors=read + written + updated,
+        l2_sectors=min(read, distinct / run) + written + updated,
+        contended_updates=contended * global_update * run / max(1, updated_bytes),
+        shared_accesses=fetches + puts + shared_updates,
+        shared_wavefronts=fetched + put + shared_parts,
         private_words=private_words(kernel.source, launch.entry),
         active_warps=active,
     )

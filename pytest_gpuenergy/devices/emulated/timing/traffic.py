@@ -34,9 +34,12 @@ class Traffic:
         global_stores: warp-wide stores to tensors.
         global_sectors: sectors of 32 bytes that those loads and stores touch, summed over them.
         l2_sectors: the same without what the block reads again, which its L1 holds.
+        contended_updates: atomic updates of sectors in the kilobyte of global memory that takes
+            most of them, in the whole launch. Lanes that update the same word count singly.
         shared_accesses: warp-wide accesses to shared memory, with loads counted as above. Accesses
             to neighbouring words that a compiler merges into up to 16 bytes count once.
-        shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts.
+        shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts,
+            and without two atomic updates of the same word.
         private_words: 4-byte words in a thread's own arrays, according to the text.
         active_warps: warps that would share all accesses if each made as many as the busiest one;
             0 if that is not known.
@@ -54,13 +57,14 @@ class Traffic:
     global_stores: float = 0.0
     global_sectors: float = 0.0
     l2_sectors: float = 0.0
+    contended_updates: float = 0.0
     shared_accesses: float = 0.0
     shared_wavefronts: float = 0.0
     private_words: float = 0.0
     active_warps: float = 0.0
 
 
-_VERSION = 4  # of how a program's answer and the text are turned into `Traffic`
+_VERSION = 5  # of how a program's answer and the text are turned into `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 

@@ -18,6 +18,7 @@ const stateKind = (one) => one.parent === null && one.depth === 0 ? "baseline"
 function outcomeOf(search) {
   const kept = search.gains.find((gain) => gain.accepted);
   if (!search.finished) return `not finished; ${search.incumbent} has the best figure so far`;
+  if (search.gains.some((gain) => gain.unclaimed)) return "no gain is claimed, the baseline is kept";
   return kept ? `${kept.id} is kept: ${gainWords(kept)}` : "the baseline remains the best";
 }
 
@@ -38,7 +39,8 @@ function searchOf(search, number) {
       + (shares ? `Of the least time by the roofline: baseline ${shares[0]}, best ${shares[1]}. ` : "")
       + (search.emulated ? "Time, power and energy are modelled, not measured. " : "") + `Its files are in ${search.folder}.`),
     stateLegend(), statesOf(rows, number),
-    search.gains.length ? [element("h4", {}, "Measured alternately with the baseline"), gainsOf(search, named)] : null,
+    search.gains.length ? [element("h4", {}, search.gains.some((gain) => gain.unclaimed)
+      ? "Claim" : "Measured alternately with the baseline"), gainsOf(search, named)] : null,
     search.changes.length ? [element("h4", {}, `What leads to ${search.incumbent}`), search.changes.map(changeOf)] : null,
     element("h4", {}, "All variants"), variantsOf(search, rows, number, link, named));
 }

@@ -1,0 +1,48 @@
+"""The errors that NVIDIA documents for approximate functions hold on a real GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands, powers
+
+from pytest_gpuenergy.devices.cuda.device import CudaDevice
+from pytest_gpuenergy.devices.select import open_device
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Any]]:
+    """run(source, grid, block, *inputs, size=...): the numbers that k(inputs..., y) writes."""
+    cupy = pytest.importorskip("cupy")
+    with open_device("auto") as device:
+        assert isinstance(device, CudaDevice)
+        cupy.cuda.Device(device.ordinal).use()
+
+        def go(source: str, grid: int, block: int, *inputs: Any, size: int) -> Any:
+            y = cupy.empty(size, dtype=cupy.float32)
+            function = cupy.RawModule(code=source).get_function("k")
+            function((grid,), (block,), (*map(cupy.asarray, inputs), y))
+            return cupy.asnumpy(y)
+
+        yield go
+
+
+def test_errors_are_within_the_documented_maximum(
+    run: Callable[..., Any], record_property: Callable[[str, object], None]
+) -> None:
+    x, d = operands()
+    y = run(SOURCE, COUNT // 256, 256, x.reshape(-1), d, size=x.size)
+    found = {name: np.abs(e).max() for name, e in errors(x, d, y.reshape(x.shape)).items()}
+    for name, largest in found.items():
+        record_property(name, largest)  # for --junit-xml
+    assert {name for name, largest in found.items() if largest > 1} == set()
+
+
+def test_powers_of_two_are_exact(run: Callable[..., Any]) -> None:
+    x, exact = powers()
+    np.testing.assert_array_equal(run(POWERS_SOURCE, 1, 1, x, size=x.size), exact)
