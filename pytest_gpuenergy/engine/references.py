@@ -25,7 +25,13 @@ from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
-from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
+from pytest_gpuenergy.workloads.number_types import (
+    Array,
+    is_floating,
+    largest,
+    least,
+    unit_roundoff,
+)
 from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import (
     Condition,
@@ -205,7 +211,8 @@ def _computed(
         with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
             values = workload.reference(workload.widened(wide))
-            if fits(values, _limits(workload), infinite=not overflows):
+            tiny = _tiny(workload) if drawing.uniform else None
+            if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
                 scales = scales_of(workload.reference, wide, values)
                 terms = _terms(workload, inputs, values, arrays)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
@@ -275,6 +282,15 @@ def _limits(workload: Workload) -> dict[str, tuple[float, float]]:
         tensor.name: (least(tensor.dtype) / part, largest(tensor.dtype) / part)
         for tensor in workload.outputs
         for part in [2 if is_floating(tensor.dtype) else 1]
+    }
+
+
+def _tiny(workload: Workload) -> dict[str, float]:
+    """Magnitudes of outputs from which on they have all digits of their types to spare."""
+    return {
+        tensor.name: 1 / largest(tensor.dtype) / unit_roundoff(tensor.dtype)
+        for tensor in workload.outputs
+        if is_floating(tensor.dtype)
     }
 
 
