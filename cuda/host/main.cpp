@@ -1,5 +1,6 @@
 // Runs the launches of a plan on request, or checks a sample of their blocks once.
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <optional>
 #include <vector>
@@ -195,19 +196,33 @@ bool check_launches(bool reports) {
   return all;
 }
 
-// Where threads were interrupted and others stored something meanwhile, no output may depend on it. That
-// shows only if all blocks have run.
+// Where threads were interrupted and others stored something meanwhile, or a thread did not see another block's
+// last store, no output may depend on it. That shows only if all blocks have run.
 void check_all() {
   keep_contents();
-  if (!check_launches(true) || !cuhost_hooks.first_interruption()) return;
-  std::string interrupted = cuhost_hooks.first_interruption();
-  Outcome outcome;
-  cuhost_hooks.allow_interruptions(false);
-  check_launches(false);
-  std::string element = outcome.difference();
+  std::vector<std::string> variables;
+  for (const Variable& variable : variables_of(checked_build)) variables.emplace_back(variable.begin, variable.bytes);
+  if (!check_launches(true)) return;
+  const char *interrupted = cuhost_hooks.first_interruption(), *hidden = cuhost_hooks.last_earlier_value();
+  // As before, but that no thread sees earlier values or, also, is interrupted.
+  auto differs_without = [&](bool interruptions) {
+    Outcome outcome;
+    cuhost_hooks.allow_earlier_values(false);
+    cuhost_hooks.allow_interruptions(interruptions);
+    forget_stores();
+    for (size_t k = 0; k < variables.size(); ++k)
+      memcpy(variables_of(checked_build)[k].begin, variables[k].data(), variables[k].size());
+    check_launches(false);
+    return outcome.difference();
+  };
+  std::string element = hidden ? differs_without(true) : "";
   if (!element.empty())
-    fault("correctness", "%s depends on the order of threads: on whether others run before %s",
-          element.c_str(), interrupted.c_str());
+    fault("correctness", "%s depends on whether %s, and no fence orders blocks: call __threadfence() between a store "
+          "and what tells others of it", element.c_str(), hidden);
+  if (interrupted) element = differs_without(false);
+  if (!element.empty())
+    fault("correctness", "%s depends on the order of threads: on whether others run before %s", element.c_str(),
+          interrupted);
 }
 
 void run_all_launches(uint64_t stride) {

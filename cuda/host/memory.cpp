@@ -194,6 +194,14 @@ void restore_contents() {
   }
 }
 
+// The pages of a private mapping are copies; without them, it has those of the file.
+void forget_stores() {
+  for (const Tensor& tensor : plan.tensors) {
+    if (tensor.writable && !tensor.workspace)
+      madvise(tensor.region + gap_bytes, tensor.region_bytes - 2 * gap_bytes, MADV_DONTNEED);
+  }
+}
+
 void poison_workspaces() {
   cuhost_where = {};
   for (const Tensor& tensor : plan.tensors) {

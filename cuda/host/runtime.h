@@ -100,6 +100,7 @@ bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
 void keep_contents();     // of tensors that are read and written
 void restore_contents();  // to what they held when kept
+void forget_stores();     // of a check, whose outputs are then as they were before it
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
@@ -195,6 +196,8 @@ struct Hooks {
   void (*launch_ends)();
   void (*allow_interruptions)(bool allowed);
   const char* (*first_interruption)();  // null if nothing changed in any
+  void (*allow_earlier_values)(bool allowed);
+  const char* (*last_earlier_value)();  // null if none was seen
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
   void (*profiled)();           // no tally is needed any more
