@@ -10,7 +10,7 @@
 
 namespace cuhost {
 
-constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
+constexpr size_t guard_bytes = 65536;      // of files, and never mapped; as GUARD_BYTES of devices/device.py
 constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
 constexpr int max_threads = 1024;
 constexpr unsigned poisons = 3;            // kinds, which follow one another from seed to seed
@@ -23,7 +23,7 @@ struct Tensor {
   bool writable, workspace;
   bool restored;         // before each run, to what it held when runs were asked for
   int file;              // descriptor, -1 for a workspace
-  char* region;          // gap, guard, payload, guard, gap
+  char* region;          // gap, pages of the payload, gap
   size_t region_bytes;
   char* payload;
   std::vector<char> contents;  // of one that is restored
@@ -63,6 +63,7 @@ struct Variable {
 struct Plan {
   char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
+  bool inspect = false;          // checks on request, with what tensors hold then
   bool defers = false;           // races of plain reads beside atomics, see tentative.cpp
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
@@ -104,10 +105,11 @@ void forget_stores();     // of a check, whose outputs are then as they were bef
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
+bool in_guard(const void* address);  // so near a tensor that a card would find memory there
 // guards.cpp: bytes that differ from poison and from address to address.
 void fill_guard(char* begin, size_t bytes);
 const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
-void* must_map(void* at, size_t bytes, int protection, int flags, int file);
+void* must_map(void* at, size_t bytes, int protection, int flags, int file, size_t offset = 0);
 const char* touched_edge(const std::vector<Variable>& variables);
 extern size_t constant_bytes[builds];
 std::vector<Variable>& variables_of(Build build);
