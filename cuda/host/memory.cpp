@@ -149,10 +149,27 @@ void* must_map(void* at, size_t bytes, int protection, int flags, int file, size
   return result;
 }
 
+// Of vectors, and of what compilers for the host take a structure's to be.
+constexpr size_t most_alignment = 64;
+
 // Whole pages, and at least one.
 static size_t pages_of(size_t bytes) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   return std::max<size_t>(1, (bytes + page - 1) / page) * page;
+}
+
+static void address_tensors() {
+  for (Launch& launch : plan.launches) {
+    for (size_t k = 0; k < launch.arguments.size(); ++k) {
+      Argument& argument = launch.arguments[k];
+      Map& map = launch.maps[k];
+      if (argument.kind == Argument::pointer)
+        argument.address = plan.tensors.at((size_t)argument.whole).payload;
+      if (argument.kind != Argument::tensor_map) continue;
+      map.form.base = plan.tensors.at(map.tensor).payload;
+      argument.address = &map.form;
+    }
+  }
 }
 
 // Only the pages of payloads can be accessed.
@@ -177,17 +194,31 @@ void map_tensors() {
       close(tensor.file);
     }
   }
-  for (Launch& launch : plan.launches) {
-    for (size_t k = 0; k < launch.arguments.size(); ++k) {
-      Argument& argument = launch.arguments[k];
-      Map& map = launch.maps[k];
-      if (argument.kind == Argument::pointer)
-        argument.address = plan.tensors.at((size_t)argument.whole).payload;
-      if (argument.kind != Argument::tensor_map) continue;
-      map.form.base = plan.tensors.at(map.tensor).payload;
-      argument.address = &map.form;
+  address_tensors();
+}
+
+void move_tensors() {
+  for (Tensor& tensor : plan.tensors) {
+    size_t pages = pages_of(tensor.bytes), slack = (most_alignment - 1) & -tensor.bytes;
+    if (slack == pages - tensor.bytes) continue;
+    if (!tensor.other) {
+      tensor.other = (char*)must_map(nullptr, tensor.region_bytes, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+      char* begin = tensor.other + gap_bytes;
+      must_map(begin, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+      fill_guard(begin, pages);
+      tensor.other_payload = begin + pages - slack - tensor.bytes;
     }
+    std::swap(tensor.region, tensor.other);
+    std::swap(tensor.payload, tensor.other_payload);
+    // Inputs are never written, and have to be copied in one direction only.
+    char* begin = tensor.region + gap_bytes;
+    if (!tensor.writable && tensor.payload == begin) continue;
+    if (!tensor.writable) mprotect(begin, pages, PROT_READ | PROT_WRITE);
+    memcpy(tensor.payload, tensor.other_payload, tensor.bytes);
+    if (!tensor.writable) mprotect(begin, pages, PROT_READ);
   }
+  address_tensors();
 }
 
 // What tensors that are read and written hold at present is what each run finds.
@@ -264,9 +295,11 @@ const char* touched_edge(const std::vector<Variable>& variables) {
 // Of workspaces and device variables; the caller checks those of its own arenas.
 void check_guards() {
   for (const Tensor& tensor : plan.tensors) {
-    if (!tensor.workspace) continue;
-    size_t padding = pages_of(tensor.bytes) - tensor.bytes;
-    if (const char* written = written_in_guard(tensor.payload + tensor.bytes, padding))
+    const char *begin = tensor.region + gap_bytes, *end = tensor.payload + tensor.bytes;
+    if (!tensor.writable || (!tensor.workspace && tensor.payload == begin)) continue;
+    const char* written = written_in_guard(begin, (size_t)(tensor.payload - begin));
+    if (!written) written = written_in_guard(end, (size_t)(begin + pages_of(tensor.bytes) - end));
+    if (written)
       fault("correctness", "%s %s", running_kernel, describe_address(written, "wrote").c_str());
   }
   for (Build build : {plain_build, zeroed_build}) {

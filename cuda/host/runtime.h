@@ -25,7 +25,9 @@ struct Tensor {
   int file;              // descriptor, -1 for a workspace
   char* region;          // gap, pages of the payload, gap
   size_t region_bytes;
-  char* payload;
+  char* payload;         // at the beginning of its pages
+  char* other = nullptr;  // region and payload of a copy that ends with its pages, unless this does, too
+  char* other_payload;
   std::vector<char> contents;  // of one that is restored
 };
 
@@ -99,6 +101,8 @@ void install_signal_handlers();
 void read_plan();
 bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
+// Moves tensors to where they end, or begin, with their pages: what lies beyond cannot be accessed.
+void move_tensors();
 void keep_contents();     // of tensors that are read and written
 void restore_contents();  // to what they held when kept
 void forget_stores();     // of a check, whose outputs are then as they were before it
