@@ -108,9 +108,15 @@ void check_fenced(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   }
 }
 
-// What an access touches, counted; null if it cannot race.
+void settle() {
+  if (shows_earlier) show_latest();
+  if (overwriting) settle_overwrite();
+}
+
+// What an access touches, counted; null if it cannot race. An atomic counts as a store: the memory
+// system itself reads the old value.
 inline Shadow* touched(uintptr_t at, unsigned bytes, Use use, const void* site) {
-  if (__builtin_expect(overwriting, 0)) settle_overwrite();
+  if (__builtin_expect(overwriting | shows_earlier, 0)) settle();
   ++traffic.accesses;
   Shadow* shadow = recent_shared;
   if (!shadow->contains(at)) {
@@ -151,7 +157,8 @@ void strong_access(const void* address, unsigned bytes, bool write, const void* 
   if (!write) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
-  if (write && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
+  if (write && (has_read(*shadow, at, true) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes, false);
+  if (!write) show_earlier(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, write, false);
   order_strong(at, shadow->global, write);
 }
@@ -163,7 +170,10 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   may_wait_for(at);
   Shadow* shadow = touched(at, 8, event == phase_arrival ? writes : reads, word);
   if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
-  if (shadow && event == phase_arrival) change_atomically(*shadow, at);
+  if (shadow && event == phase_arrival) {
+    atomic_begins(at, 8);
+    atomic_ends(*shadow, at, true);
+  }
   bool global = shadow && shadow->global;
   if (event == phase_arrival) order_passes_on(place, global);
   if (event == phase_wait) order_learns(place, global);
@@ -188,6 +198,7 @@ void launch_begins(const Launch& launch) {
   int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
   traffic = {};
   interruptions_begin();
+  visibility_begins();
   order_launch_begins(threads);
   warps_launch_begins();
   cover_memory();
@@ -198,9 +209,7 @@ void block_begins() {
   warps_block_begins();
 }
 
-void block_ends() {
-  if (overwriting) settle_overwrite();
-}
+void block_ends() { settle(); }
 
 Traffic traffic_now() {
   traffic.barriers = barriers_passed;
@@ -214,7 +223,7 @@ extern "C" {
 
 extern const Hooks cuhost_hooks;
 const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    judge_suspected,
-                            allow_interruptions, first_interruption, traffic_now,
+                            allow_interruptions, first_interruption, allow_earlier_values, last_earlier_value, traffic_now,
                             warps_tally,   warps_contention, warps_profiled,   order_lanes_meet,
                             order_barrier, order_block_resumes, phase_event,
                             passes_on,     learns,           passes_on_outside,
@@ -229,10 +238,11 @@ void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   block_may_wait();
   Shadow* shadow = touched(at, bytes, updates, __builtin_return_address(0));
   if (!shadow) return;
-  if (update == decides) updates_what_it_read(*shadow, at);
-  if (has_read(*shadow, at)) interrupt(*shadow, at, bytes);
+  if (update != adds) updates_what_it_read(*shadow, at);
+  if (has_read(*shadow, at, update == replaces)) interrupt(*shadow, at, bytes, true);
   touch_strong(*shadow, at, bytes, true, true);
   order_strong(at, shadow->global, true);
+  atomic_begins(at, bytes);
 }
 
 void cuhost_atomic_of_block(const void* address) {
@@ -240,9 +250,9 @@ void cuhost_atomic_of_block(const void* address) {
   if (const Shadow* shadow = shadow_of(at)) check_scope(*shadow, at);
 }
 
-void cuhost_atomic_change(const void* address) {
+void cuhost_atomic_ends(const void* address, bool changed) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = shadow_of(at)) change_atomically(*shadow, at);
+  if (Shadow* shadow = shadow_of(at)) atomic_ends(*shadow, at, changed);
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {

@@ -52,7 +52,7 @@ enum Build { plain_build, checked_build, zeroed_build, builds };
 enum Content { floating, integral, mixed };
 
 // Whether an atomic's new value is the old one plus or minus something, or may be any other.
-enum Update { adds, decides };
+enum Update { adds, decides, replaces };
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot, warp_meeting };
 
 extern "C" {
@@ -101,7 +101,7 @@ void cuhost_fence_proxy();       // the thread's accesses come before asynchrono
 void cuhost_atomic(const void* address, unsigned bytes, Update update);
 void cuhost_strong(const void* address, unsigned bytes, bool writes);
 void cuhost_atomic_of_block(const void* address);  // before an atomic whose scope is the block
-void cuhost_atomic_change(const void* address);  // the atomic has stored another value
+void cuhost_atomic_ends(const void* address, bool changed);  // it has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
 // `site` is the instruction, or null if the access has been counted.
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site);

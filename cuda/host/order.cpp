@@ -217,6 +217,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
     if (clock.acquired && !all.acquired) all.acquired = clock.acquired;
     else if (clock.acquired && clock.acquired != all.acquired) add_to_acquired(all, *clock.acquired);
     outer = outer.joined(clock.outer);
+    for (int k = 0; k < 2 && all_memory; ++k)
+      if (clock.fenced_for[k].interval) all.fenced_for[k].add(clock.fenced_for[k]);
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (!(members >> lane & 1)) continue;
@@ -229,6 +231,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
     if (clock.acquired != all.acquired) clock.included = 0;
     clock.acquired = all.acquired;
     clock.outer = outer;
+    for (int k = 0; k < 2; ++k)
+      if (all.fenced_for[k].interval) clock.fenced_for[k] = all.fenced_for[k];
     list(clock);
   }
 }

@@ -21,6 +21,13 @@ struct {
   unsigned char before[16];
 } overwrite;
 
+// The atomic in progress.
+struct {
+  uintptr_t at;
+  unsigned bytes;
+  unsigned char before[16];
+} updated;
+
 std::string thread_of(uint64_t stamp) {
   Index index = index_of((unsigned)(stamp & 1023), cuhost_where.block_dim);
   char text[64];
@@ -65,6 +72,10 @@ std::string describe(const Shadow& shadow, uintptr_t at, uint64_t first, const c
 }
 
 }  // namespace
+
+std::string place_of_stamp(uint64_t stamp) {
+  return "thread " + thread_of(stamp) + " of block " + name_of_block(stamp);
+}
 
 void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_verb,
           const char* second_verb) {
@@ -144,14 +155,18 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
         suspect(site, describe(shadow, shadow.address(k), read, "reads", now, verb));
     }
     StrongCell& strong = shadow.strong[k];
-    if (writes && !atomic) overwrite_as_volatile(shadow, at, bytes, strong);
+    if (writes && !atomic) {
+      overwrite_as_volatile(shadow, at, bytes, strong);
+      memcpy(&strong.earlier, (const void*)shadow.address(k), size_t(1) << shadow.shift);
+    }
     if (writes) {
       remember(strong.write, strong.other_write, now);
       strong.atomic = atomic;
     } else {
       remember(strong.read, strong.other_read, now);
+      strong.atomic_read = false;
     }
-    if (!writes || atomic) see(strong);
+    if (atomic || (!writes && !shows_earlier)) see(strong);
   }
 }
 
@@ -162,12 +177,28 @@ void check_scope(const Shadow& shadow, uintptr_t at) {
     race(shadow, at, write, "atomically updates", "updates with an atomic of the block");
 }
 
-void change_atomically(Shadow& shadow, uintptr_t at) {
-  if (!shadow.strong) return;
-  StrongCell& strong = shadow.strong[shadow.index(at)];
-  strong.change = thread_stamp;
-  strong.seen = 0;
-  strong.seen_by_others = false;
+void atomic_begins(uintptr_t at, unsigned bytes) {
+  updated.at = at;
+  updated.bytes = std::min(bytes, 16u);
+  memcpy(updated.before, (const void*)at, updated.bytes);
+}
+
+// One that has stored no other value was a read.
+void atomic_ends(Shadow& shadow, uintptr_t at, bool changed) {
+  if (!shadow.strong || at != updated.at) return;
+  for (size_t k = shadow.index(at), last = shadow.index(at + updated.bytes - 1); k <= last; ++k) {
+    StrongCell& strong = shadow.strong[k];
+    if (!changed) {
+      remember(strong.read, strong.other_read, thread_stamp);
+      strong.atomic_read = true;
+      continue;
+    }
+    strong.change = thread_stamp;
+    strong.seen = 0;
+    strong.seen_by_others = false;
+    memcpy(&strong.earlier, updated.before + (shadow.address(k) - at), size_t(1) << shadow.shift);
+  }
+  if (!changed) see_latest(shadow, at, updated.bytes);
 }
 
 }  // namespace cuhost

@@ -10,7 +10,7 @@
 
 namespace cuhost {
 
-constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
+constexpr size_t guard_bytes = 65536;      // of files, and never mapped; as GUARD_BYTES of devices/device.py
 constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
 constexpr int max_threads = 1024;
 constexpr unsigned poisons = 3;            // kinds, which follow one another from seed to seed
@@ -23,9 +23,11 @@ struct Tensor {
   bool writable, workspace;
   bool restored;         // before each run, to what it held when runs were asked for
   int file;              // descriptor, -1 for a workspace
-  char* region;          // gap, guard, payload, guard, gap
+  char* region;          // gap, pages of the payload, gap
   size_t region_bytes;
-  char* payload;
+  char* payload;         // at the beginning of its pages
+  char* other = nullptr;  // region and payload of a copy that ends with its pages, unless this does, too
+  char* other_payload;
   std::vector<char> contents;  // of one that is restored
 };
 
@@ -63,6 +65,7 @@ struct Variable {
 struct Plan {
   char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
+  bool inspect = false;          // checks on request, with what tensors hold then
   bool defers = false;           // races of plain reads beside atomics, see tentative.cpp
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
@@ -99,15 +102,19 @@ void install_signal_handlers();
 void read_plan();
 bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
+// Moves tensors to where they end, or begin, with their pages: what lies beyond cannot be accessed.
+void move_tensors();
 void keep_contents();     // of tensors that are read and written
 void restore_contents();  // to what they held when kept
+void forget_stores();     // of a check, whose outputs are then as they were before it
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
+bool in_guard(const void* address);  // so near a tensor that a card would find memory there
 // guards.cpp: bytes that differ from poison and from address to address.
 void fill_guard(char* begin, size_t bytes);
 const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
-void* must_map(void* at, size_t bytes, int protection, int flags, int file);
+void* must_map(void* at, size_t bytes, int protection, int flags, int file, size_t offset = 0);
 const char* touched_edge(const std::vector<Variable>& variables);
 extern size_t constant_bytes[builds];
 std::vector<Variable>& variables_of(Build build);
@@ -197,6 +204,8 @@ struct Hooks {
   void (*launch_ends)();
   void (*allow_interruptions)(bool allowed);
   const char* (*first_interruption)();  // null if nothing changed in any
+  void (*allow_earlier_values)(bool allowed);
+  const char* (*last_earlier_value)();  // null if none was seen
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
   uint64_t (*contention)(uint64_t run, uint64_t blocks);  // see warps.h

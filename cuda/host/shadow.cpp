@@ -34,13 +34,23 @@ bool is_empty(const Cell& cell) { return !(cell.write | cell.read); }
 bool is_empty(const StrongCell& cell) { return !(cell.write | cell.read); }
 bool is_empty(const ReadSites& sites) { return !sites.read; }
 
+// What one byte has of a cell of four.
+template <class T>
+T part_of(const T& cell, size_t) {
+  return cell;
+}
+StrongCell part_of(StrongCell cell, size_t byte) {
+  cell.earlier >>= 8 * byte;
+  return cell;
+}
+
 template <class T>
 void spread(T*& cells, size_t bytes) {
   T* finer = allocate<T>(cells_of(bytes, 0));
   for (size_t k = 0; k < (bytes >> 2) + 1; ++k) {
     const T& cell = cells[k];
     if (is_empty(cell)) continue;
-    for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = cell;
+    for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = part_of(cell, b - 4 * k);
   }
   release(cells, cells_of(bytes, 2));
   cells = finer;

@@ -23,6 +23,8 @@ struct StrongCell {
   uint64_t seen;       // the first strong read after it
   bool seen_by_others;  // whether another thread has read it, too
   bool atomic;         // the last write
+  bool atomic_read;    // the last read, by an atomic that stored no other value
+  uint32_t earlier;    // what the cell's bytes held before the last change
 };
 
 // The instructions of a cell's plain reads.

@@ -145,6 +145,28 @@ class HostRunner:
         with self._program(path, kernel, arenas, scalars, timeout_s, _SAMPLING) as program:
             return read_profile(kernel, program.finish())
 
+    @contextlib.contextmanager
+    def inspect(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> Iterator[Program]:
+        """A process that makes the check of `check_races` whenever it is asked to run.
+
+        Each time the kernel runs once, on a copy of what the arenas hold then.
+
+        Raises:
+            KernelFault: as of `check_races`.
+        """
+        path = self._built(kernel, "checked")
+        with self._program(
+            path, kernel, arenas, scalars, timeout_s, _SAMPLING, on_request=True
+        ) as program:
+            yield program
+
     def close(self) -> None:
         """Stop compiling and end all programs. Idempotent."""
         if self._pool is not None:
@@ -216,11 +238,19 @@ class HostRunner:
         scalars: Mapping[str, Scalar],
         timeout_s: float,
         sampling: Sampling | None,
+        *,
+        on_request: bool = False,
     ) -> Iterator[Program]:
         """The started program with its plan; it is ended on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
             plan = write_plan(
-                kernel, arenas, files, scalars, sampling=sampling, profile=self._profile
+                kernel,
+                arenas,
+                files,
+                scalars,
+                sampling=sampling,
+                profile=self._profile,
+                on_request=on_request,
             )
             tools = self._toolchain()
             program = Program(
