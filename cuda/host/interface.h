@@ -64,6 +64,8 @@ void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
 // The barrier of all threads of a cluster that have not ended.
 void cuhost_cluster_arrive(bool release);
 void cuhost_cluster_wait();
+// The barrier of all blocks of the grid, which the GPU must hold at once.
+void cuhost_grid_barrier(int line);
 // The address of the same place in the shared memory of another block of the cluster. What takes it is
 // in clusters.h.
 unsigned cuhost_map_shared(unsigned address, unsigned rank);

@@ -16,6 +16,16 @@ constexpr unsigned low_mask = (1u << rank_shift) - 1;
 
 Team& team() { return *now->team; }
 
+struct {
+  uint64_t blocks, held, ended, arrived, phase;
+} grid;
+
+void check_grid() {
+  if (!grid.arrived || !grid.ended || grid.arrived + grid.ended < grid.blocks) return;
+  fault("runtime", "deadlock: %llu blocks of %s wait at the barrier of the grid, and %llu have ended without",
+        (unsigned long long)grid.arrived, running_kernel, (unsigned long long)grid.ended);
+}
+
 void phase_ends() {
   ++team().phase;
   team().missing = team().live;
@@ -40,6 +50,13 @@ void deliver(const Message& message) {
 }
 
 }  // namespace
+
+void begin_grid(uint64_t blocks, uint64_t held) { grid = {blocks, held, 0, 0, 0}; }
+
+void leave_grid() {
+  ++grid.ended;
+  check_grid();
+}
 
 Index cluster_of(const Entry& entry) {
   if (!entry.cluster) return {1, 1, 1};
@@ -102,6 +119,32 @@ void take_messages() {
 }
 
 extern "C" {
+
+// The block's threads meet first, and then the first of them to go on meets other blocks'.
+void cuhost_grid_barrier(int line) {
+  if (grid.blocks > grid.held)
+    fault("constraints",
+          "%s calls the barrier of a grid of %llu blocks, of which the GPU holds %llu at once: launch no more",
+          here().c_str(), (unsigned long long)grid.blocks, (unsigned long long)grid.held);
+  cuhost_barrier(line);
+  if (!now->at_grid) {
+    now->at_grid = true;
+    uint64_t phase = grid.phase;
+    const char* place = (const char*)&grid + (phase & 1);
+    if (runs_checked()) cuhost_hooks.passes_on_outside(place);
+    if (++grid.arrived == grid.blocks) {
+      grid.arrived = 0;
+      ++grid.phase;
+    } else {
+      check_grid();
+      while (grid.phase == phase) give_way(1);
+    }
+    cuhost_turns = 0;
+    if (runs_checked()) cuhost_hooks.learns_outside(place);
+  }
+  cuhost_barrier(line);
+  now->at_grid = false;
+}
 
 unsigned cuhost_map_shared(unsigned address, unsigned rank) {
   if (rank >= team().blocks.size())

@@ -24,6 +24,10 @@ struct Team {
   unsigned live = 0, missing;    // threads that have not ended, and that have not arrived either
 };
 
+// The grid's barrier, of a launch of so many blocks on a GPU that holds so many at once.
+void begin_grid(uint64_t blocks, uint64_t held);
+void leave_grid();               // a block has ended
+
 Index cluster_of(const Entry& entry);
 Index clusters_of(const Launch& launch, const Entry& entry);  // of the grid
 void join_team(Block& block, const std::shared_ptr<Team>& team);

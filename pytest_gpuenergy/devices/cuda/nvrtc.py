@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.reachable import reachable
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER, reachable
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
@@ -25,20 +25,12 @@ from pytest_gpuenergy.support.paths import written_to_cache
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _FORMAT = 2
-_HOST_HEADER = re.compile(
-    r"(?:[a-z_]+"
-    r"|(?:assert|float|inttypes|limits|math|stddef|stdint|stdio|stdlib|string|time|unistd)\.h"
-    r"|(?:sys/\w+|omp)\.h"
-    r"|helper_\w+\.h|(?:cublas|cudnn|cusparse|cufft|curand|nvtx|nccl)\w*(?:/\w+)?\.h|thrust/.*"
-    r"|cuda_(?:profiler_api|gl_interop)\.h)"
-)
-"""Headers that NVRTC does not have or need: of C and C++, of the samples, and of host libraries."""
 _UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
 def _is_for_kernels(header: str) -> bool:
-    return not _HOST_HEADER.fullmatch(header)
+    return not HOST_HEADER.fullmatch(header)
 
 
 _Compiled = tuple[bytes, dict[str, str], str]
