@@ -115,8 +115,13 @@ inline grid_group this_grid() { return {}; }
 
 // The blocks of a cluster; one block where there are no clusters.
 struct cluster_group {
-  static void barrier_arrive() { cuhost::cuhost_cluster_arrive(true); }
+  struct arrival_token {};
+  static arrival_token barrier_arrive() {
+    cuhost::cuhost_cluster_arrive(true);
+    return {};
+  }
   static void barrier_wait() { cuhost::cuhost_cluster_wait(); }
+  static void barrier_wait(arrival_token&&) { barrier_wait(); }
   static void sync() {
     barrier_arrive();
     barrier_wait();
@@ -141,11 +146,10 @@ struct cluster_group {
   static unsigned num_threads() { return num_blocks() * thread_block::size(); }
   static unsigned size() { return num_threads(); }
   template <class T>
-  static T* map_shared_rank(T* at, int rank)
-      __attribute__((error("cannot run on the emulated GPU: map_shared_rank, plain accesses to the shared "
-                           "memory of another block")));
-  static unsigned query_shared_rank(const void* at)
-      __attribute__((error("cannot run on the emulated GPU: query_shared_rank")));
+  static T* map_shared_rank(T* at, int rank) {
+    return (T*)cuhost::cuhost_map_shared_rank((const void*)at, (unsigned)rank);
+  }
+  static unsigned query_shared_rank(const void* at) { return cuhost::cuhost_shared_rank(at); }
 };
 inline cluster_group this_cluster() { return {}; }
 

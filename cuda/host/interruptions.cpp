@@ -21,7 +21,7 @@ void allow_interruptions(bool allow) { allowed = allow; }
 const char* first_interruption() { return first.empty() ? nullptr : first.c_str(); }
 
 void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes) {
-  if (interrupted || !left) return;
+  if (interrupted || !left || memory_at(shadow, at) != (char*)at) return;
   --left;
   unsigned char before[16];
   bytes = std::min(bytes, 16u);

@@ -41,6 +41,14 @@ void phase_ends() {
 // Two phases that follow one another pass on nothing to each other's waiters.
 const char* place_of_phase(uint64_t phase) { return (const char*)&team() + (phase & 1); }
 
+Block* block_of_rank(unsigned rank) {
+  Block* block = rank < team().blocks.size() ? team().blocks[rank] : nullptr;
+  if (!block)
+    fault("runtime", "%s reaches into the shared memory of block %u of its cluster, which %s", here().c_str(),
+          rank, rank < team().blocks.size() ? "has ended" : "does not exist");
+  return block;
+}
+
 void deliver(const Message& message) {
   if (runs_checked()) cuhost_hooks.receives(&message);
   if (!message.copies.empty()) arrive_with_loads(message.word, message.copies, message.bytes);
@@ -83,22 +91,31 @@ void leave_team(Block& block) {
           "block (%u,%u,%u) of %s has ended before what another block of its cluster has sent to its "
           "shared memory arrived",
           block.index.x, block.index.y, block.index.z, running_kernel);
+  if (runs_checked() && team().blocks.size() > 1) cuhost_hooks.leaves_cluster();
   team().blocks[block.rank] = nullptr;
   block.team = nullptr;
 }
 
 void thread_leaves_team() {
   Team& mine = team();
+  if (runs_checked() && mine.blocks.size() > 1) cuhost_hooks.thread_ends();
   --mine.live;
   if (now->threads[current].arrived_in == mine.phase + 1) return;
   if (!--mine.missing) phase_ends();
 }
 
+Block* block_reached(uintptr_t& place) {
+  for (Block* block : team().blocks) {
+    if (!block || block == now || !block->shared.contains(place)) continue;
+    uintptr_t address = address_of_kept(block->shared, place);
+    if (address) place = address;
+    return address ? block : nullptr;
+  }
+  return nullptr;
+}
+
 void send(unsigned rank, Message message) {
-  Block* to = rank < team().blocks.size() ? team().blocks[rank] : nullptr;
-  if (!to)
-    fault("runtime", "%s reaches into the shared memory of block %u of its cluster, which %s", here().c_str(),
-          rank, rank < team().blocks.size() ? "has ended" : "does not exist");
+  Block* to = block_of_rank(rank);
   const char* kept = kept_place(to->shared, (uintptr_t)message.word);
   uint64_t word = 0;
   if (kept) memcpy(&word, kept, sizeof word);
@@ -153,6 +170,28 @@ unsigned cuhost_map_shared(unsigned address, unsigned rank) {
   if (!in_shared(address))
     fault("runtime", "%s maps an address to another block that is not in shared memory", here().c_str());
   return rank == now->rank ? address : remote_bit | rank << rank_shift | (address & low_mask);
+}
+
+void* cuhost_map_shared_rank(const void* address, unsigned rank) {
+  auto at = (uintptr_t)address;
+  if (!in_shared(at) && !block_reached(at))
+    fault("runtime", "%s maps an address to another block that is not in shared memory", here().c_str());
+  return rank == now->rank ? (void*)at : kept_place(block_of_rank(rank)->shared, at);
+}
+
+unsigned cuhost_shared_rank(const void* address) {
+  auto at = (uintptr_t)address;
+  if (in_shared(at)) return now->rank;
+  if (const Block* block = block_reached(at)) return block->rank;
+  fault("runtime", "%s asks for the rank of an address that is not in shared memory", here().c_str());
+}
+
+char* cuhost_cluster_place(const void* address) {
+  auto at = (uintptr_t)address;
+  if (!(at & remote_bit)) return (char*)at;
+  uintptr_t there = shared_place((unsigned)at & low_mask, low_mask);
+  if (!there) fault("runtime", "%s accesses shared memory beside its variables", here().c_str());
+  return (char*)cuhost_map_shared_rank((void*)there, (unsigned)(at & ~(uintptr_t)remote_bit) >> rank_shift);
 }
 
 void cuhost_arrive_in_cluster(uint64_t* word, unsigned count) {

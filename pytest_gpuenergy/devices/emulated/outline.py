@@ -38,6 +38,7 @@ _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
 _SHARED_IN_MACRO = re.compile(
     r"\bextern\s+__shared__\s+([A-Za-z_][\w:]*(?:\s+\w+)*?)\s+(\w+)\s*\[\s*\]"
 )
+_PLAIN_SIZES = re.compile(r"[\d,\s]*")
 _DYNAMIC = "::cuhost::cuhost_dynamic_shared"
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
 _NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
@@ -210,8 +211,9 @@ class Outline:
             if self._of_template(start) and not self._bound.isdecimal():
                 self._bound = ""
             self._cluster = header.cluster if header.defined else ""
-            if header.cluster and (not header.defined or self._of_template(start)):
-                reason = f"{CLUSTER_DIMS} of a template, or not where the kernel is defined"
+            plain = _PLAIN_SIZES.fullmatch(header.cluster) or not self._of_template(start)
+            if header.cluster and not (header.defined and plain):
+                reason = f"{CLUSTER_DIMS} that depends on a template, or is not at the definition"
                 self.unsupported[header.name] = f"line {self._line(start)}: {CANNOT}: {reason}"
         return end
 
