@@ -41,12 +41,15 @@ _BROUGHT = {
     "cufftXt.h": _CUFFT_TYPES,
 }
 """What headers that are left out bring along for kernels."""
+_OF_C = (
+    "assert|ctype|dirent|errno|fcntl|fenv|float|getopt|inttypes|limits|locale|malloc|math|memory|omp"
+    "|pthread|sched|setjmp|signal|std(?:arg|bool|def|int|io|lib)|strings?|time|unistd|wchar|windows"
+)
 HOST_HEADER = re.compile(
-    r"(?:[a-z_]+"
-    r"|(?:assert|float|inttypes|limits|math|stddef|stdint|stdio|stdlib|string|time|unistd)\.h"
-    r"|(?:sys/\w+|omp)\.h"
-    r"|helper_\w+\.h|(?:cublas|cudnn|cusparse|cufft|nvtx|nccl)\w*(?:/\w+)?\.h|curand\.h"
-    r"|(?:thrust|torch|ATen|c10|pybind11)/.*|cuda_(?:profiler_api|gl_interop)\.h)"
+    rf"(?:[a-z_]+|(?:{_OF_C})\.h"
+    r"|(?:sys|arpa|netinet|thrust|torch|ATen|c10|pybind11|GL|GLES\d?|GLFW|GLUT|EGL|X11|vulkan)/.*"
+    r"|helper_(?!math\.)\w+\.h|(?:cublas|cudnn|cusparse|cufft|nvtx|nccl|curand(?!_))\w*(?:/\w+)?\.h"
+    r"|cuda_(?:profiler_api|gl_interop|egl_interop|d3d\d+_interop)\.h)"
 )
 """Headers of C and C++, of the samples, and of libraries, which only host code needs."""
 _CONDITION = re.compile(r"\s*#\s*(if|else|elif|endif)")

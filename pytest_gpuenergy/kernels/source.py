@@ -18,6 +18,7 @@ from pytest_gpuenergy.kernels.kernel import (
     Origin,
     RecordedFigures,
 )
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.files import is_file, is_folder
@@ -206,13 +207,14 @@ def _read_text(path: Path, what: str) -> str:
 def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
     """The text of a file, with those that it includes in their place.
 
-    Includes in quotes are looked for beside it first. Each file is read once, as if it had
+    Includes in quotes are looked for beside it first; those of the host's libraries nowhere else. Each file is read once, as if it had
     ``#pragma once``. What is not there stays an ``#include``.
     """
     read.add(path.resolve())
 
     def included(found: re.Match[str]) -> str:
-        places = [path.parent, *folders] if found[1] else folders
+        wanted = [] if HOST_HEADER.fullmatch(found[1] or found[2]) else folders
+        places = [path.parent, *wanted] if found[1] else wanted
         there = next((one for at in places if is_file(one := at / (found[1] or found[2]))), None)
         if there is None or len(read) > _MOST_FILES:
             return found[0]

@@ -17,7 +17,6 @@ from pytest_gpuenergy.devices.emulated.headers import is_offered
 from pytest_gpuenergy.devices.emulated.limits import check_limits
 from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.devices.emulated.program import Program
-from pytest_gpuenergy.devices.emulated.ptx.refusals import CANNOT
 from pytest_gpuenergy.devices.emulated.timing.plan import (
     AccessProfile,
     Sampling,
@@ -211,7 +210,9 @@ class HostRunner:
                 if not left_out or not _MISSING.search(str(fault)):
                     raise fault from None
                 raise KernelFault(
-                    "compile", f"{fault}; {CANNOT}: #include <{left_out[0]}>"
+                    "compile",
+                    f"{fault}; {left_out[0]}, which it includes, was left out: if it is a header of "
+                    "the project, name its folder in load_kernel(include=...)",
                 ) from None
 
     def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
