@@ -23,7 +23,7 @@ from pytest_gpuenergy.engine.host_arrays import (
 from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import ResultError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
+from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, is_untouched, unit_roundoff
 from pytest_gpuenergy.workloads.sensitivity import (
     Condition,
     Values,
@@ -108,7 +108,8 @@ def expect(
 
     Args:
         reference: an array on any device, nested lists of numbers, a tuple, list or dictionary of
-            arrays, or a function that returns one of these. A function is called immediately, with
+            arrays, or a function that returns one of these. What is masked in a masked array of
+            NumPy is not compared; infinities must be equal. A function is called immediately, with
             copies of the arrays among ``args``, so that the callable sees none of its changes.
         args: the callable's arguments.
         bound: for each part of the result; by default those of the workload's outputs, or `USUAL`
@@ -116,7 +117,7 @@ def expect(
         workload: what the callable computes, if that is known.
 
     Raises:
-        ResultError: the function raises, or the reference has something other than finite numbers.
+        ResultError: the function raises, or the reference has something other than numbers.
     """
     arrays = _arrays_of(_called(reference, args) if callable(reference) else reference)
     if bound is not None:
@@ -124,10 +125,11 @@ def expect(
     bounds = dict.fromkeys(arrays, USUAL) if workload is None else _bounds_of(workload, arrays)
     if workload is not None and not any(map(workload.is_judged_by_element, workload.outputs)):
         return Expected(Reference(arrays), bounds)
+    finite = _finite(arrays)
     conditions = (
-        _conditions_by(reference, args, arrays, bounds)
+        _conditions_by(reference, args, finite, bounds)
         if callable(reference)
-        else likely_conditions(arrays, bounds)
+        else likely_conditions(finite, bounds)
     )
     return Expected(Reference(arrays, conditions), bounds)
 
@@ -174,9 +176,13 @@ def _conditions_by(
         given = [copied(value) for value in args]
         for place, values in changed.items():
             overwrite(given[int(place)], values.astype(inputs[place].dtype))
-        return _arrays_of(reference(*given))
+        return _finite(_arrays_of(reference(*given)))
 
     return conditions_of(compute, inputs, arrays, bounds)
+
+
+def _finite(arrays: Mapping[str, Values]) -> dict[str, Values]:
+    return {name: np.where(np.isfinite(value), value, 0.0) for name, value in arrays.items()}
 
 
 def _arrays_of(reference: object) -> dict[str, Values]:
@@ -184,13 +190,20 @@ def _arrays_of(reference: object) -> dict[str, Values]:
     for name, part in parts_of(reference, "result"):
         what = f"The reference of {name}"
         # A copy, because the callable may write into the same memory.
-        arrays[name] = array = np.array(numbers_of(part, what), dtype=np.float64)
+        array = np.array(numbers_of(np.ma.getdata(part) if np.ma.isMA(part) else part, what), float)
+        if np.ma.isMA(part):
+            array[np.ma.getmaskarray(part)] = UNTOUCHED
+        arrays[name] = array
         if not array.size:
             raise ResultError(f"{what} is empty: nothing can be compared with it.")
-        if not (finite := np.isfinite(array)).all():
-            first = np.argwhere(~finite)[0].tolist()
+        compared = ~is_untouched(array)
+        if not compared.any():
+            raise ResultError(f"{what} is masked as a whole: nothing can be compared with it.")
+        if (unclear := compared & np.isnan(array)).any():
+            first = np.argwhere(unclear)[0].tolist()
             raise ResultError(
-                f"{what} is NaN or infinite, first at {first}: nothing can be compared with it."
+                f"{what} is NaN, first at {first}: nothing can be compared with it. Mask what the "
+                "callable leaves open, see numpy.ma."
             )
     if not arrays:
         raise ResultError("reference= is empty: nothing can be compared with it.")

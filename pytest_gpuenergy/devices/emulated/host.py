@@ -211,8 +211,8 @@ class HostRunner:
                     raise fault from None
                 raise KernelFault(
                     "compile",
-                    f"{fault}; {left_out[0]}, which it includes, was left out: if it is a header of "
-                    "the project, name its folder in load_kernel(include=...)",
+                    f"{fault}; {left_out[0]}, which it includes, was left out: if it is a header "
+                    "of the project, name its folder in load_kernel(include=...)",
                 ) from None
 
     def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:

@@ -240,7 +240,7 @@ def changed(number, new, text=HISTOGRAM):
     ("source", "reason"),
     [
         (changed(0, "__syncthreads();"), "of another block of its cluster, which may"),
-        (changed(1, "__syncthreads();"), r"race on shared memory: .* bins\[\d\], and nothing orders"),
+        (changed(1, "__syncthreads();"), r"race on shared memory: .* bins\[\d\], and nothing"),
         (changed(2, "__syncthreads();"), "race on shared memory: .* the dynamic"),
         (changed(3, ""), "may end before .* has accessed its shared memory|which has ended"),
         (HISTOGRAM.replace("atomicAdd(&owner[bin % 8], 1)", "owner[bin % 8] += 1"),

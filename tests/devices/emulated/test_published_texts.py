@@ -77,7 +77,8 @@ def test_a_group_may_be_passed_as_any_group(run):
          "__global__ void k(float* y) { y[0] = size(Layout()); }",
          "^line 1: cannot run on the emulated GPU: #include <cute/tensor.hpp>"),
         ('#include <vector>\n#include "own.h"\nstd::vector<int> v;\n'
-         "__global__ void k(float* y) { y[0] = OWN; }", r"line 4: .*OWN.*; own.h, which it includes, was left out: if"),
+         "__global__ void k(float* y) { y[0] = OWN; }",
+         r"line 4: .*OWN.*; own.h, which it includes, was left out: if"),
         ("struct P { int a; };\n__global__ void k(float* y, P p) { y[0] = p.a; }",
          "a kernel parameter that is no pointer, number or tensor map; write a kernel that"),
         ("__global__ void k(CUtexObject t, float* y) { y[0] = tex2D<float>(t, 0.f, 0.f); }",
