@@ -61,7 +61,8 @@ struct Block {
   uint64_t slice;          // turns it may take before other blocks run
   bool may_wait;           // it has read again what others can change; always true where that is not checked
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
-  std::vector<char> shared;  // the contents of its shared memory while another block runs
+  KeptShared shared;
+  bool at_grid;            // one of its threads has come to the grid's barrier, on behalf of all
   std::shared_ptr<Team> team;
   unsigned rank;           // in its cluster
   std::deque<std::unique_ptr<Message>> inbox;  // the oldest first

@@ -64,9 +64,16 @@ void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
 // The barrier of all threads of a cluster that have not ended.
 void cuhost_cluster_arrive(bool release);
 void cuhost_cluster_wait();
+// The barrier of all blocks of the grid, which the GPU must hold at once.
+void cuhost_grid_barrier(int line);
 // The address of the same place in the shared memory of another block of the cluster. What takes it is
 // in clusters.h.
 unsigned cuhost_map_shared(unsigned address, unsigned rank);
+// The same for generic addresses, which plain accesses take, and back to the rank. The place of an address
+// of 32 bits among the generic ones.
+void* cuhost_map_shared_rank(const void* address, unsigned rank);
+unsigned cuhost_shared_rank(const void* address);
+char* cuhost_cluster_place(const void* address);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);

@@ -23,6 +23,7 @@ const char* first_interruption() { return first.empty() ? nullptr : first.c_str(
 
 void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes, bool atomically) {
   if (!left || (depth && !(depth == 1 && takes_lock && !atomically))) return;
+  if (memory_at(shadow, at) != (char*)at) return;
   if (!depth) takes_lock = atomically;
   --left;
   unsigned char before[16];

@@ -158,7 +158,7 @@ bool check(const Launch& launch, bool last, bool reports) {
   bool profiled = false;
   while (Resident::Step step = resident.run_one(sample, plan.order_seed ^ (sample.size() & 1))) {
     if (!last && resident.any_gave_way()) sample.take_all();
-    if (step == Resident::ended) cuhost_hooks.block_ends();
+    cuhost_hooks.block_pauses();
     ended.add(resident.last_slot(), step == Resident::ended);
     if (step != Resident::ended) continue;
     uint64_t blocks = ended.blocks;

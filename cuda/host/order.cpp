@@ -49,6 +49,9 @@ struct Knowledge {
   Epochs fenced;
   std::unordered_map<uintptr_t, Place> places;
   std::vector<uint64_t> proxy_fences;  // of each thread the stamp after its last one
+  // The last access of each thread of other blocks to the block's shared memory, until a thread that knows
+  // of it has ended.
+  std::unordered_map<uint64_t, uint64_t> reached;
 };
 
 // From which interval on intervals are those of one block.
@@ -180,6 +183,7 @@ void order_block_begins(unsigned slot) {
   mine->fenced.of.clear();
   mine->places.clear();
   mine->proxy_fences.assign((size_t)thread_count, 0);
+  mine->reached.clear();
   segments.push_back({barrier_interval, mine->number});
   begun.push_back(cuhost_where.block);
 }
@@ -324,6 +328,25 @@ void order_receives(uintptr_t message) {
   on_device.erase(message);
   const Epochs* own = clock.outer.of(mine->number);
   if (own && own->interval == barrier_interval) add_to_acquired(clock, *own);
+}
+
+bool knows_begun(unsigned slot) {
+  return known_from_elsewhere((uint64_t)known[slot].first << 32, running());
+}
+
+void order_reaches(unsigned slot) {
+  known[slot].reached[(uint64_t)mine->number << 10 | running()] = thread_stamp;
+}
+
+void order_thread_ends() {
+  for (auto access = mine->reached.begin(); access != mine->reached.end();)
+    access = known_from_elsewhere(access->second, running()) ? mine->reached.erase(access) : std::next(access);
+}
+
+std::string reached_by() {
+  if (mine->reached.empty()) return "";
+  uint64_t stamp = mine->reached.begin()->second;
+  return place_of(index_of((unsigned)(stamp & 1023), cuhost_where.block_dim), block_of(stamp));
 }
 
 bool known_in_block(uint64_t earlier, unsigned thread) {

@@ -2,6 +2,8 @@
 // Linked only into the checked program.
 #pragma once
 
+#include <string>
+
 #include "runtime.h"
 
 namespace cuhost {
@@ -36,6 +38,13 @@ void order_async_begins();
 void order_async_ends();
 // Whether a write, by its stamp, may not be visible to the asynchronous proxy.
 bool hidden_from_async(uint64_t write);
+
+// Of clusters: whether the thread knows that the block in a slot has begun, that it has accessed the shared
+// memory of that one, and what threads that end know of accesses to their block's.
+bool knows_begun(unsigned slot);
+void order_reaches(unsigned slot);
+void order_thread_ends();
+std::string reached_by();  // a thread whose access may come after the running block's end; "" if none
 
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block

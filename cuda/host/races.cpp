@@ -13,7 +13,7 @@ bool overwriting;
 namespace {
 
 struct {
-  uintptr_t at;
+  uintptr_t at, element;  // in memory, and as the shadow has it
   unsigned bytes;
   uint64_t earlier, now;
   const char *earlier_verb, *verb;
@@ -53,9 +53,9 @@ std::string describe(const Shadow& shadow, uintptr_t at, uint64_t first, const c
   char text[1000];
   if (of_other_block(first))
     snprintf(text, sizeof text,
-             "race on global memory: thread %s of block %s %s and thread %s of block %s of %s %s %s, "
+             "race on %s memory: thread %s of block %s %s and thread %s of block %s of %s %s %s, "
              "and nothing orders blocks",
-             one.c_str(), name_of_block(first).c_str(), first_verb, two.c_str(),
+             memory, one.c_str(), name_of_block(first).c_str(), first_verb, two.c_str(),
              name_of_block(second).c_str(), running_kernel, second_verb, element.c_str());
   else
     snprintf(text, sizeof text,
@@ -85,14 +85,15 @@ void race(const Shadow& shadow, uintptr_t at, uint64_t first, const char* first_
 void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier,
                       const char* earlier_verb, const char* verb) {
   overwriting = true;
-  overwrite = {at, std::min(bytes, 16u), earlier, thread_stamp, earlier_verb, verb, &shadow, {}};
-  memcpy(overwrite.before, (const void*)at, overwrite.bytes);
+  overwrite = {at, at, std::min(bytes, 16u), earlier, thread_stamp, earlier_verb, verb, &shadow, {}};
+  overwrite.at = (uintptr_t)memory_at(shadow, at);
+  memcpy(overwrite.before, (const void*)overwrite.at, overwrite.bytes);
 }
 
 void settle_overwrite() {
   overwriting = false;
   if (!memcmp((const void*)overwrite.at, overwrite.before, overwrite.bytes)) return;
-  race_of(*overwrite.shadow, overwrite.at, overwrite.earlier, overwrite.earlier_verb, overwrite.now,
+  race_of(*overwrite.shadow, overwrite.element, overwrite.earlier, overwrite.earlier_verb, overwrite.now,
           overwrite.verb);
 }
 
@@ -103,14 +104,14 @@ void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes, const v
   const uint64_t now = thread_stamp;
   const char* verb = writes ? "writes" : "reads";
   for (uint64_t write : {strong.write, writes ? 0 : strong.other_write}) {
-    if (!unordered(write, now, shadow.global)) continue;
+    if (!unordered(write, now, shadow.crosses_blocks())) continue;
     if (writes || !strong.atomic || !defers_races(site))
       race(shadow, shadow.address(cell), write, verb_of(strong), verb);
     if (!is_suspected(site))
       suspect(site, describe(shadow, shadow.address(cell), write, verb_of(strong), now, verb));
   }
   for (uint64_t read : {strong.read, strong.other_read}) {
-    if (writes && unordered(read, now, shadow.global))
+    if (writes && unordered(read, now, shadow.crosses_blocks()))
       race(shadow, shadow.address(cell), read, "reads (volatile)", verb);
   }
 }
@@ -125,8 +126,8 @@ static void see(StrongCell& strong) {
 static void overwrite_as_volatile(const Shadow& shadow, uintptr_t at, unsigned bytes,
                                   StrongCell& strong) {
   const uint64_t now = thread_stamp;
-  bool seen = strong.seen_by_others || (strong.seen && !unordered(strong.seen, now, shadow.global));
-  if (!seen && !overwriting && unordered(strong.change, now, shadow.global))
+  bool seen = strong.seen_by_others || (strong.seen && !unordered(strong.seen, now, shadow.crosses_blocks()));
+  if (!seen && !overwriting && unordered(strong.change, now, shadow.crosses_blocks()))
     overwrite_begins(shadow, at, bytes, strong.change, verb_of(strong),
                      "writes another value (volatile)");
   strong.change = now;
@@ -143,10 +144,10 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
                               : "reads (volatile)";
   for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
     const Cell& cell = shadow.cells[k];
-    if (unordered(cell.write, now, shadow.global))
+    if (unordered(cell.write, now, shadow.crosses_blocks()))
       race(shadow, shadow.address(k), cell.write, "writes", verb);
     for (uint64_t read : {cell.read, cell.other_read}) {
-      if (!writes || !unordered(read, now, shadow.global)) continue;
+      if (!writes || !unordered(read, now, shadow.crosses_blocks())) continue;
       const void* site = !shadow.sites       ? nullptr
                          : read == cell.read ? shadow.sites[k].read
                                              : shadow.sites[k].other_read;
@@ -173,7 +174,7 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
 void check_scope(const Shadow& shadow, uintptr_t at) {
   if (!shadow.strong) return;
   uint64_t write = shadow.strong[shadow.index(at)].write;
-  if (of_other_block(write) && unordered(write, thread_stamp, shadow.global))
+  if (of_other_block(write) && unordered(write, thread_stamp, shadow.crosses_blocks()))
     race(shadow, at, write, "atomically updates", "updates with an atomic of the block");
 }
 

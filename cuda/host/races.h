@@ -57,7 +57,7 @@ inline void remember(uint64_t& last, uint64_t& other, uint64_t now) {
 template <bool write>
 inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes, const void* site) {
   const uint64_t now = thread_stamp;
-  const bool global = shadow.global;
+  const bool global = shadow.crosses_blocks();
   for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
     Cell& cell = shadow.cells[k];
     if (write) {

@@ -131,10 +131,19 @@ uintptr_t shared_place(unsigned low, unsigned mask);
 uintptr_t shared_address(unsigned low);  // of the low 18 bits
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
-void keep_shared(std::vector<char>& contents);
-void restore_shared(const std::vector<char>& contents);
-// Where the contents have what is at an address in shared memory; null if it is not there.
-const char* kept_place(const std::vector<char>& contents, uintptr_t at);
+// The contents of a block's shared memory while another block runs, at a place that other blocks of its
+// cluster can access.
+struct KeptShared {
+  char* data = nullptr;
+  size_t bytes = 0;
+  bool contains(uintptr_t at) const { return at - (uintptr_t)data < bytes; }
+};
+void keep_shared(KeptShared& kept);
+void restore_shared(const KeptShared& kept);
+// Where they have what is at an address in shared memory; null if it is not there.
+char* kept_place(const KeptShared& kept, uintptr_t at);
+// The address in shared memory of a place in them; 0 between variables.
+uintptr_t address_of_kept(const KeptShared& kept, uintptr_t place);
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 
@@ -200,7 +209,7 @@ enum PhaseEvent { phase_arrival, phase_wait, phase_look };
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
-  void (*block_ends)();
+  void (*block_pauses)();       // or ends
   void (*launch_ends)();
   void (*allow_interruptions)(bool allowed);
   const char* (*first_interruption)();  // null if nothing changed in any
@@ -213,6 +222,8 @@ struct Hooks {
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
   void (*block_resumes)(unsigned slot);
+  void (*thread_ends)();        // of a cluster
+  void (*leaves_cluster)();     // the running block, after its threads
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
   void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
   void (*learns)(const void* place);

@@ -337,6 +337,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.lead = least_lead;
   block.votes = {};
   block.in_vain = 0;
+  block.at_grid = false;
   std::fill_n(block.named, named_barriers, NamedBarrier{});
   block.waiting = block.warp_waiters = block.mask_waiters = block.sleepers = block.cursor = 0;
   block.step = block.thread_count;  // no pass is in progress while threads are started

@@ -42,6 +42,9 @@ struct Shadow {
   ReadSites* sites = nullptr;    // none unless the plan defers races
   uint32_t* read_by = nullptr;   // the last block that read a sector of a tensor
   bool global = false, read_only = false;
+  int slot = -1;                 // of the block, in a cluster: others may access its shared memory
+
+  bool crosses_blocks() const { return global || slot >= 0; }
 
   bool contains(uintptr_t at) const { return at - low < bytes; }
   size_t index(uintptr_t at) const { return (at - low) >> shift; }
@@ -56,6 +59,12 @@ extern Shadow* recent_shared;  // the shared variable, or dynamic shared memory,
 
 void cover_memory();           // of the launch that begins
 bool in_program(uintptr_t at);
+// The running block's, where it is one of a cluster.
+void cover_shared_memory(int slot);
+void use_shared_shadows(int slot);
+// Of shared memory of another block in the running block's cluster; `at` becomes the address there.
+Shadow* remote_shadow(uintptr_t& at);
+char* memory_at(const Shadow& shadow, uintptr_t at);  // what is there, also if it is another block's
 // The shared or device variable, or dynamic shared memory, that contains an address.
 Shadow* variable_shadow(uintptr_t at);
 std::string element_of(const Shadow& shadow, uintptr_t at);

@@ -129,6 +129,13 @@ inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
 inline void __threadfence_system() { __threadfence(); }
+inline void __cluster_barrier_arrive() { cuhost::cuhost_cluster_arrive(true); }
+inline void __cluster_barrier_arrive_relaxed() { cuhost::cuhost_cluster_arrive(false); }
+inline void __cluster_barrier_wait() { cuhost::cuhost_cluster_wait(); }
+inline void* __cluster_map_shared_rank(const void* at, unsigned rank) {
+  return cuhost::cuhost_map_shared_rank(at, rank);
+}
+inline unsigned __cluster_query_shared_rank(const void* at) { return cuhost::cuhost_shared_rank(at); }
 inline void __threadfence_cluster() { __threadfence(); }
 // Launches follow one another: there is nothing to wait for.
 inline void cudaGridDependencySynchronize() {}
