@@ -39,6 +39,7 @@ bool hidden_from_async(uint64_t write);
 
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
+uint8_t fences_of_block();  // of the device, by the running block, modulo 256
 bool of_other_block(uint64_t stamp);
 Index block_of(uint64_t stamp);
 
