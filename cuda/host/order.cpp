@@ -43,6 +43,7 @@ struct Place {
 struct Knowledge {
   uint32_t number = 0;           // of the block, in the order in which they began
   uint32_t first = 0;            // interval
+  uint8_t fences = 0;            // of the device
   std::vector<Clock> clocks;
   std::vector<Clock*> listed;
   View outer;
@@ -246,7 +247,7 @@ void order_fence(bool device) {
   unsigned thread = running();
   Clock& clock = clock_of(thread);
   set_known(clock.fenced_for[0], clock, thread);
-  if (device) clock.fenced_for[1] = clock.fenced_for[0];
+  if (device) clock.fenced_for[1] = clock.fenced_for[0], ++mine->fences;
   list(clock);
   ++epoch_of[thread];
   update_stamp();
@@ -293,6 +294,7 @@ void order_passes_on(uintptr_t at, bool global) {
   Place& place = mine->places[at];
   View& device = device_view(at, place, global);
   device = device.joined(clock.outer);
+  ++mine->fences;
   if (global) {
     Epochs known;
     set_known(known, clock, thread);
@@ -365,6 +367,8 @@ bool known_from_elsewhere(uint64_t earlier, unsigned thread) {
   const Epochs* epochs = clock_of(thread).outer.of(number);
   return epochs && epochs->contain(earlier);
 }
+
+uint8_t fences_of_block() { return mine->fences; }
 
 bool of_other_block(uint64_t stamp) { return number_of(stamp) != mine->number; }
 

@@ -48,6 +48,7 @@ std::string reached_by();  // a thread whose access may come after the running b
 
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
+uint8_t fences_of_block();  // of the device, by the running block, modulo 256
 bool of_other_block(uint64_t stamp);
 Index block_of(uint64_t stamp);
 

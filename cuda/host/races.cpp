@@ -157,8 +157,8 @@ void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, boo
     }
     StrongCell& strong = shadow.strong[k];
     if (writes && !atomic) {
+      keep_earlier(shadow, strong, (const void*)shadow.address(k));
       overwrite_as_volatile(shadow, at, bytes, strong);
-      memcpy(&strong.earlier, (const void*)shadow.address(k), size_t(1) << shadow.shift);
     }
     if (writes) {
       remember(strong.write, strong.other_write, now);
@@ -194,10 +194,10 @@ void atomic_ends(Shadow& shadow, uintptr_t at, bool changed) {
       strong.atomic_read = true;
       continue;
     }
+    keep_earlier(shadow, strong, updated.before + (shadow.address(k) - at));
     strong.change = thread_stamp;
     strong.seen = 0;
     strong.seen_by_others = false;
-    memcpy(&strong.earlier, updated.before + (shadow.address(k) - at), size_t(1) << shadow.shift);
   }
   if (!changed) see_latest(shadow, at, updated.bytes);
 }

@@ -31,6 +31,7 @@ void visibility_begins();   // with a launch
 void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes);
 void show_latest();         // ends it
 void see_latest(const Shadow& shadow, uintptr_t at, unsigned bytes);  // by an atomic
+void keep_earlier(const Shadow& shadow, StrongCell& cell, const void* value);  // before a change
 void allow_earlier_values(bool allowed);
 const char* last_earlier_value();  // the last that was seen; null if there was none
 

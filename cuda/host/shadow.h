@@ -24,7 +24,8 @@ struct StrongCell {
   bool seen_by_others;  // whether another thread has read it, too
   bool atomic;         // the last write
   bool atomic_read;    // the last read, by an atomic that stored no other value
-  uint32_t earlier;    // what the cell's bytes held before the last change
+  uint8_t fences;      // of the changing block until then, see fences_of_block()
+  uint32_t earlier;    // what the cell's bytes held before the last changes, without a fence in between
 };
 
 // The instructions of a cell's plain reads.

@@ -24,7 +24,7 @@ std::string last;
 
 // Which blocks have seen the last change of a place, or have found what it held before.
 struct Seen {
-  uint64_t change = 0;         // by its stamp
+  uint64_t change = 0;         // by block and fences
   std::vector<uint64_t> blocks;
 };
 std::unordered_map<uintptr_t, Seen> seen;
@@ -36,8 +36,10 @@ struct {
 } shown;
 
 // Returns whether it is the first time.
-bool see_change(uintptr_t place, uint64_t change) {
+bool see_change(uintptr_t place, const StrongCell& cell) {
   Seen& known = seen[place];
+  Index block = block_of(cell.change);
+  uint64_t change = (block.x ^ (uint64_t)block.y << 24 ^ (uint64_t)block.z << 40) << 8 | cell.fences;
   if (known.change != change) known = {change, {}};
   if (std::count(known.blocks.begin(), known.blocks.end(), running_block())) return false;
   known.blocks.push_back(running_block());
@@ -57,6 +59,12 @@ void visibility_begins() {
 void allow_earlier_values(bool allow) { allowed = allow; }
 const char* last_earlier_value() { return last.empty() ? nullptr : last.c_str(); }
 
+void keep_earlier(const Shadow& shadow, StrongCell& cell, const void* value) {
+  if (cell.change && !of_other_block(cell.change) && cell.fences == fences_of_block()) return;
+  memcpy(&cell.earlier, value, size_t(1) << shadow.shift);
+  cell.fences = fences_of_block();
+}
+
 void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   if (!left || !shadow.global || !shadow.strong || bytes > sizeof shown.latest) return;
   size_t cell_bytes = size_t(1) << shadow.shift;
@@ -65,7 +73,7 @@ void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   uint64_t change = 0;
   for (size_t done = 0; done < bytes; done += cell_bytes) {
     const StrongCell& cell = shadow.strong[shadow.index(at + done)];
-    if (!may_be_hidden(shadow, cell) || !see_change(at + done, cell.change)) continue;
+    if (!may_be_hidden(shadow, cell) || !see_change(at + done, cell)) continue;
     memcpy(earlier + done, &cell.earlier, cell_bytes);
     change = cell.change;
   }
@@ -89,7 +97,7 @@ void see_latest(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   size_t cell_bytes = size_t(1) << shadow.shift;
   for (size_t done = 0; done < bytes; done += cell_bytes) {
     const StrongCell& cell = shadow.strong[shadow.index(at + done)];
-    if (may_be_hidden(shadow, cell)) see_change(at + done, cell.change);
+    if (may_be_hidden(shadow, cell)) see_change(at + done, cell);
   }
 }
 

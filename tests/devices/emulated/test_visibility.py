@@ -85,6 +85,9 @@ WRONG = {
         "while (atomicCAS(&held, 0, 1)) __nanosleep(20);",
         "while (atomicOr(&held, 0)) __nanosleep(20); atomicExch(&held, 1);",
     ).format(fence="__threadfence();", release="atomicExch(&held, 0)"),
+    "a barrier of the grid without a fence": """__stcg((int*)data + b, b + 1); __syncthreads();
+      if (!t) { atomicAdd(&flag, 1); while (atomicAdd(&flag, 0) < gridDim.x) {} }
+      __syncthreads(); n[i] = __ldcg((int*)data + (b + 1) % gridDim.x);""",
     "a flag in the word after": """volatile int* d = data;
       if (!b && !t) { d[2] = 5; d[3] = 1; }
       if (b && !t) { while (!d[3]) {} n[b] = d[2]; }""",
