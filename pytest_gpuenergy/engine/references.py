@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -48,6 +48,8 @@ _ORDINARY = len(REACHES)
 _REMEMBERED = 3
 """Drawings of a case, which all of its kernels run on."""
 _DOUBLE = 8  # bytes
+_USUAL_SCALE = 1.0
+"""Of the outputs for ordinary inputs."""
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
 """A second of a few cores in double precision."""
@@ -214,6 +216,12 @@ def _computed(
             tiny = _tiny(workload) if drawing.uniform else None
             if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
                 scales = scales_of(workload.reference, wide, values)
+                if drawing.uniform:
+                    # Tiny inputs show what adds or divides, not how a result near 0 is rounded.
+                    scales = {
+                        name: replace(one, scale=max(one.scale, _USUAL_SCALE))
+                        for name, one in scales.items()
+                    }
                 terms = _terms(workload, inputs, values, arrays)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
