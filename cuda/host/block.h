@@ -80,6 +80,9 @@ inline bool can_run(int thread) {
 void enter(int thread);    // goes on as this thread
 void block_here();         // lets others run until this thread can
 void begin_launch();
+// Launches that follow have threads and blocks in the order of those after that many, with the same order seed.
+uint64_t launches_so_far();
+void repeat_launches(uint64_t so_far);
 bool blocks_have_paused();  // of this launch
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed);
 // Goes on with a block; whether it has ended. If not, it may be waiting for other blocks.

@@ -270,10 +270,12 @@ void check_repetition(const Outcome& first, uint64_t count) {
 // What the build leaves whose local variables hold something else at first; outputs are as before.
 Outcome run_other_build(const Runs& runs, bool zeroed) {
   Outcome start;
+  uint64_t so_far = launches_so_far();
   poison_workspaces();
   restore_contents();
   run_all_launches(runs.stride, zeroed);
   Outcome result;
+  repeat_launches(so_far);
   start.restore();
   return result;
 }
