@@ -49,10 +49,11 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
   outside(at, write);
 }
 
-Shadow* shadow_of(uintptr_t at) {
+Shadow* shadow_of(uintptr_t& at) {
   for (Shadow& tensor : tensor_shadows)
     if (tensor.contains(at)) return &tensor;
-  return variable_shadow(at);
+  Shadow* shadow = variable_shadow(at);
+  return shadow ? shadow : remote_shadow(at);
 }
 
 // A block that has given way to others goes on in the interval that it was in.
@@ -108,20 +109,43 @@ void check_fenced(const Shadow& shadow, uintptr_t at, unsigned bytes) {
   }
 }
 
-// What an access touches, counted; null if it cannot race.
-inline Shadow* touched(uintptr_t at, unsigned bytes, Use use, const void* site) {
-  if (__builtin_expect(overwriting, 0)) settle_overwrite();
+void settle() {
+  if (shows_earlier) show_latest();
+  if (overwriting) settle_overwrite();
+}
+
+// What an access to shared memory of another block touches, which must be known to have begun.
+Shadow* reached(uintptr_t& at, bool write) {
+  Shadow* shadow = remote_shadow(at);
+  if (!shadow) return nullptr;
+  if (!knows_begun((unsigned)shadow->slot))
+    fault("correctness", "%s %s %s of another block of its cluster, which may not have begun yet: synchronize "
+          "the cluster before", here().c_str(), write ? "writes" : "reads", element_of(*shadow, at).c_str());
+  order_reaches((unsigned)shadow->slot);
+  return shadow;
+}
+
+// What others learn from, and pass on, at a place. In a cluster, the places of blocks differ.
+uintptr_t meeting_place(const Shadow& shadow, uintptr_t at) {
+  return shadow.slot < 0 ? at : (uintptr_t)(shadow.cells + shadow.index(at));
+}
+
+// What an access touches, counted; `at` is then as its shadow has it; null if it cannot race. An atomic
+// counts as a store: the memory system itself reads the old value.
+inline Shadow* touched(uintptr_t& at, unsigned bytes, Use use, const void* site) {
+  if (__builtin_expect(overwriting | shows_earlier, 0)) settle();
   ++traffic.accesses;
   Shadow* shadow = recent_shared;
   if (!shadow->contains(at)) {
     if (at - fiber_low < fiber_bytes) return nullptr;
     shadow = variable_shadow(at);
     if (!shadow) shadow = tensor_access(at, bytes, use, site);
+    if (!shadow) shadow = reached(at, use != reads);
     if (!shadow) {
       unknown_access(at, bytes, use != reads);
       return nullptr;
     }
-    if (!shadow->global) recent_shared = shadow;
+    if (!shadow->global && (shadow->slot < 0 || (unsigned)shadow->slot == running_slot())) recent_shared = shadow;
   }
   if (!shadow->global) shared_access(at, bytes, use, site);
   else if (use == updates && site) global_update_of(at, bytes, site);
@@ -151,9 +175,10 @@ void strong_access(const void* address, unsigned bytes, bool write, const void* 
   if (!write) may_wait_for(at);
   Shadow* shadow = touched(at, bytes, write ? writes : reads, site);
   if (!shadow) return;
-  if (write && (has_read(*shadow, at) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes);
+  if (write && (has_read(*shadow, at, true) || has_written_strongly(*shadow, at))) interrupt(*shadow, at, bytes, false);
+  if (!write) show_earlier(*shadow, at, bytes);
   touch_strong(*shadow, at, bytes, write, false);
-  order_strong(at, shadow->global, write);
+  order_strong(meeting_place(*shadow, at), shadow->crosses_blocks(), write);
 }
 
 // Two phases of a barrier that follow one another pass on nothing to each other's waiters. One in
@@ -163,7 +188,10 @@ void phase_event(const void* word, unsigned phase, PhaseEvent event) {
   may_wait_for(at);
   Shadow* shadow = touched(at, 8, event == phase_arrival ? writes : reads, word);
   if (shadow) touch_strong(*shadow, at, 8, event == phase_arrival, true);
-  if (shadow && event == phase_arrival) change_atomically(*shadow, at);
+  if (shadow && event == phase_arrival) {
+    atomic_begins(at, 8);
+    atomic_ends(*shadow, at, true);
+  }
   bool global = shadow && shadow->global;
   if (event == phase_arrival) order_passes_on(place, global);
   if (event == phase_wait) order_learns(place, global);
@@ -188,19 +216,36 @@ void launch_begins(const Launch& launch) {
   int threads = (int)(launch.block.x * launch.block.y * launch.block.z);
   traffic = {};
   interruptions_begin();
+  visibility_begins();
   order_launch_begins(threads);
   warps_launch_begins();
   cover_memory();
 }
 
+bool is_cluster() {
+  Index cluster = cuhost_where.cluster_dim;
+  return cluster.x * cluster.y * cluster.z > 1;
+}
+
 void block_begins() {
   order_block_begins(running_slot());
+  cover_shared_memory(is_cluster() ? (int)running_slot() : -1);
   warps_block_begins();
 }
 
-void block_ends() {
-  if (overwriting) settle_overwrite();
+void block_resumes(unsigned slot) {
+  order_block_resumes(slot);
+  use_shared_shadows(is_cluster() ? (int)slot : -1);
 }
+
+void leaves_cluster() {
+  settle();
+  if (std::string other = reached_by(); !other.empty())
+    fault("correctness", "a block of %s may end before %s has accessed its shared memory: synchronize the "
+          "cluster before it ends", running_kernel, other.c_str());
+}
+
+void block_pauses() { settle(); }
 
 Traffic traffic_now() {
   traffic.barriers = barriers_passed;
@@ -213,10 +258,11 @@ Traffic traffic_now() {
 extern "C" {
 
 extern const Hooks cuhost_hooks;
-const Hooks cuhost_hooks = {launch_begins, block_begins,     block_ends,    judge_suspected,
-                            allow_interruptions, first_interruption, traffic_now,
+const Hooks cuhost_hooks = {launch_begins, block_begins,     block_pauses,  judge_suspected,
+                            allow_interruptions, first_interruption, allow_earlier_values, last_earlier_value, traffic_now,
                             warps_tally,   warps_contention, warps_profiled,   order_lanes_meet,
-                            order_barrier, order_block_resumes, phase_event,
+                            order_barrier, block_resumes, order_thread_ends,
+                            leaves_cluster, phase_event,
                             passes_on,     learns,           passes_on_outside,
                             learns_outside, sends,           receives,
                             order_async_begins, order_async_ends, async_access};
@@ -229,10 +275,11 @@ void cuhost_atomic(const void* address, unsigned bytes, Update update) {
   block_may_wait();
   Shadow* shadow = touched(at, bytes, updates, __builtin_return_address(0));
   if (!shadow) return;
-  if (update == decides) updates_what_it_read(*shadow, at);
-  if (has_read(*shadow, at)) interrupt(*shadow, at, bytes);
+  if (update != adds) updates_what_it_read(*shadow, at);
+  if (has_read(*shadow, at, update == replaces)) interrupt(*shadow, at, bytes, true);
   touch_strong(*shadow, at, bytes, true, true);
-  order_strong(at, shadow->global, true);
+  order_strong(meeting_place(*shadow, at), shadow->crosses_blocks(), true);
+  atomic_begins(at, bytes);
 }
 
 void cuhost_atomic_of_block(const void* address) {
@@ -240,9 +287,9 @@ void cuhost_atomic_of_block(const void* address) {
   if (const Shadow* shadow = shadow_of(at)) check_scope(*shadow, at);
 }
 
-void cuhost_atomic_change(const void* address) {
+void cuhost_atomic_ends(const void* address, bool changed) {
   uintptr_t at = (uintptr_t)address;
-  if (Shadow* shadow = shadow_of(at)) change_atomically(*shadow, at);
+  if (Shadow* shadow = shadow_of(at)) atomic_ends(*shadow, at, changed);
 }
 
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site) {

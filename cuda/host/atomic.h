@@ -62,7 +62,7 @@ class Atomic {
   }
   operator T() const { return load(); }
   T exchange(T value, Order order = in_sequence) const {
-    return update(decides, order, [&](T) { return value; });
+    return update(replaces, order, [&](T) { return value; });
   }
   void store(T value, Order order = in_sequence) const { exchange(value, order); }
   bool compare_exchange_strong(T& expected, T value, Order order, Order) const {

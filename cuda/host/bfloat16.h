@@ -1,7 +1,7 @@
 // cuda_bf16.h: 7 bits of mantissa, 8 of exponent.
 #pragma once
 
-#include "small_floats.h"
+#include "half.h"  // as in CUDA
 
 namespace cuda_device {
 

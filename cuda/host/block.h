@@ -61,7 +61,8 @@ struct Block {
   uint64_t slice;          // turns it may take before other blocks run
   bool may_wait;           // it has read again what others can change; always true where that is not checked
   uint64_t pause, due;     // blocks that end before it runs again, and how many will have by then
-  std::vector<char> shared;  // the contents of its shared memory while another block runs
+  KeptShared shared;
+  bool at_grid;            // one of its threads has come to the grid's barrier, on behalf of all
   std::shared_ptr<Team> team;
   unsigned rank;           // in its cluster
   std::deque<std::unique_ptr<Message>> inbox;  // the oldest first
@@ -79,6 +80,9 @@ inline bool can_run(int thread) {
 void enter(int thread);    // goes on as this thread
 void block_here();         // lets others run until this thread can
 void begin_launch();
+// Launches that follow have threads and blocks in the order of those after that many, with the same order seed.
+uint64_t launches_so_far();
+void repeat_launches(uint64_t so_far);
 bool blocks_have_paused();  // of this launch
 void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed);
 // Goes on with a block; whether it has ended. If not, it may be waiting for other blocks.

@@ -96,9 +96,8 @@ struct thread_block {
 inline thread_block this_thread_block() { return {}; }
 
 struct grid_group {
-  static void sync() __attribute__((error(
-      "cannot run on the emulated GPU: a barrier of the whole grid needs a cooperative launch")));
-  static bool is_valid() { return false; }
+  static void sync(int line = __builtin_LINE()) { cuhost::cuhost_grid_barrier(line); }
+  static bool is_valid() { return true; }
   static unsigned long long block_rank() {
     return blockIdx.x + (unsigned long long)gridDim.x * (blockIdx.y + (unsigned long long)gridDim.y * blockIdx.z);
   }
@@ -116,8 +115,13 @@ inline grid_group this_grid() { return {}; }
 
 // The blocks of a cluster; one block where there are no clusters.
 struct cluster_group {
-  static void barrier_arrive() { cuhost::cuhost_cluster_arrive(true); }
+  struct arrival_token {};
+  static arrival_token barrier_arrive() {
+    cuhost::cuhost_cluster_arrive(true);
+    return {};
+  }
   static void barrier_wait() { cuhost::cuhost_cluster_wait(); }
+  static void barrier_wait(arrival_token&&) { barrier_wait(); }
   static void sync() {
     barrier_arrive();
     barrier_wait();
@@ -142,11 +146,10 @@ struct cluster_group {
   static unsigned num_threads() { return num_blocks() * thread_block::size(); }
   static unsigned size() { return num_threads(); }
   template <class T>
-  static T* map_shared_rank(T* at, int rank)
-      __attribute__((error("cannot run on the emulated GPU: map_shared_rank, plain accesses to the shared "
-                           "memory of another block")));
-  static unsigned query_shared_rank(const void* at)
-      __attribute__((error("cannot run on the emulated GPU: query_shared_rank")));
+  static T* map_shared_rank(T* at, int rank) {
+    return (T*)cuhost::cuhost_map_shared_rank((const void*)at, (unsigned)rank);
+  }
+  static unsigned query_shared_rank(const void* at) { return cuhost::cuhost_shared_rank(at); }
 };
 inline cluster_group this_cluster() { return {}; }
 
@@ -201,13 +204,19 @@ inline thread_block_tile<N, Parent> tiled_partition(const Parent& parent) {
   return thread_block_tile<N, Parent>(parent);
 }
 
-// A tile whose size is known only at run time.
+// A tile whose size is known only at run time, or any group that is passed as one: of a block, no lanes.
 struct thread_group : cuhost::Lanes {
+  thread_group(cuhost::Lanes lanes) : cuhost::Lanes(lanes) {}
+  thread_group(const thread_block&) : cuhost::Lanes{0} {}
   unsigned long long meta_group_rank() const { return thread_block::thread_rank() / size(); }
+  unsigned long long thread_rank() const { return mask ? Lanes::thread_rank() : thread_block::thread_rank(); }
+  unsigned long long size() const { return mask ? Lanes::size() : thread_block::size(); }
+  unsigned long long num_threads() const { return size(); }
+  void sync(int line = __builtin_LINE()) const { mask ? Lanes::sync() : cuhost::cuhost_barrier(line); }
 };
 template <class Parent>
 inline thread_group tiled_partition(const Parent&, unsigned size) {
-  return {{cuhost::tile_mask(size)}};
+  return cuhost::Lanes{cuhost::tile_mask(size)};
 }
 
 template <class G, class F, class... Arguments>

@@ -52,7 +52,7 @@ enum Build { plain_build, checked_build, zeroed_build, builds };
 enum Content { floating, integral, mixed };
 
 // Whether an atomic's new value is the old one plus or minus something, or may be any other.
-enum Update { adds, decides };
+enum Update { adds, decides, replaces };
 enum WarpOperation { warp_sync, warp_exchange, warp_ballot, warp_meeting };
 
 extern "C" {
@@ -64,9 +64,16 @@ void cuhost_named_barrier(unsigned number, unsigned threads, bool waits);
 // The barrier of all threads of a cluster that have not ended.
 void cuhost_cluster_arrive(bool release);
 void cuhost_cluster_wait();
+// The barrier of all blocks of the grid, which the GPU must hold at once.
+void cuhost_grid_barrier(int line);
 // The address of the same place in the shared memory of another block of the cluster. What takes it is
 // in clusters.h.
 unsigned cuhost_map_shared(unsigned address, unsigned rank);
+// The same for generic addresses, which plain accesses take, and back to the rank. The place of an address
+// of 32 bits among the generic ones.
+void* cuhost_map_shared_rank(const void* address, unsigned rank);
+unsigned cuhost_shared_rank(const void* address);
+char* cuhost_cluster_place(const void* address);
 int cuhost_barrier_reduce(int predicate, char operation, int line);  // + count, & and, | or
 // All live threads in the mask take part; returns the value of lane `source`, or the ballot.
 uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation operation);
@@ -101,7 +108,7 @@ void cuhost_fence_proxy();       // the thread's accesses come before asynchrono
 void cuhost_atomic(const void* address, unsigned bytes, Update update);
 void cuhost_strong(const void* address, unsigned bytes, bool writes);
 void cuhost_atomic_of_block(const void* address);  // before an atomic whose scope is the block
-void cuhost_atomic_change(const void* address);  // the atomic has stored another value
+void cuhost_atomic_ends(const void* address, bool changed);  // it has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);
 // `site` is the instruction, or null if the access has been counted.
 void cuhost_range_of(const void* address, size_t bytes, bool write, const void* site);

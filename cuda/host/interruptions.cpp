@@ -10,8 +10,9 @@ namespace {
 
 constexpr int most = 60;               // of a launch
 constexpr uint64_t longest = 64;       // blocks
-bool allowed = true, interrupted;
-int left;
+bool allowed = true;
+int left, depth;
+bool takes_lock;                       // the thread that is interrupted
 std::string first;
 
 }  // namespace
@@ -20,15 +21,17 @@ void interruptions_begin() { left = allowed ? most : 0; }
 void allow_interruptions(bool allow) { allowed = allow; }
 const char* first_interruption() { return first.empty() ? nullptr : first.c_str(); }
 
-void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes) {
-  if (interrupted || !left) return;
+void interrupt(const Shadow& shadow, uintptr_t at, unsigned bytes, bool atomically) {
+  if (!left || (depth && !(depth == 1 && takes_lock && !atomically))) return;
+  if (memory_at(shadow, at) != (char*)at) return;
+  if (!depth) takes_lock = atomically;
   --left;
   unsigned char before[16];
   bytes = std::min(bytes, 16u);
   memcpy(before, (const void*)at, bytes);
-  interrupted = true;
+  ++depth;
   give_way(longest >> (most - 1 - left) % 6);
-  interrupted = false;
+  --depth;
   if (overwriting) settle_overwrite();
   if (first.empty() && memcmp(before, (const void*)at, bytes))
     first = here() + " updates " + element_of(shadow, at) + " after it has read it";

@@ -65,7 +65,8 @@ inline T convert(const Argument& argument) {
     return T(argument.fraction);
   } else {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
-                  "a kernel parameter must be a pointer, a number or a tensor map on the emulated GPU");
+                  "cannot run on the emulated GPU: a kernel parameter that is no pointer, number or tensor map; "
+                  "write a kernel that takes the members as parameters of their own, and calls this one's code");
     return argument.kind == Argument::real ? (T)argument.fraction : (T)argument.whole;
   }
 }

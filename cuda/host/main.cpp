@@ -1,5 +1,6 @@
 // Runs the launches of a plan on request, or checks a sample of their blocks once.
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <optional>
 #include <vector>
@@ -157,7 +158,7 @@ bool check(const Launch& launch, bool last, bool reports) {
   bool profiled = false;
   while (Resident::Step step = resident.run_one(sample, plan.order_seed ^ (sample.size() & 1))) {
     if (!last && resident.any_gave_way()) sample.take_all();
-    if (step == Resident::ended) cuhost_hooks.block_ends();
+    cuhost_hooks.block_pauses();
     ended.add(resident.last_slot(), step == Resident::ended);
     if (step != Resident::ended) continue;
     uint64_t blocks = ended.blocks;
@@ -199,23 +200,36 @@ bool check_launches(bool reports) {
   return all;
 }
 
-// Where threads were interrupted and others stored something meanwhile, no output may depend on it. That
-// shows only if all blocks have run.
+// Where threads were interrupted and others stored something meanwhile, or a thread did not see another block's
+// last store, no output may depend on it. That shows only if all blocks have run.
 void check_all() {
   keep_contents();
-  if (!check_launches(true) || !cuhost_hooks.first_interruption()) return;
-  std::string interrupted = cuhost_hooks.first_interruption();
-  Outcome outcome;
-  cuhost_hooks.allow_interruptions(false);
-  check_launches(false);
-  std::string element = outcome.difference();
+  std::vector<std::string> variables;
+  for (const Variable& variable : variables_of(checked_build)) variables.emplace_back(variable.begin, variable.bytes);
+  if (!check_launches(true)) return;
+  const char *interrupted = cuhost_hooks.first_interruption(), *hidden = cuhost_hooks.last_earlier_value();
+  // As before, but that no thread sees earlier values or, also, is interrupted.
+  auto differs_without = [&](bool interruptions) {
+    Outcome outcome;
+    cuhost_hooks.allow_earlier_values(false);
+    cuhost_hooks.allow_interruptions(interruptions);
+    forget_stores();
+    for (size_t k = 0; k < variables.size(); ++k)
+      memcpy(variables_of(checked_build)[k].begin, variables[k].data(), variables[k].size());
+    check_launches(false);
+    return outcome.difference();
+  };
+  std::string element = hidden ? differs_without(true) : "";
   if (!element.empty())
-    fault("correctness", "%s depends on the order of threads: on whether others run before %s",
-          element.c_str(), interrupted.c_str());
+    fault("correctness", "%s depends on whether %s, and no fence orders blocks: call __threadfence() between a store "
+          "and what tells others of it", element.c_str(), hidden);
+  if (interrupted) element = differs_without(false);
+  if (!element.empty())
+    fault("correctness", "%s depends on the order of threads: on whether others run before %s", element.c_str(),
+          interrupted);
 }
 
-void run_all_launches(uint64_t stride) {
-  bool zeroed = &cuhost_zeroed_table && plan.order_seed & 1;
+void run_all_launches(uint64_t stride, bool zeroed) {
   for (const Launch& launch : plan.launches) {
     begin(launch, zeroed ? cuhost_zeroed_table : cuhost_table);
     run_all(launch, nullptr, stride);
@@ -229,6 +243,23 @@ double cpu_seconds() {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void answer(uint64_t count, double spent) {
+  printf("%s ran %llu %.6f\n", plan.token, (unsigned long long)count, spent);
+  if (fflush(stdout)) _exit(71);  // the kernel has closed it
+}
+
+// Checks the accesses that are made with what the tensors hold now.
+void inspect(const Runs& runs) {
+  double began = cpu_seconds();
+  plan.order_seed = runs.seed;
+  cuhost_hooks.allow_interruptions(false);
+  cuhost_hooks.allow_earlier_values(false);
+  forget_stores();
+  keep_contents();
+  check_launches(false);
+  answer(1, cpu_seconds() - began);
+}
+
 void check_repetition(const Outcome& first, uint64_t count) {
   std::string element = first.difference();
   if (!element.empty())
@@ -236,27 +267,53 @@ void check_repetition(const Outcome& first, uint64_t count) {
           "of them left", (unsigned long long)count, element.c_str());
 }
 
+// What the build leaves whose local variables hold something else at first; outputs are as before.
+Outcome run_other_build(const Runs& runs, bool zeroed) {
+  Outcome start;
+  uint64_t so_far = launches_so_far();
+  poison_workspaces();
+  restore_contents();
+  run_all_launches(runs.stride, zeroed);
+  Outcome result;
+  repeat_launches(so_far);
+  start.restore();
+  return result;
+}
+
+void check_locals(const Outcome& other) {
+  std::string element = other.difference();
+  if (!element.empty())
+    fault("correctness", "%s depends on what a local variable of %s holds that was declared without a value and not "
+          "set, on some path through the text", element.c_str(), running_kernel);
+}
+
 // Device variables and workspaces keep their contents from run to run. Several runs start from the same outputs,
 // so that each has to leave the same ones.
 void run(const Runs& runs) {
   plan.order_seed = runs.seed;
-  if (runs.fresh) poison_workspaces();
-  std::optional<Outcome> start, first;
+  bool at_end = runs.fresh && runs.seed;  // more kernels go too far than begin too early
+  if (at_end) move_tensors();
+  bool zeroed = &cuhost_zeroed_table && plan.order_seed & 1;
+  std::optional<Outcome> start, first, other;
+  keep_contents();
   if (runs.most > 1) start.emplace();
+  if (&cuhost_zeroed_table && runs.fresh) other.emplace(run_other_build(runs, !zeroed));
+  if (runs.fresh) poison_workspaces();
   double began = cpu_seconds(), spent;
   uint64_t count = 0;
-  keep_contents();
   do {
     restore_contents();
     if (count) start->restore();
-    run_all_launches(runs.stride);
+    run_all_launches(runs.stride, zeroed);
     ++count;
+    if (other) check_locals(*other);
+    other.reset();
     if (start && !first) first.emplace();
     else if (start && !first->is_same()) check_repetition(*first, count);
     spent = cpu_seconds() - began;
   } while (count < runs.most && spent < runs.budget_seconds);
-  printf("%s ran %llu %.6f\n", plan.token, (unsigned long long)count, spent);
-  if (fflush(stdout)) _exit(71);  // the kernel has closed it
+  if (at_end) move_tensors();
+  answer(count, spent);
 }
 
 }  // namespace
@@ -267,10 +324,10 @@ int main() {
   read_plan();
   map_tensors();
   install_signal_handlers();
-  if (plan.check) {
+  if (plan.check && !plan.inspect) {
     check_all();
   } else {
-    for (Runs runs; read_runs(runs);) run(runs);
+    for (Runs runs; read_runs(runs);) plan.inspect ? inspect(runs) : run(runs);
   }
   printf("%s done\n", plan.token);
   return 0;

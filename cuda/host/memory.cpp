@@ -1,4 +1,5 @@
 // The plan, tensors and shared memory of a run.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +47,9 @@ static void read_map(TensorMap& map) {
 // token; check, deferral, sampling and limits; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
-  plan.check = number() != 0;
+  long long kind = number();  // 0: runs, 1: a check, 2: checks on request
+  plan.check = kind != 0;
+  plan.inspect = kind == 2;
   plan.defers = number() != 0;
   plan.profiled_blocks = (uint64_t)number();
   plan.profiled_accesses = (uint64_t)number();
@@ -141,35 +144,23 @@ void poison(void* memory, size_t bytes) {
   }
 }
 
-void* must_map(void* at, size_t bytes, int protection, int flags, int file) {
-  void* result = mmap(at, bytes, protection, flags, file, 0);
+void* must_map(void* at, size_t bytes, int protection, int flags, int file, size_t offset) {
+  void* result = mmap(at, bytes, protection, flags, file, (off_t)offset);
   if (result == MAP_FAILED)
     fault("runtime", "%zu bytes cannot be mapped: %s", bytes, strerror(errno));
   return result;
 }
 
-void map_tensors() {
-  for (Tensor& tensor : plan.tensors) {
-    size_t length = 2 * guard_bytes + (tensor.bytes + 255) / 256 * 256;
-    struct stat status;
-    if (!tensor.workspace && (fstat(tensor.file, &status) || (size_t)status.st_size < length))
-      fault("runtime", "the file of %s is shorter than its tensor", tensor.name.c_str());
-    size_t pages = (length + 65535) & ~(size_t)65535;
-    tensor.region_bytes = pages + 2 * gap_bytes;
-    tensor.region = (char*)must_map(nullptr, tensor.region_bytes, PROT_NONE,
-                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    char* file = tensor.region + gap_bytes;
-    tensor.payload = file + guard_bytes;
-    if (tensor.workspace) {
-      must_map(file, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
-      fill_guard(file, length);
-    } else {
-      // A private mapping copies pages on write.
-      must_map(file, length, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
-               (plan.check ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED, tensor.file);
-      close(tensor.file);
-    }
-  }
+// Of vectors, and of what compilers for the host take a structure's to be.
+constexpr size_t most_alignment = 64;
+
+// Whole pages, and at least one.
+static size_t pages_of(size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  return std::max<size_t>(1, (bytes + page - 1) / page) * page;
+}
+
+static void address_tensors() {
   for (Launch& launch : plan.launches) {
     for (size_t k = 0; k < launch.arguments.size(); ++k) {
       Argument& argument = launch.arguments[k];
@@ -183,6 +174,55 @@ void map_tensors() {
   }
 }
 
+// Only the pages of payloads can be accessed.
+void map_tensors() {
+  for (Tensor& tensor : plan.tensors) {
+    size_t length = 2 * guard_bytes + (tensor.bytes + 255) / 256 * 256;
+    struct stat status;
+    if (!tensor.workspace && (fstat(tensor.file, &status) || (size_t)status.st_size < length))
+      fault("runtime", "the file of %s is shorter than its tensor", tensor.name.c_str());
+    tensor.region_bytes = pages_of(tensor.bytes) + 2 * gap_bytes;
+    tensor.region = (char*)must_map(nullptr, tensor.region_bytes, PROT_NONE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    tensor.payload = tensor.region + gap_bytes;
+    size_t pages = pages_of(tensor.bytes);
+    if (tensor.workspace) {
+      must_map(tensor.payload, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+      fill_guard(tensor.payload + tensor.bytes, pages - tensor.bytes);
+    } else {
+      // A private mapping copies pages on write.
+      must_map(tensor.payload, pages, tensor.writable ? PROT_READ | PROT_WRITE : PROT_READ,
+               (plan.check ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED, tensor.file, guard_bytes);
+      close(tensor.file);
+    }
+  }
+  address_tensors();
+}
+
+void move_tensors() {
+  for (Tensor& tensor : plan.tensors) {
+    size_t pages = pages_of(tensor.bytes), slack = (most_alignment - 1) & -tensor.bytes;
+    if (slack == pages - tensor.bytes) continue;
+    if (!tensor.other) {
+      tensor.other = (char*)must_map(nullptr, tensor.region_bytes, PROT_NONE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+      char* begin = tensor.other + gap_bytes;
+      must_map(begin, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+      fill_guard(begin, pages);
+      tensor.other_payload = begin + pages - slack - tensor.bytes;
+    }
+    std::swap(tensor.region, tensor.other);
+    std::swap(tensor.payload, tensor.other_payload);
+    // Inputs are never written, and have to be copied in one direction only.
+    char* begin = tensor.region + gap_bytes;
+    if (!tensor.writable && tensor.payload == begin) continue;
+    if (!tensor.writable) mprotect(begin, pages, PROT_READ | PROT_WRITE);
+    memcpy(tensor.payload, tensor.other_payload, tensor.bytes);
+    if (!tensor.writable) mprotect(begin, pages, PROT_READ);
+  }
+  address_tensors();
+}
+
 // What tensors that are read and written hold at present is what each run finds.
 void keep_contents() {
   for (Tensor& tensor : plan.tensors) {
@@ -193,6 +233,14 @@ void keep_contents() {
 void restore_contents() {
   for (const Tensor& tensor : plan.tensors) {
     if (tensor.restored) memcpy(tensor.payload, tensor.contents.data(), tensor.bytes);
+  }
+}
+
+// The pages of a private mapping are copies; without them, it has those of the file.
+void forget_stores() {
+  for (const Tensor& tensor : plan.tensors) {
+    if (tensor.writable && !tensor.workspace)
+      madvise(tensor.payload, pages_of(tensor.bytes), MADV_DONTNEED);
   }
 }
 
@@ -249,10 +297,10 @@ const char* touched_edge(const std::vector<Variable>& variables) {
 // Of workspaces and device variables; the caller checks those of its own arenas.
 void check_guards() {
   for (const Tensor& tensor : plan.tensors) {
-    if (!tensor.workspace) continue;
-    const char* written = written_in_guard(tensor.payload - guard_bytes, guard_bytes);
-    size_t padding = (256 - tensor.bytes % 256) % 256;
-    if (!written) written = written_in_guard(tensor.payload + tensor.bytes, padding + guard_bytes);
+    const char *begin = tensor.region + gap_bytes, *end = tensor.payload + tensor.bytes;
+    if (!tensor.writable || (!tensor.workspace && tensor.payload == begin)) continue;
+    const char* written = written_in_guard(begin, (size_t)(tensor.payload - begin));
+    if (!written) written = written_in_guard(end, (size_t)(begin + pages_of(tensor.bytes) - end));
     if (written)
       fault("correctness", "%s %s", running_kernel, describe_address(written, "wrote").c_str());
   }
@@ -260,6 +308,13 @@ void check_guards() {
     if (const char* edge = touched_edge(variables_of(build)))
       fault("correctness", "%s %s", running_kernel, describe_address(edge, "wrote").c_str());
   }
+}
+
+bool in_guard(const void* address) {
+  const char* at = (const char*)address;
+  return std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const Tensor& tensor) {
+    return at >= tensor.payload - guard_bytes && at < tensor.payload + tensor.bytes + guard_bytes;
+  });
 }
 
 static std::string beside(const char* verb, const std::string& name, long long offset, size_t bytes,

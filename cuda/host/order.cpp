@@ -43,12 +43,16 @@ struct Place {
 struct Knowledge {
   uint32_t number = 0;           // of the block, in the order in which they began
   uint32_t first = 0;            // interval
+  uint8_t fences = 0;            // of the device
   std::vector<Clock> clocks;
   std::vector<Clock*> listed;
   View outer;
   Epochs fenced;
   std::unordered_map<uintptr_t, Place> places;
   std::vector<uint64_t> proxy_fences;  // of each thread the stamp after its last one
+  // The last access of each thread of other blocks to the block's shared memory, until a thread that knows
+  // of it has ended.
+  std::unordered_map<uint64_t, uint64_t> reached;
 };
 
 // From which interval on intervals are those of one block.
@@ -180,6 +184,7 @@ void order_block_begins(unsigned slot) {
   mine->fenced.of.clear();
   mine->places.clear();
   mine->proxy_fences.assign((size_t)thread_count, 0);
+  mine->reached.clear();
   segments.push_back({barrier_interval, mine->number});
   begun.push_back(cuhost_where.block);
 }
@@ -217,6 +222,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
     if (clock.acquired && !all.acquired) all.acquired = clock.acquired;
     else if (clock.acquired && clock.acquired != all.acquired) add_to_acquired(all, *clock.acquired);
     outer = outer.joined(clock.outer);
+    for (int k = 0; k < 2 && all_memory; ++k)
+      if (clock.fenced_for[k].interval) all.fenced_for[k].add(clock.fenced_for[k]);
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (!(members >> lane & 1)) continue;
@@ -229,6 +236,8 @@ void order_lanes_meet(int first, unsigned members, bool all_memory) {
     if (clock.acquired != all.acquired) clock.included = 0;
     clock.acquired = all.acquired;
     clock.outer = outer;
+    for (int k = 0; k < 2; ++k)
+      if (all.fenced_for[k].interval) clock.fenced_for[k] = all.fenced_for[k];
     list(clock);
   }
 }
@@ -238,7 +247,7 @@ void order_fence(bool device) {
   unsigned thread = running();
   Clock& clock = clock_of(thread);
   set_known(clock.fenced_for[0], clock, thread);
-  if (device) clock.fenced_for[1] = clock.fenced_for[0];
+  if (device) clock.fenced_for[1] = clock.fenced_for[0], ++mine->fences;
   list(clock);
   ++epoch_of[thread];
   update_stamp();
@@ -285,6 +294,7 @@ void order_passes_on(uintptr_t at, bool global) {
   Place& place = mine->places[at];
   View& device = device_view(at, place, global);
   device = device.joined(clock.outer);
+  ++mine->fences;
   if (global) {
     Epochs known;
     set_known(known, clock, thread);
@@ -322,6 +332,25 @@ void order_receives(uintptr_t message) {
   if (own && own->interval == barrier_interval) add_to_acquired(clock, *own);
 }
 
+bool knows_begun(unsigned slot) {
+  return known_from_elsewhere((uint64_t)known[slot].first << 32, running());
+}
+
+void order_reaches(unsigned slot) {
+  known[slot].reached[(uint64_t)mine->number << 10 | running()] = thread_stamp;
+}
+
+void order_thread_ends() {
+  for (auto access = mine->reached.begin(); access != mine->reached.end();)
+    access = known_from_elsewhere(access->second, running()) ? mine->reached.erase(access) : std::next(access);
+}
+
+std::string reached_by() {
+  if (mine->reached.empty()) return "";
+  uint64_t stamp = mine->reached.begin()->second;
+  return place_of(index_of((unsigned)(stamp & 1023), cuhost_where.block_dim), block_of(stamp));
+}
+
 bool known_in_block(uint64_t earlier, unsigned thread) {
   const Clock& clock = mine->clocks[thread];
   if (clock.interval != barrier_interval) return false;
@@ -338,6 +367,8 @@ bool known_from_elsewhere(uint64_t earlier, unsigned thread) {
   const Epochs* epochs = clock_of(thread).outer.of(number);
   return epochs && epochs->contain(earlier);
 }
+
+uint8_t fences_of_block() { return mine->fences; }
 
 bool of_other_block(uint64_t stamp) { return number_of(stamp) != mine->number; }
 

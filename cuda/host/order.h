@@ -2,6 +2,8 @@
 // Linked only into the checked program.
 #pragma once
 
+#include <string>
+
 #include "runtime.h"
 
 namespace cuhost {
@@ -37,8 +39,16 @@ void order_async_ends();
 // Whether a write, by its stamp, may not be visible to the asynchronous proxy.
 bool hidden_from_async(uint64_t write);
 
+// Of clusters: whether the thread knows that the block in a slot has begun, that it has accessed the shared
+// memory of that one, and what threads that end know of accesses to their block's.
+bool knows_begun(unsigned slot);
+void order_reaches(unsigned slot);
+void order_thread_ends();
+std::string reached_by();  // a thread whose access may come after the running block's end; "" if none
+
 bool known_in_block(uint64_t earlier, unsigned thread);
 bool known_from_elsewhere(uint64_t earlier, unsigned thread);  // before an interval of the block
+uint8_t fences_of_block();  // of the device, by the running block, modulo 256
 bool of_other_block(uint64_t stamp);
 Index block_of(uint64_t stamp);
 

@@ -10,6 +10,7 @@ namespace cuhost {
 // already there is not a hazard.
 extern bool overwriting;
 void settle_overwrite();
+std::string place_of_stamp(uint64_t stamp);  // thread and block
 void overwrite_begins(const Shadow& shadow, uintptr_t at, unsigned bytes, uint64_t earlier,
                       const char* earlier_verb, const char* verb);
 
@@ -19,7 +20,20 @@ void plain_beside_strong(const Shadow& shadow, size_t cell, bool writes, const v
 // An atomic, or an access as volatile. An atomic counts as a write.
 void touch_strong(Shadow& shadow, uintptr_t at, unsigned bytes, bool writes, bool atomic);
 void check_scope(const Shadow& shadow, uintptr_t at);  // before an atomic of the block
-void change_atomically(Shadow& shadow, uintptr_t at);  // after an atomic that stored another value
+// Before an atomic, and after it; `changed` if it stored another value.
+void atomic_begins(uintptr_t at, unsigned bytes);
+void atomic_ends(Shadow& shadow, uintptr_t at, bool changed);
+
+// visibility.cpp
+extern bool shows_earlier;  // until the next access a place holds an earlier value
+void visibility_begins();   // with a launch
+// Before a read as volatile: the place holds what it held before, if the running thread may still see that.
+void show_earlier(const Shadow& shadow, uintptr_t at, unsigned bytes);
+void show_latest();         // ends it
+void see_latest(const Shadow& shadow, uintptr_t at, unsigned bytes);  // by an atomic
+void keep_earlier(const Shadow& shadow, StrongCell& cell, const void* value);  // before a change
+void allow_earlier_values(bool allowed);
+const char* last_earlier_value();  // the last that was seen; null if there was none
 
 // tentative.cpp
 // Whether races by an instruction's plain reads beside atomics are judged when the launch has ended.
@@ -29,7 +43,7 @@ void suspect(const void* site, std::string what);
 void updates_what_it_read(const Shadow& shadow, uintptr_t at);  // by an atomic that does more than add
 void judge_suspected();                                         // at the end of a launch
 // What the running thread has done since the last barrier.
-bool has_read(const Shadow& shadow, uintptr_t at);
+bool has_read(const Shadow& shadow, uintptr_t at, bool by_atomics);
 bool has_written_strongly(const Shadow& shadow, uintptr_t at);
 
 // Of each kind of access the last two are kept. The second is one by another warp if there is any:
@@ -44,7 +58,7 @@ inline void remember(uint64_t& last, uint64_t& other, uint64_t now) {
 template <bool write>
 inline void touch(const Shadow& shadow, uintptr_t at, unsigned bytes, const void* site) {
   const uint64_t now = thread_stamp;
-  const bool global = shadow.global;
+  const bool global = shadow.crosses_blocks();
   for (size_t k = shadow.index(at), last = shadow.index(at + bytes - 1); k <= last; ++k) {
     Cell& cell = shadow.cells[k];
     if (write) {

@@ -3,7 +3,7 @@
 
 namespace cuda_device {
 
-#define CUHOST_TEXTURES "cannot run on the emulated GPU: textures and surfaces"
+#define CUHOST_TEXTURES "cannot run on the emulated GPU: textures and surfaces; pass the data as a pointer"
 template <class T, int dimensions = 1, int mode = 0>
 struct texture {
   static_assert(dimensions < 0, CUHOST_TEXTURES);
@@ -14,6 +14,22 @@ struct surface {
 };
 using cudaTextureObject_t = unsigned long long;
 using cudaSurfaceObject_t = unsigned long long;
+
+// What host code in a kernel's file may mention, too.
+using CUtexObject = cudaTextureObject_t;
+using CUsurfObject = cudaSurfaceObject_t;
+enum cudaTextureReadMode { cudaReadModeElementType, cudaReadModeNormalizedFloat };
+enum cudaTextureType { cudaTextureType1D = 1, cudaTextureType2D, cudaTextureType3D, cudaSurfaceType2D = 2 };
+enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero, cudaBoundaryModeClamp, cudaBoundaryModeTrap };
+struct cudaArray;
+typedef struct cudaArray* cudaArray_t;
+struct cudaExtent {
+  size_t width, height, depth;
+};
+
+using cudaGraphConditionalHandle = unsigned long long;
+inline void cudaGraphSetConditional(cudaGraphConditionalHandle, unsigned)
+    __attribute__((error("cannot run on the emulated GPU: conditional nodes of graphs")));
 
 struct cuhost_Texel {
   template <class T>

@@ -48,7 +48,7 @@ static void on_signal(int number, siginfo_t* info, void* context) {
       fault("runtime", "stack overflow: %s needs more local memory than the emulated GPU has",
             where.c_str());
     std::string what = describe_address(info->si_addr, verb);
-    if (what.find("the input") != std::string::npos)
+    if (what.find("the input") != std::string::npos || in_guard(info->si_addr))
       fault("correctness", "%s %s", where.c_str(), what.c_str());
     char address[64];
     snprintf(address, sizeof address, "%s address %p, far from every tensor", verb, info->si_addr);

@@ -34,6 +34,7 @@ Resident::Resident(const Scheduler& scheduler) : scheduler(scheduler) {
   begin_launch();
   cluster = cluster_of(*scheduler.entry);
   most = std::max<size_t>(most, blocks_of(cluster));
+  begin_grid(blocks_of(scheduler.launch->grid), most);
 }
 
 Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
@@ -49,6 +50,7 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
     in_vain = stuck = 0;
     holder = nullptr;
     leave_team(*block);
+    leave_grid();
     unused.push_back(block);
     return ended;
   }

@@ -10,7 +10,7 @@
 
 namespace cuhost {
 
-constexpr size_t guard_bytes = 65536;      // as GUARD_BYTES of devices/device.py
+constexpr size_t guard_bytes = 65536;      // of files, and never mapped; as GUARD_BYTES of devices/device.py
 constexpr size_t gap_bytes = 32ull << 20;  // unmapped on either side of a tensor and its guards
 constexpr int max_threads = 1024;
 constexpr unsigned poisons = 3;            // kinds, which follow one another from seed to seed
@@ -23,9 +23,11 @@ struct Tensor {
   bool writable, workspace;
   bool restored;         // before each run, to what it held when runs were asked for
   int file;              // descriptor, -1 for a workspace
-  char* region;          // gap, guard, payload, guard, gap
+  char* region;          // gap, pages of the payload, gap
   size_t region_bytes;
-  char* payload;
+  char* payload;         // at the beginning of its pages
+  char* other = nullptr;  // region and payload of a copy that ends with its pages, unless this does, too
+  char* other_payload;
   std::vector<char> contents;  // of one that is restored
 };
 
@@ -63,6 +65,7 @@ struct Variable {
 struct Plan {
   char token[32] = "-";          // begins each line of the answer to the latest request
   bool check = false;
+  bool inspect = false;          // checks on request, with what tensors hold then
   bool defers = false;           // races of plain reads beside atomics, see tentative.cpp
   uint64_t order_seed = 0;
   uint64_t profiled_blocks = 0, profiled_accesses = 0;  // the profile covers no more
@@ -99,15 +102,19 @@ void install_signal_handlers();
 void read_plan();
 bool read_runs(Runs& runs);  // false if there are no more
 void map_tensors();
+// Moves tensors to where they end, or begin, with their pages: what lies beyond cannot be accessed.
+void move_tensors();
 void keep_contents();     // of tensors that are read and written
 void restore_contents();  // to what they held when kept
+void forget_stores();     // of a check, whose outputs are then as they were before it
 void poison_workspaces();
 void poison(void* memory, size_t bytes);
 void check_guards();
+bool in_guard(const void* address);  // so near a tensor that a card would find memory there
 // guards.cpp: bytes that differ from poison and from address to address.
 void fill_guard(char* begin, size_t bytes);
 const char* written_in_guard(const char* begin, size_t bytes);  // the first, or null
-void* must_map(void* at, size_t bytes, int protection, int flags, int file);
+void* must_map(void* at, size_t bytes, int protection, int flags, int file, size_t offset = 0);
 const char* touched_edge(const std::vector<Variable>& variables);
 extern size_t constant_bytes[builds];
 std::vector<Variable>& variables_of(Build build);
@@ -124,10 +131,19 @@ uintptr_t shared_place(unsigned low, unsigned mask);
 uintptr_t shared_address(unsigned low);  // of the low 18 bits
 void poison_shared();
 void check_shared(bool dynamic_only);              // the bytes beside it
-void keep_shared(std::vector<char>& contents);
-void restore_shared(const std::vector<char>& contents);
-// Where the contents have what is at an address in shared memory; null if it is not there.
-const char* kept_place(const std::vector<char>& contents, uintptr_t at);
+// The contents of a block's shared memory while another block runs, at a place that other blocks of its
+// cluster can access.
+struct KeptShared {
+  char* data = nullptr;
+  size_t bytes = 0;
+  bool contains(uintptr_t at) const { return at - (uintptr_t)data < bytes; }
+};
+void keep_shared(KeptShared& kept);
+void restore_shared(const KeptShared& kept);
+// Where they have what is at an address in shared memory; null if it is not there.
+char* kept_place(const KeptShared& kept, uintptr_t at);
+// The address in shared memory of a place in them; 0 between variables.
+uintptr_t address_of_kept(const KeptShared& kept, uintptr_t place);
 extern char* dynamic_shared;
 extern size_t dynamic_shared_bytes;
 
@@ -193,10 +209,12 @@ enum PhaseEvent { phase_arrival, phase_wait, phase_look };
 struct Hooks {
   void (*launch_begins)(const Launch&);
   void (*block_begins)();
-  void (*block_ends)();
+  void (*block_pauses)();       // or ends
   void (*launch_ends)();
   void (*allow_interruptions)(bool allowed);
   const char* (*first_interruption)();  // null if nothing changed in any
+  void (*allow_earlier_values)(bool allowed);
+  const char* (*last_earlier_value)();  // null if none was seen
   Traffic (*traffic)();
   const WarpTally* (*warps)();  // one tally for each kind of access
   uint64_t (*contention)(uint64_t run, uint64_t blocks);  // see warps.h
@@ -204,6 +222,8 @@ struct Hooks {
   void (*lanes_meet)(int first, unsigned members, bool all_memory);  // in a warp function
   void (*barrier)(uint32_t next);  // before its interval ends, and the next one begins
   void (*block_resumes)(unsigned slot);
+  void (*thread_ends)();        // of a cluster
+  void (*leaves_cluster)();     // the running block, after its threads
   void (*phase)(const void* word, unsigned phase, PhaseEvent event);
   void (*passes_on)(const void* place);  // what the thread did, to those that learn from the place
   void (*learns)(const void* place);

@@ -51,7 +51,8 @@ int patience_now = patience, turns_left = patience;
 int preemptions_left, pauses_left;         // of the launch
 uint64_t blocks_begun;         // in this process
 bool giving_way;               // a thread lets other blocks run
-uint64_t launches_begun;       // in this process
+uint64_t launches_begun;       // in this process, or since `repeat_launches`
+uint32_t launch_interval;      // the barrier interval in which the launch began
 uint64_t stride;               // between the multiprocessors of blocks that begin one after the other
 uint32_t latest_interval;      // of all blocks
 
@@ -283,7 +284,12 @@ Index index_of(unsigned flat, Index extent) {
 
 bool blocks_have_paused() { return pauses_left < most_pauses; }
 
+uint64_t launches_so_far() { return launches_begun; }
+
+void repeat_launches(uint64_t so_far) { launches_begun = so_far; }
+
 void begin_launch() {
+  launch_interval = latest_interval;
   preemptions_left = most_preemptions;
   pauses_left = most_pauses;
   uint64_t drawn = (plan.order_seed + 1) * ++launches_begun * 0x9e3779b97f4a7c15ull >> 24;
@@ -320,7 +326,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
     }
   }
   block.shuffled = order_seed > 1 && !other;
-  block.random_state = order_seed * 0x9e3779b97f4a7c15ull + barrier_interval + 1;
+  block.random_state = order_seed * 0x9e3779b97f4a7c15ull + (launches_begun << 20) + barrier_interval - launch_interval + 1;
   if (block.shuffled) shuffle();
   block.ahead = !scheduler.checked && !block.shuffled;
   block.favourite = descending ? block.thread_count - 1 : 0;
@@ -337,6 +343,7 @@ void begin_block(Block& block, const Scheduler& scheduler, uint64_t order_seed) 
   block.lead = least_lead;
   block.votes = {};
   block.in_vain = 0;
+  block.at_grid = false;
   std::fill_n(block.named, named_barriers, NamedBarrier{});
   block.waiting = block.warp_waiters = block.mask_waiters = block.sleepers = block.cursor = 0;
   block.step = block.thread_count;  // no pass is in progress while threads are started

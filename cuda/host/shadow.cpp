@@ -2,7 +2,10 @@
 #include "shadow.h"
 
 #include <cstdio>
+#include <deque>
 #include <sys/mman.h>
+
+#include "teams.h"
 
 namespace cuhost {
 
@@ -12,6 +15,10 @@ namespace {
 
 Shadow dynamics;
 std::vector<Shadow> variables;  // shared ones and device ones
+// Of blocks in clusters, by slot: their shared variables, and dynamic shared memory.
+std::deque<std::vector<Shadow>> of_slots;
+std::vector<Shadow>* own_shared = nullptr;
+Shadow nothing;
 
 template <class T>
 T* allocate(size_t count) {
@@ -34,13 +41,23 @@ bool is_empty(const Cell& cell) { return !(cell.write | cell.read); }
 bool is_empty(const StrongCell& cell) { return !(cell.write | cell.read); }
 bool is_empty(const ReadSites& sites) { return !sites.read; }
 
+// What one byte has of a cell of four.
+template <class T>
+T part_of(const T& cell, size_t) {
+  return cell;
+}
+StrongCell part_of(StrongCell cell, size_t byte) {
+  cell.earlier >>= 8 * byte;
+  return cell;
+}
+
 template <class T>
 void spread(T*& cells, size_t bytes) {
   T* finer = allocate<T>(cells_of(bytes, 0));
   for (size_t k = 0; k < (bytes >> 2) + 1; ++k) {
     const T& cell = cells[k];
     if (is_empty(cell)) continue;
-    for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = cell;
+    for (size_t b = 4 * k; b < 4 * k + 4 && b < bytes; ++b) finer[b] = part_of(cell, b - 4 * k);
   }
   release(cells, cells_of(bytes, 2));
   cells = finer;
@@ -76,8 +93,52 @@ void Shadow::make_strong() {
   if (!strong) strong = allocate<StrongCell>(cells_of(bytes, shift));
 }
 
+void use_shared_shadows(int slot) {
+  own_shared = slot < 0 ? nullptr : &of_slots[(size_t)slot];
+  if (slot >= 0) recent_shared = &nothing;
+}
+
+void cover_shared_memory(int slot) {
+  if (slot >= 0 && (size_t)slot >= of_slots.size()) of_slots.resize((size_t)slot + 1);
+  use_shared_shadows(slot);
+  if (slot < 0) return;
+  size_t count = 0;
+  auto cover = [&](const char* begin, size_t bytes) {
+    if (own_shared->size() == count) own_shared->emplace_back();
+    Shadow& shadow = (*own_shared)[count++];
+    shadow.cover((uintptr_t)begin, bytes, false, false);
+    shadow.slot = slot;
+  };
+  for (const Variable& variable : variables_of(checked_build))
+    if (variable.kernel && in_shared((uintptr_t)variable.begin)) cover(variable.begin, variable.bytes);
+  cover(dynamic_shared, dynamic_shared_bytes);
+  for (; count < own_shared->size(); ++count) (*own_shared)[count].cover(0, 0, false, false);
+}
+
+static Shadow* covering(std::vector<Shadow>& shadows, uintptr_t at) {
+  for (Shadow& shadow : shadows)
+    if (shadow.contains(at)) return &shadow;
+  return nullptr;
+}
+
+Shadow* remote_shadow(uintptr_t& at) {
+  uintptr_t there = at;
+  const Block* block = own_shared ? block_reached(there) : nullptr;
+  Shadow* shadow = block ? covering(of_slots[block->slot], there) : nullptr;
+  if (shadow) at = there;
+  return shadow;
+}
+
+char* memory_at(const Shadow& shadow, uintptr_t at) {
+  if (shadow.slot < 0 || (unsigned)shadow.slot == now->slot) return (char*)at;
+  for (const Block* block : now->team->blocks)
+    if (block && block->slot == (unsigned)shadow.slot) return kept_place(block->shared, at);
+  return (char*)at;
+}
+
 void cover_memory() {
   recent_shared = &dynamics;
+  own_shared = nullptr;
   const std::vector<Variable>& known = variables_of(checked_build);
   variables.resize(known.size());
   for (size_t k = 0; k < known.size(); ++k)
@@ -98,6 +159,8 @@ bool in_program(uintptr_t at) {
 }
 
 Shadow* variable_shadow(uintptr_t at) {
+  if (own_shared)
+    if (Shadow* shadow = covering(*own_shared, at)) return shadow;
   if (dynamics.contains(at)) return &dynamics;
   if (!in_program(at)) return nullptr;
   for (Shadow& shadow : variables) {

@@ -23,6 +23,9 @@ struct StrongCell {
   uint64_t seen;       // the first strong read after it
   bool seen_by_others;  // whether another thread has read it, too
   bool atomic;         // the last write
+  bool atomic_read;    // the last read, by an atomic that stored no other value
+  uint8_t fences;      // of the changing block until then, see fences_of_block()
+  uint32_t earlier;    // what the cell's bytes held before the last changes, without a fence in between
 };
 
 // The instructions of a cell's plain reads.
@@ -40,6 +43,9 @@ struct Shadow {
   ReadSites* sites = nullptr;    // none unless the plan defers races
   uint32_t* read_by = nullptr;   // the last block that read a sector of a tensor
   bool global = false, read_only = false;
+  int slot = -1;                 // of the block, in a cluster: others may access its shared memory
+
+  bool crosses_blocks() const { return global || slot >= 0; }
 
   bool contains(uintptr_t at) const { return at - low < bytes; }
   size_t index(uintptr_t at) const { return (at - low) >> shift; }
@@ -54,6 +60,12 @@ extern Shadow* recent_shared;  // the shared variable, or dynamic shared memory,
 
 void cover_memory();           // of the launch that begins
 bool in_program(uintptr_t at);
+// The running block's, where it is one of a cluster.
+void cover_shared_memory(int slot);
+void use_shared_shadows(int slot);
+// Of shared memory of another block in the running block's cluster; `at` becomes the address there.
+Shadow* remote_shadow(uintptr_t& at);
+char* memory_at(const Shadow& shadow, uintptr_t at);  // what is there, also if it is another block's
 // The shared or device variable, or dynamic shared memory, that contains an address.
 Shadow* variable_shadow(uintptr_t at);
 std::string element_of(const Shadow& shadow, uintptr_t at);

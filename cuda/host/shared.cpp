@@ -41,10 +41,17 @@ void poison_static() {
 
 size_t padding() { return (dynamic_alignment - 1) & -dynamic_shared_bytes; }
 
+size_t rounded_up(size_t bytes) { return (bytes + dynamic_alignment - 1) & -dynamic_alignment; }
+
+// With the offset of each among those that are kept, where it is as aligned as here.
 template <class F>
 void each_part(F&& part) {
-  for (const Variable& variable : shared) part(variable.begin, variable.bytes);
-  part(dynamic_shared, dynamic_shared_bytes);
+  size_t offset = 0;
+  for (const Variable& variable : shared) {
+    part(variable.begin, variable.bytes, offset);
+    offset += rounded_up(variable.bytes);
+  }
+  part(dynamic_shared, dynamic_shared_bytes, offset);
 }
 
 }  // namespace
@@ -77,7 +84,7 @@ bool in_shared(uintptr_t at) {
 
 uintptr_t shared_place(unsigned low, unsigned mask) {
   uintptr_t found = 0;
-  each_part([&](const char* begin, size_t bytes) {
+  each_part([&](const char* begin, size_t bytes, size_t) {
     size_t offset = (low - (uintptr_t)begin) & mask;
     if (!found && offset < bytes) found = (uintptr_t)begin + offset;
   });
@@ -97,25 +104,40 @@ void poison_shared() {
   fill_guard(dynamic_shared + dynamic_shared_bytes, padding());
 }
 
-void keep_shared(std::vector<char>& contents) {
-  contents.clear();
-  each_part([&](char* begin, size_t bytes) { contents.insert(contents.end(), begin, begin + bytes); });
+void keep_shared(KeptShared& kept) {
+  size_t size = 0;
+  each_part([&](char*, size_t bytes, size_t offset) { size = offset + bytes; });
+  if (size > kept.bytes) {
+    if (kept.data) munmap(kept.data - gap_bytes, rounded_up(kept.bytes) + 2 * gap_bytes);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    kept.bytes = (size + 65535) & ~(size_t)65535;
+    kept.data = (char*)must_map(nullptr, kept.bytes + 2 * gap_bytes, PROT_NONE, flags, -1) + gap_bytes;
+    must_map(kept.data, kept.bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1);
+  }
+  each_part([&](char* begin, size_t bytes, size_t offset) {
+    if (bytes) memcpy(kept.data + offset, begin, bytes);
+  });
 }
 
-const char* kept_place(const std::vector<char>& contents, uintptr_t at) {
-  const char *from = contents.data(), *found = nullptr;
-  each_part([&](const char* begin, size_t bytes) {
-    if (at - (uintptr_t)begin < bytes) found = from + (at - (uintptr_t)begin);
-    from += bytes;
+char* kept_place(const KeptShared& kept, uintptr_t at) {
+  char* found = nullptr;
+  each_part([&](char* begin, size_t bytes, size_t offset) {
+    if (kept.data && at - (uintptr_t)begin < bytes) found = kept.data + offset + (at - (uintptr_t)begin);
   });
   return found;
 }
 
-void restore_shared(const std::vector<char>& contents) {
-  const char* from = contents.data();
-  each_part([&](char* begin, size_t bytes) {
-    if (bytes) memcpy(begin, from, bytes);
-    from += bytes;
+uintptr_t address_of_kept(const KeptShared& kept, uintptr_t place) {
+  uintptr_t found = 0, within = place - (uintptr_t)kept.data;
+  each_part([&](char* begin, size_t bytes, size_t offset) {
+    if (within - offset < bytes) found = (uintptr_t)begin + (within - offset);
+  });
+  return found;
+}
+
+void restore_shared(const KeptShared& kept) {
+  each_part([&](char* begin, size_t bytes, size_t offset) {
+    if (bytes) memcpy(begin, kept.data + offset, bytes);
   });
 }
 

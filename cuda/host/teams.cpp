@@ -16,6 +16,16 @@ constexpr unsigned low_mask = (1u << rank_shift) - 1;
 
 Team& team() { return *now->team; }
 
+struct {
+  uint64_t blocks, held, ended, arrived, phase;
+} grid;
+
+void check_grid() {
+  if (!grid.arrived || !grid.ended || grid.arrived + grid.ended < grid.blocks) return;
+  fault("runtime", "deadlock: %llu blocks of %s wait at the barrier of the grid, and %llu have ended without",
+        (unsigned long long)grid.arrived, running_kernel, (unsigned long long)grid.ended);
+}
+
 void phase_ends() {
   ++team().phase;
   team().missing = team().live;
@@ -31,6 +41,14 @@ void phase_ends() {
 // Two phases that follow one another pass on nothing to each other's waiters.
 const char* place_of_phase(uint64_t phase) { return (const char*)&team() + (phase & 1); }
 
+Block* block_of_rank(unsigned rank) {
+  Block* block = rank < team().blocks.size() ? team().blocks[rank] : nullptr;
+  if (!block)
+    fault("runtime", "%s reaches into the shared memory of block %u of its cluster, which %s", here().c_str(),
+          rank, rank < team().blocks.size() ? "has ended" : "does not exist");
+  return block;
+}
+
 void deliver(const Message& message) {
   if (runs_checked()) cuhost_hooks.receives(&message);
   if (!message.copies.empty()) arrive_with_loads(message.word, message.copies, message.bytes);
@@ -40,6 +58,13 @@ void deliver(const Message& message) {
 }
 
 }  // namespace
+
+void begin_grid(uint64_t blocks, uint64_t held) { grid = {blocks, held, 0, 0, 0}; }
+
+void leave_grid() {
+  ++grid.ended;
+  check_grid();
+}
 
 Index cluster_of(const Entry& entry) {
   if (!entry.cluster) return {1, 1, 1};
@@ -66,22 +91,31 @@ void leave_team(Block& block) {
           "block (%u,%u,%u) of %s has ended before what another block of its cluster has sent to its "
           "shared memory arrived",
           block.index.x, block.index.y, block.index.z, running_kernel);
+  if (runs_checked() && team().blocks.size() > 1) cuhost_hooks.leaves_cluster();
   team().blocks[block.rank] = nullptr;
   block.team = nullptr;
 }
 
 void thread_leaves_team() {
   Team& mine = team();
+  if (runs_checked() && mine.blocks.size() > 1) cuhost_hooks.thread_ends();
   --mine.live;
   if (now->threads[current].arrived_in == mine.phase + 1) return;
   if (!--mine.missing) phase_ends();
 }
 
+Block* block_reached(uintptr_t& place) {
+  for (Block* block : team().blocks) {
+    if (!block || block == now || !block->shared.contains(place)) continue;
+    uintptr_t address = address_of_kept(block->shared, place);
+    if (address) place = address;
+    return address ? block : nullptr;
+  }
+  return nullptr;
+}
+
 void send(unsigned rank, Message message) {
-  Block* to = rank < team().blocks.size() ? team().blocks[rank] : nullptr;
-  if (!to)
-    fault("runtime", "%s reaches into the shared memory of block %u of its cluster, which %s", here().c_str(),
-          rank, rank < team().blocks.size() ? "has ended" : "does not exist");
+  Block* to = block_of_rank(rank);
   const char* kept = kept_place(to->shared, (uintptr_t)message.word);
   uint64_t word = 0;
   if (kept) memcpy(&word, kept, sizeof word);
@@ -103,6 +137,32 @@ void take_messages() {
 
 extern "C" {
 
+// The block's threads meet first, and then the first of them to go on meets other blocks'.
+void cuhost_grid_barrier(int line) {
+  if (grid.blocks > grid.held)
+    fault("constraints",
+          "%s calls the barrier of a grid of %llu blocks, of which the GPU holds %llu at once: launch no more",
+          here().c_str(), (unsigned long long)grid.blocks, (unsigned long long)grid.held);
+  cuhost_barrier(line);
+  if (!now->at_grid) {
+    now->at_grid = true;
+    uint64_t phase = grid.phase;
+    const char* place = (const char*)&grid + (phase & 1);
+    if (runs_checked()) cuhost_hooks.passes_on_outside(place);
+    if (++grid.arrived == grid.blocks) {
+      grid.arrived = 0;
+      ++grid.phase;
+    } else {
+      check_grid();
+      while (grid.phase == phase) give_way(1);
+    }
+    cuhost_turns = 0;
+    if (runs_checked()) cuhost_hooks.learns_outside(place);
+  }
+  cuhost_barrier(line);
+  now->at_grid = false;
+}
+
 unsigned cuhost_map_shared(unsigned address, unsigned rank) {
   if (rank >= team().blocks.size())
     fault("runtime", "%s maps an address to block %u of a cluster of %zu", here().c_str(), rank,
@@ -110,6 +170,28 @@ unsigned cuhost_map_shared(unsigned address, unsigned rank) {
   if (!in_shared(address))
     fault("runtime", "%s maps an address to another block that is not in shared memory", here().c_str());
   return rank == now->rank ? address : remote_bit | rank << rank_shift | (address & low_mask);
+}
+
+void* cuhost_map_shared_rank(const void* address, unsigned rank) {
+  auto at = (uintptr_t)address;
+  if (!in_shared(at) && !block_reached(at))
+    fault("runtime", "%s maps an address to another block that is not in shared memory", here().c_str());
+  return rank == now->rank ? (void*)at : kept_place(block_of_rank(rank)->shared, at);
+}
+
+unsigned cuhost_shared_rank(const void* address) {
+  auto at = (uintptr_t)address;
+  if (in_shared(at)) return now->rank;
+  if (const Block* block = block_reached(at)) return block->rank;
+  fault("runtime", "%s asks for the rank of an address that is not in shared memory", here().c_str());
+}
+
+char* cuhost_cluster_place(const void* address) {
+  auto at = (uintptr_t)address;
+  if (!(at & remote_bit)) return (char*)at;
+  uintptr_t there = shared_place((unsigned)at & low_mask, low_mask);
+  if (!there) fault("runtime", "%s accesses shared memory beside its variables", here().c_str());
+  return (char*)cuhost_map_shared_rank((void*)there, (unsigned)(at & ~(uintptr_t)remote_bit) >> rank_shift);
 }
 
 void cuhost_arrive_in_cluster(uint64_t* word, unsigned count) {

@@ -24,11 +24,18 @@ struct Team {
   unsigned live = 0, missing;    // threads that have not ended, and that have not arrived either
 };
 
+// The grid's barrier, of a launch of so many blocks on a GPU that holds so many at once.
+void begin_grid(uint64_t blocks, uint64_t held);
+void leave_grid();               // a block has ended
+
 Index cluster_of(const Entry& entry);
 Index clusters_of(const Launch& launch, const Entry& entry);  // of the grid
 void join_team(Block& block, const std::shared_ptr<Team>& team);
 void leave_team(Block& block);   // it has ended
 void thread_leaves_team();       // the running thread has ended
+// The block of the running block's cluster whose shared memory has a place in what is kept, which becomes
+// the address in shared memory; null if there is none.
+Block* block_reached(uintptr_t& place);
 // To the block of that rank in the running block's cluster, which is another one.
 void send(unsigned rank, Message message);
 // What others have sent to the running block happens, on behalf of the running thread.

@@ -44,11 +44,12 @@ void judge_suspected() {
   tentative.clear();
 }
 
-bool has_read(const Shadow& shadow, uintptr_t at) {
+bool has_read(const Shadow& shadow, uintptr_t at, bool by_atomics) {
   size_t k = shadow.index(at);
   if (by_running_thread(shadow.cells[k].read)) return true;
   if (!shadow.strong) return false;
   const StrongCell& strong = shadow.strong[k];
+  if (strong.atomic_read && !by_atomics) return false;
   return by_running_thread(strong.read) || by_running_thread(strong.other_read);
 }
 

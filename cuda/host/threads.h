@@ -59,12 +59,11 @@ CUHOST_UNCHECKED auto atomic(Update update, T* address, F&& change) {
 #endif
   T old = *address, value = change(old);
   *address = value;
-  if (cuhost_differ(old, value)) {
-    cuhost_turns = 0;
+  bool changed = cuhost_differ(old, value);
+  if (changed) cuhost_turns = 0;
 #if defined(CUHOST_CHECKED)
-    cuhost_atomic_change(address);
+  cuhost_atomic_ends(address, changed);
 #endif
-  }
   return old;
 }
 
@@ -130,6 +129,13 @@ inline void __threadfence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 #endif
 inline void __threadfence_system() { __threadfence(); }
+inline void __cluster_barrier_arrive() { cuhost::cuhost_cluster_arrive(true); }
+inline void __cluster_barrier_arrive_relaxed() { cuhost::cuhost_cluster_arrive(false); }
+inline void __cluster_barrier_wait() { cuhost::cuhost_cluster_wait(); }
+inline void* __cluster_map_shared_rank(const void* at, unsigned rank) {
+  return cuhost::cuhost_map_shared_rank(at, rank);
+}
+inline unsigned __cluster_query_shared_rank(const void* at) { return cuhost::cuhost_shared_rank(at); }
 inline void __threadfence_cluster() { __threadfence(); }
 // Launches follow one another: there is nothing to wait for.
 inline void cudaGridDependencySynchronize() {}
@@ -189,8 +195,8 @@ CUHOST_ATOMIC(decides, atomicMin, long long, value < old ? value : old)
 CUHOST_ATOMIC_INTEGERS(decides, atomicAnd, old & value)
 CUHOST_ATOMIC_INTEGERS(decides, atomicOr, old | value)
 CUHOST_ATOMIC_INTEGERS(adds, atomicXor, old ^ value)
-CUHOST_ATOMIC_INTEGERS(decides, atomicExch, value)
-CUHOST_ATOMIC(decides, atomicExch, float, value)
+CUHOST_ATOMIC_INTEGERS(replaces, atomicExch, value)
+CUHOST_ATOMIC(replaces, atomicExch, float, value)
 CUHOST_ATOMIC(adds, atomicInc, unsigned, old >= value ? 0u : old + 1u)
 CUHOST_ATOMIC(adds, atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
 #undef CUHOST_ATOMIC

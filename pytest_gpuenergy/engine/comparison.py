@@ -100,6 +100,16 @@ def _compared(
     worst = ErrorBound()
     for name, expected in reference.items():
         output, bound, condition = outputs[name], bounds[name], conditions.get(name, Condition(0.0))
+        if output.dtype.kind == "b":
+            odd = (output.reshape(-1).view("u1") > 1).reshape(expected.shape)
+            odd &= ~is_untouched(expected)
+            if odd.any():
+                raise KernelFault(
+                    "correctness",
+                    f"{places(name, odd)} neither 0 nor 1 as bytes (seed {seed}): never written, "
+                    "or not as a bool; other programs may take such a byte for true, for false or "
+                    "for both.",
+                )
         largest, norm, scale, expected_norm = _distance(output, expected, bound.steps)
         if not math.isfinite(scale):
             output, expected = _finite_part(name, output, expected, seed, before.get(name))

@@ -11,7 +11,7 @@ import hashlib
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -25,7 +25,13 @@ from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.memory import enough_memory
 from pytest_gpuenergy.support.paths import cache_dir
 from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
-from pytest_gpuenergy.workloads.number_types import Array, is_floating, largest, least
+from pytest_gpuenergy.workloads.number_types import (
+    Array,
+    is_floating,
+    largest,
+    least,
+    unit_roundoff,
+)
 from pytest_gpuenergy.workloads.repetition import repeated
 from pytest_gpuenergy.workloads.sensitivity import (
     Condition,
@@ -42,6 +48,8 @@ _ORDINARY = len(REACHES)
 _REMEMBERED = 3
 """Drawings of a case, which all of its kernels run on."""
 _DOUBLE = 8  # bytes
+_USUAL_SCALE = 1.0
+"""Of the outputs for ordinary inputs."""
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
 """A second of a few cores in double precision."""
@@ -205,8 +213,15 @@ def _computed(
         with _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, arrays))
             values = workload.reference(workload.widened(wide))
-            if fits(values, _limits(workload), infinite=not overflows):
+            tiny = _tiny(workload) if drawing.uniform else None
+            if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
                 scales = scales_of(workload.reference, wide, values)
+                if drawing.uniform:
+                    # Tiny inputs show what adds or divides, not how a result near 0 is rounded.
+                    scales = {
+                        name: replace(one, scale=max(one.scale, _USUAL_SCALE))
+                        for name, one in scales.items()
+                    }
                 terms = _terms(workload, inputs, values, arrays)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
@@ -275,6 +290,15 @@ def _limits(workload: Workload) -> dict[str, tuple[float, float]]:
         tensor.name: (least(tensor.dtype) / part, largest(tensor.dtype) / part)
         for tensor in workload.outputs
         for part in [2 if is_floating(tensor.dtype) else 1]
+    }
+
+
+def _tiny(workload: Workload) -> dict[str, float]:
+    """Magnitudes of outputs from which on they have all digits of their types to spare."""
+    return {
+        tensor.name: 1 / largest(tensor.dtype) / unit_roundoff(tensor.dtype)
+        for tensor in workload.outputs
+        if is_floating(tensor.dtype)
     }
 
 

@@ -25,7 +25,7 @@ from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.endless import ended_by_signals
 from pytest_gpuenergy.support.errors import ResultError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
+from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, is_untouched, unit_roundoff
 from pytest_gpuenergy.workloads.sensitivity import (
     Values,
     conditions_of,
@@ -110,7 +110,8 @@ def expect(
 
     Args:
         reference: an array on any device, nested lists of numbers, a tuple, list or dictionary of
-            arrays, or a function that returns one of these. A function is called immediately, with
+            arrays, or a function that returns one of these. What is masked in a masked array of
+            NumPy is not compared; infinities must be equal. A function is called immediately, with
             copies of the arrays among ``args``, so that the callable sees none of its changes.
         args: the callable's arguments.
         bound: for each part of the result; by default those of the workload's outputs, or `USUAL`
@@ -118,7 +119,7 @@ def expect(
         workload: what the callable computes, if that is known.
 
     Raises:
-        ResultError: the function raises, or the reference has something other than finite numbers.
+        ResultError: the function raises, or the reference has something other than numbers.
     """
     arrays = _arrays_of(_called(reference, args) if callable(reference) else reference)
     if bound is not None:
@@ -126,11 +127,12 @@ def expect(
     bounds = dict.fromkeys(arrays, USUAL) if workload is None else _bounds_of(workload, arrays)
     if workload is not None and not any(map(workload.is_judged_by_element, workload.outputs)):
         return Expected(Reference(arrays), bounds)
+    finite = _finite(arrays)
     if not callable(reference):
-        return Expected(Reference(arrays, likely_conditions(arrays, bounds)), bounds)
+        return Expected(Reference(arrays, likely_conditions(finite, bounds)), bounds)
     compute, inputs = _recomputed(reference, args)
-    conditions = conditions_of(compute, inputs, arrays, bounds)
-    terms = partial(terms_of, compute, inputs, arrays)
+    conditions = conditions_of(compute, inputs, finite, bounds)
+    terms = partial(terms_of, compute, inputs, finite)
     return Expected(Reference(arrays, conditions, terms=terms), bounds)
 
 
@@ -174,9 +176,13 @@ def _recomputed(
         for place, values in changed.items():
             overwrite(given[int(place)], values.astype(inputs[place].dtype))
         with ended_by_signals():
-            return _arrays_of(reference(*given))
+            return _finite(_arrays_of(reference(*given)))
 
     return compute, inputs
+
+
+def _finite(arrays: Mapping[str, Values]) -> dict[str, Values]:
+    return {name: np.where(np.isfinite(value), value, 0.0) for name, value in arrays.items()}
 
 
 def _arrays_of(reference: object) -> dict[str, Values]:
@@ -184,13 +190,20 @@ def _arrays_of(reference: object) -> dict[str, Values]:
     for name, part in parts_of(reference, "result"):
         what = f"The reference of {name}"
         # A copy, because the callable may write into the same memory.
-        arrays[name] = array = np.array(numbers_of(part, what), dtype=np.float64)
+        array = np.array(numbers_of(np.ma.getdata(part) if np.ma.isMA(part) else part, what), float)
+        if np.ma.isMA(part):
+            array[np.ma.getmaskarray(part)] = UNTOUCHED
+        arrays[name] = array
         if not array.size:
             raise ResultError(f"{what} is empty: nothing can be compared with it.")
-        if not (finite := np.isfinite(array)).all():
-            first = np.argwhere(~finite)[0].tolist()
+        compared = ~is_untouched(array)
+        if not compared.any():
+            raise ResultError(f"{what} is masked as a whole: nothing can be compared with it.")
+        if (unclear := compared & np.isnan(array)).any():
+            first = np.argwhere(unclear)[0].tolist()
             raise ResultError(
-                f"{what} is NaN or infinite, first at {first}: nothing can be compared with it."
+                f"{what} is NaN, first at {first}: nothing can be compared with it. Mask what the "
+                "callable leaves open, see numpy.ma."
             )
     if not arrays:
         raise ResultError("reference= is empty: nothing can be compared with it.")

@@ -21,6 +21,8 @@ Kind = Literal["cuda", "triton", "library", "program"]
 Dim3 = tuple[int, int, int]
 
 # A function or an instance of a template. It is inserted into C++ text.
+_GRID = re.compile(r"(\w+)\s*[=({]\s*(?:\w+::)*this_grid\s*\(|\bgrid_group\s*&?\s*(\w+)")
+"""Names of groups of a whole grid."""
 _ENTRY = re.compile(
     r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
 )
@@ -227,6 +229,18 @@ class Kernel(AnyKernel):
             "launches": launches,
             **({"tensor_maps": maps} if maps else {}),  # most have none, and keep their digest
         }
+
+    @property
+    def has_grid_barrier(self) -> bool:
+        """Whether blocks may wait for one another at ``this_grid().sync()``, by the text.
+
+        Such a kernel needs a cooperative launch.
+        """
+        return any(
+            re.search(rf"(?<![\w.]){re.escape(name)}\s*\.\s*sync\s*\(", self.source)
+            or re.search(rf"(?<![\w.])sync\s*\(\s*{re.escape(name)}\s*\)", self.source)
+            for name in {"this_grid()", *filter(None, sum(_GRID.findall(self.source), ()))}
+        )
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:

@@ -28,10 +28,37 @@ _TOKEN = re.compile(
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _INCLUDE = re.compile(r"\s*#\s*include\s*[<\"]([^>\"\n]+)[>\"]")
 _DEFINE = re.compile(r"\s*#\s*define\s+(\w+)(.*)", re.DOTALL)
-_BROUGHT = {"cublas_v2.h": "cuda_bf16.h", "cublasLt.h": "cuda_fp16.h"}
-"""Headers for kernels that come with those of libraries."""
+_CUFFT_TYPES = (
+    "typedef float cufftReal; typedef double cufftDoubleReal; "
+    "typedef float2 cufftComplex; typedef double2 cufftDoubleComplex;"
+)
+_HALVES = "#include <cuda_bf16.h>"
+_BROUGHT = {
+    "cuda_fp8.h": _HALVES,
+    "cublas_v2.h": _HALVES,
+    "cublasLt.h": "#include <cuda_fp16.h>",
+    "cufft.h": _CUFFT_TYPES,
+    "cufftXt.h": _CUFFT_TYPES,
+}
+"""What headers that are left out bring along for kernels."""
+_OF_C = (
+    "assert|ctype|dirent|errno|fcntl|fenv|float|getopt|inttypes|limits|locale|malloc|math|memory|omp"
+    "|pthread|sched|setjmp|signal|std(?:arg|bool|def|int|io|lib)|strings?|time|unistd|wchar|windows"
+)
+HOST_HEADER = re.compile(
+    rf"(?:[a-z_]+|(?:{_OF_C})\.h"
+    r"|(?:sys|arpa|netinet|thrust|torch|ATen|c10|pybind11|GL|GLES\d?|GLFW|GLUT|EGL|X11|vulkan)/.*"
+    r"|helper_(?!math\.)\w+\.h|(?:cublas|cudnn|cusparse|cufft|nvtx|nccl|curand(?!_))\w*(?:/\w+)?\.h"
+    r"|cuda_(?:profiler_api|gl_interop|egl_interop|d3d\d+_interop)\.h)"
+)
+"""Headers of C and C++, of the samples, and of libraries, which only host code needs."""
 _CONDITION = re.compile(r"\s*#\s*(if|else|elif|endif)")
 _TYPES = frozenset({"struct", "class", "union", "enum"})
+_KEYWORDS = _TYPES | {
+    *("template", "typedef", "using", "typename", "const", "static", "unsigned", "final")
+}
+_NAMESPACES = frozenset({"std", "cuda", "nvcuda", "cooperative_groups", "cub"})
+"""Those that may be used without a declaration in the text."""
 _DEVICE = frozenset({"__device__", "__global__", "__constant__", "__managed__"})
 _ATTRIBUTES = frozenset(
     {
@@ -58,6 +85,8 @@ class _Item:
         declared: the names by which others mention it; empty if it is always needed.
         used: the names that it mentions.
         called: the macro whose call it may be: the name that begins it, if a parenthesis follows.
+        opened: the namespace whose names it makes known, with ``using namespace``.
+        scopes: the namespaces that it stands in, or gives another name.
         is_host: whether it is a function that launches kernels, which no kernel can call.
     """
 
@@ -66,6 +95,8 @@ class _Item:
     declared: frozenset[str]
     used: frozenset[str]
     called: str
+    opened: str
+    scopes: frozenset[str]
     is_host: bool
 
 
@@ -83,18 +114,31 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
     if items is None:
         return source
     macros: dict[str, set[str]] = {}
+    launching: set[str] = set()  # macros that stand for host code
     blanks = []
     for token in tokens:
         if token.kind != "directive":
             continue
         if (define := _DEFINE.match(token.text)) is not None:
             macros.setdefault(define[1], set()).update(_NAME.findall(define[2]))
+            launching |= {define[1]} if "<<<" in define[2] else set()
         include = _INCLUDE.match(token.text)
         if include is not None and not has_header(include[1].strip()):
-            brought = _BROUGHT.get(include[1].strip(), "")
-            blanks.append((token.start, token.end, brought and f"#include <{brought}>"))
+            header = include[1].strip()
+            halves = _HALVES if header.startswith(("torch/", "ATen/", "c10/cuda/")) else ""
+            blanks.append((token.start, token.end, _BROUGHT.get(header, halves)))
     needed = {name for entry in entries for name in _NAME.findall(entry)}
-    waiting = [item for item in items if not item.declared or item.called in macros]
+    while more := {name for name in macros if macros[name] & launching} - launching:
+        launching |= more
+    inner = (_NAMESPACES - {"std"}).union(*(item.scopes for item in items))
+    known = inner | {"std"}
+    waiting = [
+        item
+        for item in items
+        if (not item.declared or item.called in macros)
+        and item.called not in launching
+        and (not item.opened or item.opened in known or item.opened.partition("::")[0] in inner)
+    ]
     kept: set[int] = {item.start for item in waiting}
     grown = True
     while grown:
@@ -128,7 +172,8 @@ def _items(tokens: Sequence[_Token]) -> list[_Item] | None:
     items: list[_Item] = []
     head: list[_Token] = []  # of the declaration so far, with its body
     body_at = -1  # index in ``head`` of the brace that opens the body
-    depth = scopes = 0
+    depth = 0
+    scopes: list[frozenset[str]] = []  # names of the namespaces around
     for token in tokens:
         if token.kind == "directive" and not head:
             continue
@@ -137,24 +182,29 @@ def _items(tokens: Sequence[_Token]) -> list[_Item] | None:
             continue
         if token.text in "([{":
             if token.text == "{" and depth == 0 and _is_scope(head[:-1]):
-                scopes, head, body_at = scopes + 1, [], -1
+                names = (one.text for one in head if one.kind == "name")
+                scopes, head, body_at = [*scopes, frozenset(names)], [], -1
                 continue
             if token.text == "{" and depth == 0 and body_at < 0:
                 body_at = len(head) - 1
             depth += 1
         elif token.text in ")]}":
             if depth == 0 and token.text == "}" and len(head) == 1 and scopes:
-                scopes, head = scopes - 1, []
+                scopes, head = scopes[:-1], []
                 continue
             depth -= 1
         if depth < 0:
             return None
         ends = token.text == ";" or (token.text == "}" and _is_function(head[:body_at]))
         if depth == 0 and ends:
-            items.append(_item(head, body_at))
+            items.append(_item(head, body_at, scopes))
             head, body_at = [], -1
-    complete = depth == scopes == 0 and all(token.kind == "directive" for token in head)
-    return items if complete else None
+    while head and head[-1].kind == "directive":
+        head.pop()
+    if head and depth == 0 and head[-1].text == ")":  # calls of macros at the end
+        items.append(_item(head, body_at, scopes))
+        head = []
+    return items if depth == 0 and not scopes and not head else None
 
 
 def _is_scope(head: Sequence[_Token]) -> bool:
@@ -199,7 +249,7 @@ def _type_of(words: Sequence[str]) -> bool:
     return bool(plain) and plain[0] in _TYPES and "(" not in plain
 
 
-def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
+def _item(tokens: Sequence[_Token], body_at: int, scopes: Sequence[frozenset[str]]) -> _Item:
     head = tokens if body_at < 0 else tokens[:body_at]
     words, top = _top(head)
     used = frozenset(token.text for token in tokens if token.kind == "name")
@@ -217,11 +267,12 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
     elif "operator" in words:
         declared = set() if _DEVICE & set(words) else {"operator"}
     elif words[:1] in (["typedef"], ["using"]) or _type_of(words):
-        declared = {token.text for token in top if token.kind == "name"} - _TYPES
+        own = top[: words.index(":")] if ":" in words else top  # without base classes
+        declared = {token.text for token in own if token.kind == "name"} - _KEYWORDS
         tail = tokens[body_at:] if body_at >= 0 else ()
         closing = max((k for k, token in enumerate(tail) if token.text == "}"), default=0)
         behind = tail if "enum" in words else tail[closing:]
-        declared |= {token.text for token in behind if token.kind == "name"}
+        declared |= {token.text for token in behind if token.kind == "name"} - _KEYWORDS
         if words[:1] == ["using"] and "=" not in words:  # using a::b;
             declared = {token.text for token in top[-2:] if token.kind == "name"}
     elif "(" in words and "=" not in words[: words.index("(")]:
@@ -235,8 +286,10 @@ def _item(tokens: Sequence[_Token], body_at: int) -> _Item:
                 declared.add(token.text)
     is_host = not _DEVICE & set(words) and any(token.text == "<<<" for token in tokens)
     called = words[0] if words[1:2] == ["("] else ""
+    opened = "".join(words[2:-1]) if words[:2] == ["using", "namespace"] else ""
+    around = frozenset[str]().union(*scopes, words[1:2] if words[:1] == ["namespace"] else ())
     place = tokens[0].start, tokens[-1].end
-    return _Item(*place, frozenset(declared), used | macros, called, is_host)
+    return _Item(*place, frozenset(declared), used | macros, called, opened, around, is_host)
 
 
 def _without(

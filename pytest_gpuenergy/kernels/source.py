@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,9 +18,10 @@ from pytest_gpuenergy.kernels.kernel import (
     Origin,
     RecordedFigures,
 )
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support.files import is_file, is_folder
 from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
 from pytest_gpuenergy.workloads.number_types import FLOATS, whole_sizes
 from pytest_gpuenergy.workloads.workload import Tensor
@@ -31,7 +32,8 @@ PLAN_VERSION = 1
 _LARGEST_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
-_LOCAL_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+_MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
 _MOST_FILES = 100
 """That a kernel's file may include."""
 _TEXT_SIGN = re.compile(r"[\n{};]|__global__")
@@ -65,19 +67,25 @@ def load_kernel(
     arguments: Sequence[str] | None = None,
     shared_bytes: int = 0,
     folder: Path | None = None,
+    include: Sequence[str | PathLike[str]] = (),
+    define: Mapping[str, object] | None = None,
 ) -> Kernel:
     """A CUDA kernel from a source file, from source text or from an exported launch plan.
 
     Args:
         path_or_source: path of a CUDA source file (any suffix), whose includes in quotes are read
             with it, the CUDA text itself, or the path of a launch plan (``.json``), which already
-            gives all the following.
+            gives all the following. The text is UTF-8, or else Latin-1.
         entry: name of the ``__global__`` function, or an instance of a template: ``f<float, 4>``.
         grid: blocks of the grid in x, y and z; sizes left out are 1.
         block: threads of a block, likewise.
         arguments: names of the workload's tensors and scalars, in the order of the parameters.
         shared_bytes: dynamic shared memory of a block, in bytes.
-        folder: base of a relative path; None: the current folder.
+        folder: base of relative paths; None: the current folder.
+        include: folders in which the file's includes are looked for, as with ``nvcc -I``. Those in
+            angle brackets are looked for in no others.
+        define: macros that the text begins with, and their values, as with ``nvcc -D``; True
+            stands for a macro without a value.
 
     Raises:
         InputError: the file, the text or the launch cannot be used.
@@ -95,7 +103,14 @@ def load_kernel(
                     "or name the source file instead of the plan."
                 )
             return read_plan(path)
-        source, origin = _with_includes(path, set()), Origin("file", details={"path": str(path)})
+        folders = [Path(one) if folder is None else folder / one for one in include]
+        if missing_folder := next((str(one) for one in folders if not is_folder(one)), ""):
+            raise InputError(
+                f"The folder {missing_folder} of 'include' is not there: name one with headers."
+            )
+        source = _with_includes(path, folders, set())
+        origin = Origin("file", details={"path": str(path)})
+    source = _definitions(define or {}) + source.replace("\r\n", "\n")
     if entry is None or grid is None or block is None or arguments is None:
         missing = next(name for name, value in given.items() if value is None)
         raise InputError(f"load_kernel needs {missing!r} unless it gets a launch plan (.json).")
@@ -178,33 +193,53 @@ def _beside(plan: Path, name: str) -> Path:
 
 def _read_text(path: Path, what: str) -> str:
     try:
-        text = read_bytes(path, what, _LARGEST_BYTES).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
+        content = read_bytes(path, what, _LARGEST_BYTES)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # comments in another encoding do not matter
+        text = content.decode("latin-1")
+    if "\0" in text or text.startswith(("\xff\xfe", "\xfe\xff")):
         raise InputError(f"The {what} {path} is binary: give a text file.")
     if not text.strip():
         raise InputError(f"The {what} {path} is empty.")
     return text
 
 
-def _with_includes(path: Path, read: set[Path]) -> str:
-    """The text of a file, with those beside it that it includes in quotes in their place.
+def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
+    """The text of a file, with those that it includes in their place.
 
-    Each is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
+    Includes in quotes are looked for beside it first; those of the host's libraries nowhere else.
+    Each file is read once, as if it had
+    ``#pragma once``. What is not there stays an ``#include``.
     """
     read.add(path.resolve())
 
     def included(found: re.Match[str]) -> str:
-        there = path.parent / found[1]
-        if not is_file(there) or len(read) > _MOST_FILES:
+        wanted = [] if HOST_HEADER.fullmatch(found[1] or found[2]) else folders
+        places = [path.parent, *wanted] if found[1] else wanted
+        there = next((one for at in places if is_file(one := at / (found[1] or found[2]))), None)
+        if there is None or len(read) > _MOST_FILES:
             return found[0]
         if there.resolve() in read:
             return ""
-        text = _with_includes(there, read)
+        text = _with_includes(there, folders, read)
         return re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", "", text, flags=re.MULTILINE)
 
-    return _LOCAL_INCLUDE.sub(included, _read_text(path, "kernel source"))
+    return _INCLUDED.sub(included, _read_text(path, "kernel source").replace("\r\n", "\n"))
+
+
+def _definitions(given: Mapping[str, object]) -> str:
+    """Directives that define macros."""
+    lines = []
+    for name, value in given.items():
+        if not _MACRO.fullmatch(name):
+            raise InputError(f"'define' has {name!r}, which is not the name of a macro.")
+        if value is False or value is None or "\n" in str(value):
+            raise InputError(
+                f"'define' gives the macro {name} the value {value!r}: give it a number, a text of "
+                "one line, or True for none, or leave it out."
+            )
+        lines.append(f"#define {name}{'' if value is True else f' {value}'}\n")
+    return "".join(lines)
 
 
 def _check_entry(source: str, entry: str) -> None:

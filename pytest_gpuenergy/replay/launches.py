@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from types import MappingProxyType
@@ -103,18 +103,9 @@ class _Around(NamedTuple):
     phase: int = len(PHASES)
     numbers: Mapping[str, int] = MappingProxyType({})
 
-    def within(self, one: Event) -> _Around:
-        """What lasts inside of an operator or annotation that begins at this place."""
-        if one.category == "operator":
-            return self._replace(outermost=self.outermost or one, innermost=one)
-        name = one.name.lower()
-        found = {key: int(hit[1]) for key, form in _NUMBERS.items() if (hit := form.search(name))}
-        phase = next((at for at, phase in enumerate(PHASES) if phase in name), len(PHASES))
-        if not found and phase >= self.phase:
-            return self
-        return self._replace(
-            phase=min(phase, self.phase), numbers=MappingProxyType({**self.numbers, **found})
-        )
+    def within(self, operator: Event) -> _Around:
+        """What lasts inside of an operator that begins at this place."""
+        return self._replace(outermost=self.outermost or operator, innermost=operator)
 
 
 _NOWHERE = _Around()
@@ -162,8 +153,8 @@ def host_operators(events: Sequence[Event]) -> list[Launch]:
 def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Around]]:
     """The events of a category, with what lasts on the same thread while they begin.
 
-    Events of a thread are nested, so that each ends before what is around it; one that does not is
-    taken out of the middle when it ends.
+    Events of a thread are nested, so that each ends before what is around it; one that does not
+    counts until it ends.
     """
     threads: dict[Hashable, _Thread] = defaultdict(_Thread)
     for one in events:
@@ -178,32 +169,64 @@ def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Ar
 
 
 class _Thread:
-    """What lasts on a thread of the host, outermost first."""
+    """What lasts on a thread of the host, also where it does not end in the opposite order.
+
+    What has ended stays in the lists until it comes to an end of them that is looked at, so that
+    each event costs the same, however many last.
+    """
 
     def __init__(self) -> None:
-        self._stack: list[tuple[Event, _Around]] = []
+        self._lasting: dict[int, int] = {}  # the phase of each, by its number
         self._ends: list[tuple[float, int]] = []  # a heap
+        self._operators: deque[tuple[int, Event]] = deque()
+        self._numbers: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._phases = [0] * (len(PHASES) + 1)  # how many of each
+        self._entered = 0
+        self._around: _Around | None = _NOWHERE
 
     @property
     def around(self) -> _Around:
-        return self._stack[-1][1] if self._stack else _NOWHERE
+        if self._around is None:
+            operators = self._operators
+            while operators and operators[0][0] not in self._lasting:
+                operators.popleft()
+            while operators and operators[-1][0] not in self._lasting:
+                operators.pop()
+            numbers = {}
+            for key, said in self._numbers.items():
+                while said and said[-1][0] not in self._lasting:
+                    said.pop()
+                if said:
+                    numbers[key] = said[-1][1]
+            self._around = _Around(
+                operators[0][1] if operators else None,
+                operators[-1][1] if operators else None,
+                next((at for at in range(len(PHASES)) if self._phases[at]), len(PHASES)),
+                MappingProxyType(numbers),
+            )
+        return self._around
 
     def enter(self, one: Event) -> None:
-        self._stack.append((one, self.around.within(one)))
-        heappush(self._ends, (one.end, id(one)))
+        self._entered += 1
+        phase = len(PHASES)
+        if one.category == "operator":
+            self._operators.append((self._entered, one))
+        else:
+            name = one.name.lower()
+            for key, form in _NUMBERS.items():
+                if hit := form.search(name):
+                    self._numbers[key].append((self._entered, int(hit[1])))
+            phase = next((at for at, phase in enumerate(PHASES) if phase in name), phase)
+        self._phases[phase] += 1
+        self._lasting[self._entered] = phase
+        heappush(self._ends, (one.end, self._entered))
+        self._around = None
 
     def leave(self, now_us: float) -> None:
         """Take out all that has ended."""
-        ended = set()
         while self._ends and self._ends[0][0] <= now_us:
-            ended.add(heappop(self._ends)[1])
-        while self._stack and id(self._stack[-1][0]) in ended:
-            ended.remove(id(self._stack.pop()[0]))
-        if ended:
-            kept = [one for one, _ in self._stack if id(one) not in ended]
-            self._stack = []
-            for one in kept:
-                self._stack.append((one, self.around.within(one)))
+            self._phases[self._lasting.pop(heappop(self._ends)[1])] -= 1
+            self._around = None
 
 
 def _launch(one: Event, place: _Around) -> Launch:

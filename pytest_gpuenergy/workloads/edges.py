@@ -189,7 +189,7 @@ def _uniform_wholes(
     size = math.prod(shape)
     if not size:
         return np.empty(shape, kind)
-    rows = np.arange(shape[0] if shape else 1).reshape(-1, *[1] * (len(shape) - 1))
+    rows = np.arange(size)[: shape[0] if shape else 1].reshape(shape[:1] + (1,) * (len(shape) - 1))
     if edges.uniform <= 3:
         flat = np.arange(1, size + 1).reshape(shape)
         number = (flat, rows + 1, np.maximum(rows - 1, 0))[edges.uniform - 1] % span
@@ -586,6 +586,7 @@ def fits(
     limits: Mapping[str, tuple[float, float]],
     *,
     infinite: bool = False,
+    tiny: Mapping[str, float] | None = None,
 ) -> bool:
     """Whether a kernel can return all values.
 
@@ -593,9 +594,14 @@ def fits(
         outputs: a reference, see `Workload.reference`.
         limits: of each output's finite values.
         infinite: whether values may also be infinite.
+        tiny: of outputs, the magnitude up to which values that are not 0 lose digits: of each, one
+            must be larger, or all be 0.
     """
     for name, (low, high) in limits.items():
         values = outputs[name]
+        size = np.abs(values[~is_untouched(values)]).max(initial=0.0)
+        if 0 < size < (tiny or {}).get(name, 0.0):
+            return False
         good = (values >= low) & (values <= high)
         good |= is_untouched(values) | (np.isinf(values) & infinite)
         if not good.all():

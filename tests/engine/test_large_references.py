@@ -122,6 +122,23 @@ def test_outputs_are_judged_as_on_the_host(name: str, wrong: int, arrays: Strict
     assert ("wrong" in judged(arrays)) is bool(wrong)
 
 
+@pytest.mark.parametrize(("factor", "good"), [(1.0, True), (1.01, False)])
+def test_terms_are_estimated_on_the_device(factor: float, good: bool, arrays: StrictArrays) -> None:
+    workload = contract(lambda inputs: {"y": np.sqrt(inputs["x"] ** 2 + 1) - inputs["x"]})
+    drawing = Drawing(20, 1)
+    x = case_of(workload, drawing).inputs["x"]
+    output = np.float32(factor) * (np.sqrt(x * x + np.float32(1)) - x)
+    found = []
+    for where in (None, arrays):
+        reference = case_of(workload, drawing, where).reference
+        try:
+            found.append(str(compare({"y": output}, reference, workload.io.bounds, 20)))
+        except KernelFault as fault:
+            found.append(str(fault))
+    assert found[0] == found[1]
+    assert ("wrong" not in found[0]) is good
+
+
 def test_an_output_that_was_not_written_is_told(arrays: StrictArrays) -> None:
     reference = case_of(DOUBLE, DRAWINGS[0], arrays).reference
     unset = {"y": np.full(SIZE, np.nan, np.float32)}

@@ -165,13 +165,36 @@ def test_types_that_were_added_to_numpy_are_compared() -> None:
     [
         ([], "The reference of result is empty"),
         ({}, "reference= is empty"),
-        ([1.0, float("nan")], r"The reference of result is NaN or infinite, first at \[1\]"),
-        ((ONES, np.inf * ONES), r"The reference of result\[1\] is NaN or infinite, first at \[0,"),
+        ([1.0, float("nan")], r"The reference of result is NaN, first at \[1\]"),
+        ((ONES, np.nan * ONES), r"The reference of result\[1\] is NaN, first at \[0,"),
+        (np.ma.masked_all(3), "The reference of result is masked as a whole"),
     ],
 )
 def test_a_reference_that_proves_nothing_is_refused(reference: object, words: str) -> None:
     with pytest.raises(ResultError, match=f"^{words}.*: nothing can be compared with it"):
         expected(reference)
+
+
+LOGITS = np.array([[1.0, -np.inf, 3.0], [np.inf, 5.0, 6.0]])
+
+
+def test_infinities_of_a_reference_must_be_equal() -> None:
+    for reference in (LOGITS, lambda x: np.where(np.isinf(LOGITS), LOGITS, x)):
+        right = expected(reference, np.nan_to_num(LOGITS, posinf=0, neginf=0))
+        assert right.check(LOGITS.astype("float32")).normwise_error == 0
+        for wrong in (np.nan, np.inf, 3e38):
+            with pytest.raises(KernelFault, match=r"^1 of 6 elements .*result\[0, 1\]"):
+                right.check(np.where(-np.inf == LOGITS, wrong, LOGITS))
+        with pytest.raises(KernelFault, match=r"result\[1, 2\]"):
+            right.check(np.where(LOGITS == 6, -np.inf, LOGITS))
+
+
+def test_what_a_reference_masks_is_not_compared() -> None:
+    right = expected(np.ma.masked_where(LOGITS > 3, LOGITS))
+    assert right.check(np.where(LOGITS > 3, np.nan, LOGITS)).normwise_error == 0
+    assert right.check(np.where(LOGITS > 3, 7, LOGITS)).normwise_error == 0
+    with pytest.raises(KernelFault, match=r"result\[0, 2\]"):
+        right.check(np.where(LOGITS == 3, 4, LOGITS))
 
 
 def test_a_reference_that_raises_is_told_with_its_place() -> None:

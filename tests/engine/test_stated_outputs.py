@@ -214,3 +214,26 @@ def test_an_input_without_dimensions_is_drawn(factor: float) -> None:
         y[:] = a * x * np.float32(factor)
 
     assert (fault_of(body, SCALED) is None) == (factor == 1.0)
+
+
+def is_positive(inputs: Values) -> Values:
+    return {"y": inputs["x"] > 0}
+
+
+@pytest.mark.parametrize("byte", [0, 1, 2, 0x80, 0xFF])
+def test_the_bytes_of_a_bool_are_0_and_1(byte: int) -> None:
+    def body(x: Any, y: Any) -> None:
+        y.view(np.uint8)[:] = np.where(x > 0, np.uint8(max(byte, 1)), np.uint8(0))
+
+    fault = fault_of(body, Contract("positive", tensors((50,), "bool"), is_positive))
+    assert fault is None if byte < 2 else fault is not None and "neither 0 nor 1" in fault
+
+
+def test_a_bool_that_must_be_left_as_it_was_may_be_anything() -> None:
+    def masked(inputs: Values) -> Values:
+        return {"y": np.ma.masked_array(inputs["x"] > 0, mask=np.arange(50) % 2 == 1)}
+
+    def body(x: Any, y: Any) -> None:
+        y[::2] = x[::2] > 0
+
+    assert fault_of(body, Contract("masked", tensors((50,), "bool"), masked)) is None

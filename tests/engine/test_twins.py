@@ -33,6 +33,6 @@ def test_an_exact_product_is_right() -> None:
 
 @pytest.mark.slow
 def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded() -> None:
-    careless = kernel(SOURCE.replace("sum += ", "sum += 1e-7f + "))
+    careless = kernel(SOURCE.replace("= sum;", "= sum * 1.0000002f;"))
     with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"bound 0\.0e\+00"):
         verify(device, careless, PRODUCT)

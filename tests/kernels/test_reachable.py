@@ -40,13 +40,21 @@ def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
         "void check(status_t s) {}\n#define check(s) check(s, __LINE__)\n",
         "typedef struct shared_st { handle_t x; } shared_t;\n",
         "using Clock = std::chrono::steady_clock;\n",
+        "using namespace std::chrono;\n",
+        "using namespace DirectX;\n",
+        "template <class T> class Reader { std::string name; virtual void read(T v) = 0; };\n",
+        "template <class T> class Image : public Base<T> { std::string name; };\n",
+        "#define RUN(n) void n() { f<<<1, 1>>>(0, 0); }\nRUN(first)\nRUN(second)\n",
+        "#define GO f<<<1, 1>>>\n#define RUN(n) void n() { GO(0, 0); }\nRUN(first)\n",
         "namespace host { void g() { f<<<1, 1>>>(0, 0); } int k; }\n",
     ],
 )
 @pytest.mark.parametrize("behind", [False, True])
 def test_what_the_entry_does_not_need_is_left_out(unneeded: str, behind: bool) -> None:
     found = kept("", after=unneeded) if behind else kept(unneeded)
-    left = re.sub(r"namespace host|#define.*|[{}\s]", "", found.replace(PLAIN.strip(), ""))
+    left = re.sub(
+        r"(?<!using )namespace host|#define.*|[{}\s]", "", found.replace(PLAIN.strip(), "")
+    )
     assert left == ""
 
 
@@ -68,6 +76,8 @@ def test_what_the_entry_does_not_need_is_left_out(unneeded: str, behind: bool) -
         ("#define GET(v) take(v)\n__device__ float take(float v) { return v; }\n", "GET(x[0])"),
         ("#define FN(n) __device__ float n(float v) { return v; }\nFN(g)\n", "g(x[0])"),
         ("using namespace cooperative_groups;\n", "x[0]"),
+        ("namespace own { __device__ int g() { return 0; } }\nusing namespace own;\n", "x[g()]"),
+        ("class A { public: int n; };\nclass B : public A {};\n", "x[B().n]"),
         ("#ifdef A\n__device__ float g(float v) {\n#else\n__device__ float g(int v) {\n#endif\n"
          "return v; }\n", "g(x[0])"),
     ],

@@ -114,6 +114,58 @@ def test_a_bad_source_file_is_refused(tmp_path: Path, content: bytes | None, sai
         load_kernel(path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
 
 
+def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
+    for folder, text in (("own", "#define OWN 1\n"), ("common", '#include "b.h"\n#define A 2\n')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.h").write_text(text)
+    (tmp_path / "common" / "b.h").write_text("#define B 3\n")
+    (tmp_path / "common" / "helper_cuda.h").write_text("#define HOST 1\n")
+    path = tmp_path / "own" / "f.cu"
+    path.write_text(f'#include "a.h"\n#include <a.h>\n#include <helper_cuda.h>\n{SAXPY}')
+    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
+    source = load_kernel(path, include=["common"], folder=tmp_path, **launch).source  # type: ignore[arg-type]
+    for kept in ("#define OWN 1", "#define A 2", "#define B 3", "#include <helper_cuda.h>"):
+        assert source.count(kept) == 1
+    assert '"a.h"' not in source
+    assert "<a.h>" not in source
+    with pytest.raises(InputError, match="gone of 'include' is not there"):
+        load_kernel(path, include=[tmp_path / "gone"], **launch)  # type: ignore[arg-type]
+
+
+def test_macros_are_defined_before_the_text() -> None:
+    given = {"N": 4, "FAST": True, "MUL(a, b)": "((a) * (b))"}
+    kernel = load_kernel(SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, define=given)
+    assert kernel.source == (f"#define N 4\n#define FAST\n#define MUL(a, b) ((a) * (b))\n{SAXPY}")
+
+
+@pytest.mark.parametrize("given", [{"1N": 4}, {"N=4": True}, {"N": None}, {"N": "1\n2"}])
+def test_what_is_no_macro_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="'define' "):
+        load_kernel(SAXPY, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS, define=given)
+
+
+def test_ends_of_lines_and_comments_may_be_those_of_windows(tmp_path: Path) -> None:
+    path = tmp_path / "f.cu"
+    path.write_bytes(b"// \xa9 and \xb5s\r\n" + SAXPY.replace("\n", "\r\n").encode())
+    kernel = load_kernel(path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)
+    assert kernel.source == f"// \N{COPYRIGHT SIGN} and \N{MICRO SIGN}s\n{SAXPY}"
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("auto grid = cg::this_grid(); grid.sync();", True),
+        ("cg::grid_group g{cg::this_grid()}; cg::sync(g);", True),
+        ("cooperative_groups::this_grid().sync();", True),
+        ("cg::grid_group g = cg::this_grid(); auto b = cg::this_thread_block(); b.sync();", False),
+        ("y[cg::this_grid().thread_rank()] = 1; __syncthreads();", False),
+    ],
+)
+def test_a_barrier_of_the_grid_is_seen(text: str, needs: bool) -> None:
+    kernel = Kernel(text, (Launch("k", (1, 1, 1), (1, 1, 1), ("y",)),))
+    assert kernel.has_grid_barrier == needs
+
+
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a file"):
         load_kernel(tmp_path, entry="saxpy", grid=1, block=1, arguments=ARGUMENTS)

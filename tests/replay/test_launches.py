@@ -142,6 +142,56 @@ def test_an_annotation_tells_the_run() -> None:
     assert found.run == 2
 
 
+SPANS = st.lists(
+    st.tuples(
+        st.sampled_from(("cpu_op", "layer 1", "layer 2", "decode 3", "prefill", "run 4")),
+        st.integers(0, 30),
+        st.integers(1, 30),
+    ),
+    max_size=12,
+)
+
+
+@given(SPANS, st.integers(0, 60))
+def test_what_overlaps_without_nesting_counts_until_it_ends(
+    spans: list[tuple[str, int, int]], moment: int
+) -> None:
+    written = [
+        lasting(*((what, f"op{n}") if what == "cpu_op" else ("user_annotation", what)), ts, dur)
+        for n, (what, ts, dur) in enumerate(spans)
+    ]
+    at = moment + 0.5
+    one = only([*written, *launch("k", at, 100.0, 1)])
+    around = [e for e in events(written) if e.ts <= at < e.end]
+    operators = [e.name for e in around if e.category == "operator"]
+    named = [e.name for e in around if e.category == "annotation"]
+    assert one.dispatched == (operators[0] if operators else None)
+    assert (one.operator and one.operator.name) == (operators[-1] if operators else None)
+    layers = [int(name[-1]) for name in named if name.startswith("layer")]
+    assert one.layer == (layers[-1] if layers else None)
+    phases = [word for word in ("prefill", "decode") if any(word in name for name in named)]
+    assert one.phase == (phases[0] if phases else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("category", ["cpu_op", "user_annotation"])
+def test_many_events_that_overlap_take_time_in_proportion(category: str) -> None:
+    count = 20_000
+    written = [
+        Event(ph="X", cat=category, name=f"layer {n}", ts=2.0 * n, dur=1.0 * count, tid=1)
+        for n in range(count)
+    ]
+    calls = [
+        Event(ph="X", cat=cat, name="k", ts=2.0 * n + 1, dur=0.5, tid=tid, args={"correlation": n})
+        for n in range(count)
+        for cat, tid in (("cuda_runtime", 1), ("kernel", 7))
+    ]
+    begin_s = process_time()
+    found = launches(sorted([*written, *calls], key=lambda one: (one.ts, -one.dur)))
+    assert process_time() - begin_s < 10  # it takes 0.7 s, and took minutes
+    assert len(found) == count
+
+
 @pytest.mark.slow
 def test_many_nested_operators_take_time_in_proportion() -> None:
     depth = 20_000

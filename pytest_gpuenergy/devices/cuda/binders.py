@@ -72,10 +72,12 @@ def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
         arguments = tuple(values[name] for name in launch.arguments)
         plan.append((function, launch.grid, launch.block, arguments, launch.shared_bytes))
+    # The driver refuses such a launch of more blocks than the card holds at once.
+    options = {"enable_cooperative_groups": True} if kernel.has_grid_barrier else {}
 
     def enqueue() -> None:
         for function, grid, block, arguments, shared_bytes in plan:
-            function(grid, block, arguments, shared_mem=shared_bytes)
+            function(grid, block, arguments, shared_mem=shared_bytes, **options)
 
     return enqueue
 

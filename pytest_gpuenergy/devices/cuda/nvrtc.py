@@ -7,17 +7,17 @@ and creates no CUDA context.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.reachable import reachable
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER, reachable
 from pytest_gpuenergy.support.cuda_sources import cuda_dir
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
@@ -25,20 +25,13 @@ from pytest_gpuenergy.support.paths import written_to_cache
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _FORMAT = 2
-_HOST_HEADER = re.compile(
-    r"(?:[a-z_]+"
-    r"|(?:assert|float|inttypes|limits|math|stddef|stdint|stdio|stdlib|string|time|unistd)\.h"
-    r"|(?:sys/\w+|omp)\.h"
-    r"|helper_\w+\.h|(?:cublas|cudnn|cusparse|cufft|curand|nvtx|nccl)\w*(?:/\w+)?\.h|thrust/.*"
-    r"|cuda_(?:profiler_api|gl_interop)\.h)"
-)
-"""Headers that NVRTC does not have or need: of C and C++, of the samples, and of host libraries."""
 _UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")
+_NOT_THERE = re.compile(r'cannot open source file "([^"]+)"')
 _STANDARD_HEADER = re.compile(r"#\s*include\s*[<\"](cuda/std/[^>\"]+)")
 
 
-def _is_for_kernels(header: str) -> bool:
-    return not _HOST_HEADER.fullmatch(header)
+def _is_for_kernels(header: str, absent: Container[str]) -> bool:
+    return header not in absent and not HOST_HEADER.fullmatch(header)
 
 
 _Compiled = tuple[bytes, dict[str, str], str]
@@ -80,14 +73,23 @@ class Compiler:
         return self._with_headers(source, entries, architecture)[2]
 
     def _with_headers(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
-        needed = reachable(source, tuple(entries), _is_for_kernels)
-        try:
-            return self._of_text(needed, entries, architecture)
-        except KernelFault as fault:
-            if needed != source:  # the reader may have left out too much
-                with contextlib.suppress(KernelFault):
-                    return self._of_text(source, entries, architecture)
-            raise fault from None
+        absent: frozenset[str] = frozenset()
+        faults: list[KernelFault] = []
+        while True:
+            offered = functools.partial(_is_for_kernels, absent=absent)
+            needed = reachable(source, tuple(entries), offered)
+            try:
+                return self._of_text(needed, entries, architecture)
+            except KernelFault as fault:
+                faults.append(fault)
+            missing = _NOT_THERE.search(str(faults[-1]))
+            if missing is None or missing[1] in absent or needed == source:
+                break
+            absent |= {missing[1]}  # the kernel may do without what only host code needs
+        if needed != source:  # the reader may have left out too much
+            with contextlib.suppress(KernelFault):
+                return self._of_text(source, entries, architecture)
+        raise faults[0] from None
 
     def _of_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
         if self._are_small(_STANDARD_HEADER.findall(source)):
@@ -141,7 +143,7 @@ class CompilerPool(Compilers[Kernel, Binary]):
         self._architecture = architecture
         self._cache = cache
 
-    @cached_property
+    @functools.cached_property
     def version(self) -> str:
         """NVRTC's version, such as ``13.0``."""
         return str(self._call("version"))

@@ -67,6 +67,14 @@ class Runner(Protocol):
         *,
         timeout_s: float,
     ) -> AccessProfile: ...
+    def inspect(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> AbstractContextManager[HostProgram]: ...
     def close(self) -> None: ...
 
 
@@ -161,9 +169,24 @@ class EmulatedDevice(Device):
         def program() -> AbstractContextManager[HostProgram]:
             return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
 
+        def inspector() -> AbstractContextManager[HostProgram]:
+            return self._runner.inspect(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
+
+        def traffic_bytes() -> float:
+            launches = zip(kernel.launches, self._profiled(job, arenas), strict=True)
+            return sum(launch.blocks * traffic.total_bytes for launch, traffic in launches)
+
         with contextlib.ExitStack() as stack:
             outputs = [one for one in arenas.values() if one.tensor.is_written]
-            yield HostKernel(before, program, stack, outputs, divisible=is_divisible(kernel))
+            yield HostKernel(
+                before,
+                program,
+                stack,
+                outputs,
+                divisible=is_divisible(kernel),
+                inspect=inspector,
+                traffic_bytes=traffic_bytes,
+            )
 
     @contextlib.contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
@@ -283,6 +306,7 @@ class _Lent:
         self.compile = runner.compile
         self.open = runner.open
         self.check_races = runner.check_races
+        self.inspect = runner.inspect
 
     def close(self) -> None:
         """Nothing: its owner closes it."""

@@ -40,6 +40,7 @@ _NAMED = {
         r"\b(?:(?:sin|cos|sincos)pi|erfc?inv|erfcx|normcdf(?:inv)?|cyl_bessel_i[01]|rcbrt|rhypot"
         r"|r?norm[34]d)f?\s*\("
     ),
+    "algorithm": re.compile(r"\bstd\s*::\s*(?:min|max|clamp|minmax)\s*[(<]"),
     "times.h": re.compile(r"\bchrono::"),
 }
 

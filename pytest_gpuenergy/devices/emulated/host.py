@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,11 +29,14 @@ from pytest_gpuenergy.devices.emulated.timing.plan import (
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.devices.emulated.translate import KernelText
 from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.reachable import reachable
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER, reachable
 from pytest_gpuenergy.support.errors import DeviceError, KernelFault
 from pytest_gpuenergy.support.files import is_file
 from pytest_gpuenergy.workloads.workload import Scalar
 
+_MISSING = re.compile(
+    r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"
+)
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
@@ -145,6 +149,28 @@ class HostRunner:
         with self._program(path, kernel, arenas, scalars, timeout_s, _SAMPLING) as program:
             return read_profile(kernel, program.finish())
 
+    @contextlib.contextmanager
+    def inspect(
+        self,
+        kernel: Kernel,
+        arenas: Mapping[str, Arena],
+        scalars: Mapping[str, Scalar],
+        *,
+        timeout_s: float,
+    ) -> Iterator[Program]:
+        """A process that makes the check of `check_races` whenever it is asked to run.
+
+        Each time the kernel runs once, on a copy of what the arenas hold then.
+
+        Raises:
+            KernelFault: as of `check_races`.
+        """
+        path = self._built(kernel, "checked")
+        with self._program(
+            path, kernel, arenas, scalars, timeout_s, _SAMPLING, on_request=True
+        ) as program:
+            yield program
+
     def close(self) -> None:
         """Stop compiling and end all programs. Idempotent."""
         if self._pool is not None:
@@ -193,7 +219,23 @@ class HostRunner:
                 return self._build_text(kernel, KernelText(kernel.source, entries), variant)
             except KernelFault as other:
                 # A header that is not there explains the names that are missing without it.
-                raise (other if "#include" in str(other) else fault) from None
+                missing = re.search(r"#include <([^>]+)>", str(other))
+                if missing is not None and not HOST_HEADER.fullmatch(missing[1]):
+                    raise other from None
+                left_out = [
+                    header
+                    for header in re.findall(
+                        r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)', kernel.source, re.MULTILINE
+                    )
+                    if not is_offered(header) and not HOST_HEADER.fullmatch(header)
+                ]
+                if not left_out or not _MISSING.search(str(fault)):
+                    raise fault from None
+                raise KernelFault(
+                    "compile",
+                    f"{fault}; {left_out[0]}, which it includes, was left out: if it is a header "
+                    "of the project, name its folder in load_kernel(include=...)",
+                ) from None
 
     def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
         tools = self._toolchain()
@@ -216,11 +258,19 @@ class HostRunner:
         scalars: Mapping[str, Scalar],
         timeout_s: float,
         sampling: Sampling | None,
+        *,
+        on_request: bool = False,
     ) -> Iterator[Program]:
         """The started program with its plan; it is ended on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
             plan = write_plan(
-                kernel, arenas, files, scalars, sampling=sampling, profile=self._profile
+                kernel,
+                arenas,
+                files,
+                scalars,
+                sampling=sampling,
+                profile=self._profile,
+                on_request=on_request,
             )
             tools = self._toolchain()
             program = Program(

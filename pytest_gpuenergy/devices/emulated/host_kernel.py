@@ -18,6 +18,7 @@ MOST = 10_000
 BUDGET_S = 0.05
 AFFORDABLE_S = BUDGET_S / 2
 WHOLE_S = 1.0
+INSPECTED_BYTES = 8e6
 PERIOD = 32
 """The most repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
 
@@ -61,6 +62,9 @@ class HostKernel:
         stack: on which it is entered.
         outputs: the arenas that the kernel writes.
         divisible: see `is_divisible`.
+        inspect: starts a process whose runs check every access, on a copy of the arenas.
+        traffic_bytes: what a run accesses. Up to `INSPECTED_BYTES` in all, runs after the first are
+            inspected beforehand: other inputs may lead to other accesses.
     """
 
     def __init__(
@@ -71,12 +75,18 @@ class HostKernel:
         outputs: Sequence[Arena] = (),
         *,
         divisible: bool = False,
+        inspect: Callable[[], AbstractContextManager[HostProgram]] | None = None,
+        traffic_bytes: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._before = before
         self._start = program
         self._stack = stack
         self._outputs = outputs
         self._divisible = divisible
+        self._inspect = inspect
+        self._inspector: HostProgram | None = None
+        self._traffic_bytes = traffic_bytes
+        self._left_bytes = INSPECTED_BYTES
         self._program: HostProgram | None = None
         self._launches = 0
         self._launch_s = 0.0
@@ -88,6 +98,12 @@ class HostKernel:
     def run(self, order_seed: int = 0) -> None:
         """Run once."""
         self._before()
+        if order_seed and self._inspect is not None:
+            self._left_bytes -= self._traffic_bytes()
+            if self._left_bytes > 0:
+                if self._inspector is None:
+                    self._inspector = self._stack.enter_context(self._inspect())
+                self._inspector.run(order_seed=order_seed % 2)
         if self._program is None:
             self._program = self._stack.enter_context(self._start())
         elif self._stride:

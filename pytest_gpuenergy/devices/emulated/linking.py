@@ -15,7 +15,8 @@ from pathlib import Path
 from pytest_gpuenergy.support.files import is_file
 
 CHECKED_RUNTIME = (
-    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "warps"),
+    *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "visibility"),
+    "warps",
 )
 """Units of ``cuda/host`` that only checked builds need."""
 

@@ -35,6 +35,11 @@ _OUTLINE = re.compile(
 )
 _LINKAGE = re.compile(r'\s*"C(?:\+\+)?"')
 _INCLUDE = re.compile(r'\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")')
+_SHARED_IN_MACRO = re.compile(
+    r"\bextern\s+__shared__\s+([A-Za-z_][\w:]*(?:\s+\w+)*?)\s+(\w+)\s*\[\s*\]"
+)
+_PLAIN_SIZES = re.compile(r"[\d,\s]*")
+_DYNAMIC = "::cuhost::cuhost_dynamic_shared"
 _NAMESPACE = re.compile(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"C(?:\+\+)?")\s*$')
 _NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
 _LEFT_ALONE = _NO_DEFINITION | {"const", "constexpr"}
@@ -161,7 +166,13 @@ class Outline:
         self.in_macros |= "__global__" in match[0]
         include = _INCLUDE.match(match[0])
         if include is None:
-            self.edits += self._assembler.in_macro(match.start(), match.end())
+            macro = [*self._assembler.in_macro(match.start(), match.end())]
+            if match[0].lstrip("# \t").startswith("define"):
+                macro += (
+                    (one.start(), one.end(), rf"{one[1]} * const {one[2]} = ({one[1]} *){_DYNAMIC}")
+                    for one in _SHARED_IN_MACRO.finditer(self.source, match.start(), match.end())
+                )
+            self.edits += sorted(macro)
             return
         header = include[1] or include[2]
         text = ""
@@ -200,8 +211,9 @@ class Outline:
             if self._of_template(start) and not self._bound.isdecimal():
                 self._bound = ""
             self._cluster = header.cluster if header.defined else ""
-            if header.cluster and (not header.defined or self._of_template(start)):
-                reason = f"{CLUSTER_DIMS} of a template, or not where the kernel is defined"
+            plain = _PLAIN_SIZES.fullmatch(header.cluster) or not self._of_template(start)
+            if header.cluster and not (header.defined and plain):
+                reason = f"{CLUSTER_DIMS} that depends on a template, or is not at the definition"
                 self.unsupported[header.name] = f"line {self._line(start)}: {CANNOT}: {reason}"
         return end
 

@@ -14,6 +14,16 @@ from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.devices.emulated.unset_flags import with_values
 from pytest_gpuenergy.support.errors import KernelFault
 
+# Functions that texts overload for types of their own, which would hide them: CUDA's, and C's.
+_OVERLOADED = re.compile(
+    r"(?<![\w.:>~])(?:"
+    r"(?P<cuda>make_(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]|min|max|rsqrtf?"
+    r"|atomic(?:Add|Max|Min|CAS|Exch)|__ldg|__shfl(?:_up|_down|_xor)?_sync)"
+    r"|(?P<c>abs|(?:ceil|copysign|cos|exp|exp2|fabs|floor|fma|fmax|fmin|fmod|log|log2|pow|round|sin"
+    r"|sqrt|tan|tanh|trunc)f?))"
+    r"\s*\([^(){};]*\)\s*\{"
+)
+
 
 class KernelText:
     """CUDA C++ text and its translations.
@@ -88,11 +98,17 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
         f'"{function_of(entry)}", {_bound(outline, entry)}, {_cluster(outline, entry)}),\n'
         for entry in entries
     )
+    used = {
+        f"using ::cuda_device::{found['cuda']};" if found["cuda"] else f"using ::{found['c']};"
+        for found in _OVERLOADED.finditer(outline.source)
+    }
+    overloaded = " ".join(sorted(used))
     included = "".join(f'#include "{header}"\n' for header in sorted(outline.headers))
     return (
         f"{included}{refused}"
         # Internal linkage keeps the text's names apart from the host's libraries.
-        f'namespace cuda_device {{ namespace {{\n#line 1 "kernel.cu"\n{outline.rewritten()}\n'
+        f"namespace cuda_device {{ namespace {{ {overloaded}\n"
+        f'#line 1 "kernel.cu"\n{outline.rewritten()}\n'
         f'#line 1 "launch"\n'
         f"const ::cuhost::cuhost_Entry cuhost_entries[] = {{\n{functions}}};\n"
         f"}} }}\n"

@@ -55,6 +55,18 @@ def test_machine_code_is_an_elf_with_the_entry(compiler: Compiler) -> None:
     assert b".text.copy" in code
 
 
+@pytest.mark.parametrize("header", ["<strings.h>", '"graphics.c"', "<scibuf/image.h>"])
+def test_a_header_that_only_host_code_needs_may_be_missing(compiler: Compiler, header: str) -> None:
+    host = "void image() { bcopy(0, 0, 0); copy<<<1, 1>>>(0, 0); }"
+    code, _ = compiler.compile(f"#include {header}\n{COPY}\n{host}", ["copy"], "sm_90")
+    assert b".text.copy" in code
+
+
+def test_a_header_that_a_kernel_needs_is_named(compiler: Compiler) -> None:
+    text = '#include "gone.h"\n#include <own/sizes.h>\n' + COPY.replace("threadIdx.x]", "GONE]")
+    assert 'cannot open source file "gone.h"' in faulty(compiler, text, "copy")
+
+
 def test_an_instance_of_a_template_has_its_symbol(compiler: Compiler) -> None:
     source = "template <typename T> __global__ void f(T* x) { *x = 1; }"
     code, symbols = compiler.compile(source, ["f<float>", "f<int>"], "sm_90")

@@ -144,9 +144,8 @@ def test_all_blocks_of_a_cluster_begin(run):
 @pytest.mark.parametrize(
     "text",
     [
-        "ld.shared::cluster.u32 %0, [%1];",
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%1], %0, [%1];",
-        "mapa.u64 %0, %1, 0;",
+        "mapa.u32 %0, %1, 0;",
     ],
 )
 def test_other_accesses_to_the_shared_memory_of_other_blocks_are_refused(run, text):
@@ -175,3 +174,123 @@ def test_a_cluster_is_a_group_of_cooperative_groups(run):
     assert found["y"].tolist() == [30601] * 24
     ranks = [1 + x % 2 + 2 * (y % 3) for y in range(6) for x in range(4)]
     assert found["flags"].tolist() == ranks
+
+
+SYNC = "cluster.sync();"
+HISTOGRAM = f"""#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void __cluster_dims__(4) k(const int* x, int* y) {{
+  extern __shared__ int total[];
+  __shared__ int bins[8];
+  cg::cluster_group cluster = cg::this_cluster();
+  int t = threadIdx.x, first = blockIdx.x - cluster.block_rank();
+  if (t < 8) bins[t] = 0;
+  if (t == 0) total[0] = 0;
+  {SYNC}
+  // Each block owns 8 of the 32 bins of its cluster.
+  int bin = x[blockIdx.x * blockDim.x + t];
+  int* owner = cluster.map_shared_rank(bins, bin / 8);
+  atomicAdd(&owner[bin % 8], 1);
+  {SYNC}
+  if (t < 8) atomicAdd(cluster.map_shared_rank(total, 0), bins[t]);
+  {SYNC}
+  if (t < 8) y[blockIdx.x * 9 + t] = bins[t];
+  if (t == 8) y[blockIdx.x * 9 + 8] = *cluster.map_shared_rank(total, 0)
+      + 1000 * cluster.query_shared_rank(cluster.map_shared_rank(total, 3));
+  {SYNC}
+}}"""
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """counted(source): the kernel, its arenas, and what y should be."""
+
+    def make(source):
+        x = np.random.default_rng(5).integers(0, 32, (2, 4 * 64)).astype("int32")
+        tensors = [Tensor("x", x.shape, "int32", "input"), Tensor("y", (8, 9), "int32", "output")]
+        arenas = {
+            one.name: Arena.create(tmp_path / one.name, one, value)
+            for one, value in zip(tensors, (x, None), strict=True)
+        }
+        bins = np.stack([np.bincount(row, minlength=32) for row in x]).reshape(8, 8)
+        expected = np.column_stack([bins, np.full(8, 3256)])
+        launch = Launch("k", (8, 1, 1), (64, 1, 1), ("x", "y"), 4)
+        return Kernel(source, (launch,)), arenas, expected
+
+    return make
+
+
+def test_blocks_access_the_shared_memory_of_one_another(runner, counted):
+    kernel, arenas, expected = counted(HISTOGRAM)
+    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+    with runner.open(kernel, arenas, {}, timeout_s=20.0) as program:
+        for order_seed in range(4):
+            arenas["y"].fill(np.zeros(expected.shape, "int32"))
+            program.run(order_seed=order_seed)
+            np.testing.assert_array_equal(arenas["y"].value(), expected)
+
+
+def changed(number, new, text=HISTOGRAM):
+    """The text with the barrier of that number changed."""
+    parts = text.split(SYNC)
+    return SYNC.join(parts[: number + 1]) + new + SYNC.join(parts[number + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (changed(0, "__syncthreads();"), "of another block of its cluster, which may"),
+        (changed(1, "__syncthreads();"), r"race on shared memory: .* bins\[\d\], and nothing"),
+        (changed(2, "__syncthreads();"), "race on shared memory: .* the dynamic"),
+        (changed(3, ""), "may end before .* has accessed its shared memory|which has ended"),
+        (HISTOGRAM.replace("atomicAdd(&owner[bin % 8], 1)", "owner[bin % 8] += 1"),
+         "race on shared memory"),
+        (HISTOGRAM.replace("owner[bin % 8]", "owner[bin]"), r"past its end of 8 elements|outside"),
+        (HISTOGRAM.replace("(total, 3)", "(total, 4)"), "block 4 of its cluster, which does not"),
+        (HISTOGRAM.replace("(bins, bin / 8)", "(&bin, bin / 8)"), "that is not in shared memory"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_accesses_among_blocks_is_found(runner, counted, source, reason):
+    kernel, arenas, _ = counted(source)
+    with pytest.raises(KernelFault, match=reason):
+        runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        "int* there = (int*)__cluster_map_shared_rank(&s, other); v = there[0]; *there = 5;",
+        'asm("{.reg .u64 a; mapa.u64 a, %1, %2; ld.s32 %0, [a]; st.s32 [a], 5;}"'
+        ' : "=r"(v) : "l"(&s), "r"(other) : "memory");',
+        'asm("{.reg .b32 a; mapa.shared::cluster.u32 a, %1, %2; ld.shared::cluster.s32 %0, [a];'
+        ' st.shared::cluster.s32 [a], 3; red.shared::cluster.add.s32 [a], 2;}"'
+        ' : "=r"(v) : "r"((unsigned)__cvta_generic_to_shared(&s)), "r"(other) : "memory");',
+        'asm("{.reg .u64 a; mapa.u64 a, %1, %2; getctarank.u64 %0, a;}"'
+        ' : "=r"(v) : "l"(&s), "r"(other)); v = v == other ? 71 - blockIdx.x % 2 : 0;'
+        " *(int*)__cluster_map_shared_rank(&s, other) = 5;",
+    ],
+)
+def test_addresses_in_other_blocks_are_those_of_ptx(run, access):
+    source = f"""__global__ void __cluster_dims__(2) k(int* y) {{
+      __shared__ int s;
+      int other = 1 - blockIdx.x % 2, v = 0;
+      s = 70 + blockIdx.x % 2;
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+      {access}
+      __cluster_barrier_arrive();
+      __cluster_barrier_wait();
+      y[blockIdx.x] = 100 * v + s;
+    }}"""
+    y = run(source, outputs={"y": (4, "int32")}, grid=4)["y"]
+    np.testing.assert_array_equal(y, [7105, 7005, 7105, 7005])
+
+
+def test_a_template_may_have_clusters_of_a_plain_size(run):
+    source = """template <int N> __global__ void __cluster_dims__(2, 1) k(int* y) {
+      unsigned n;
+      asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(n));
+      if (threadIdx.x == 0) y[blockIdx.x] = N + n;
+    }"""
+    y = run(source, outputs={"y": (4, "int32")}, grid=4, entry="k<5>")["y"]
+    assert y.tolist() == [7] * 4

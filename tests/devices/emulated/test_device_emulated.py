@@ -72,6 +72,10 @@ class FakeRunner:
         profile = LaunchProfile("f", 196, 8, COUNTS)
         return AccessProfile((profile,) * len(kernel.launches))
 
+    @contextmanager
+    def inspect(self, *_: Any, timeout_s: float) -> Iterator[FakeProgram]:
+        yield FakeProgram(FakeRunner(), timeout_s)
+
     def close(self) -> None:
         self.calls.append("close")
 

@@ -137,9 +137,7 @@ def test_groups_of_threads_cooperate(run, result, expected, size):
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("cg::this_grid().sync();", "barrier of the whole grid needs a cooperative launch"),
         ("auto t = cg::tiled_partition<64>(cg::this_thread_block());", "a tile of other than 1, 2"),
-        ("__shared__ int s; *cg::this_cluster().map_shared_rank(&s, 0) = 1;", "map_shared_rank"),
     ],
 )
 def test_groups_beyond_the_emulated_gpu_are_refused(run, statement, reason):

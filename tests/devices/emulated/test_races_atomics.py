@@ -105,8 +105,7 @@ PLAIN = {
         {"take": "atomicInc(&ticket, gridDim.x - 1)", "reset": ""},
         {"fence": "__threadfence_system();"},
         {"fence": "", "store": "atomicExch(&part[b], x[b]);", "load": "atomicAdd(&part[k], 0.0f)"},
-        {"fence": "", "store": "((volatile float*)part)[b] = x[b];",
-         "load": "((volatile float*)part)[k]"},
+        {"store": "((volatile float*)part)[b] = x[b];", "load": "((volatile float*)part)[k]"},
         {"reset": "if (last) atomicExch(&ticket, 0u);"},
     ],
 )  # fmt: skip
@@ -123,8 +122,17 @@ def test_the_last_block_may_read_what_was_fenced(check_races, change):
         {"store": "", "reset": "part[b] = x[b]; __threadfence();"},  # after the ticket
         {"fence": "", "store": "__threadfence(); part[b] = x[b];"},
         {"take": "ticket++"},
+        *(
+            {"fence": fence, "store": "((volatile float*)part)[b] = x[b];",
+             "load": "((volatile float*)part)[k]", "reset": reset}
+            for fence, reset in (
+                ("", PLAIN["reset"]),
+                ("__threadfence_block();", PLAIN["reset"]),
+                ("", "__threadfence();" + PLAIN["reset"]),
+            )
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_last_block_needs_a_fence_before_an_atomic_ticket(fault_of, change):
     fault = fault_of(LAST_BLOCK.format(**PLAIN | change), grid=40, before=TICKET)
     assert fault.outcome == "correctness"

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.slow
     [
         ("__global__ void\n__block_size__((32, 1, 1)) k() {}", "__block_size__; __cluster_dims__"),
         ("template <int n> __global__ void __cluster_dims__(n) k() {}",
-         "__cluster_dims__ of a template"),
+         "__cluster_dims__ that depends on a template"),
         ("__global__ void __cluster_dims__(2) k();\n__global__ void k() {}",
-         "__cluster_dims__ of a template, or not where the kernel is defined"),
+         "__cluster_dims__ that depends on a template, or is not at the definition"),
         ("__global__\nvoid __maxnreg__(32) k() {}", "__maxnreg__, a limit of registers"),
         ("\ntexture<float, 2> t; __global__ void k() { t; }", "textures and surfaces"),
         ("__global__ void k(cudaTextureObject_t t, float* y) {\n y[0] = tex2D<float>(t, 0, 1); }",

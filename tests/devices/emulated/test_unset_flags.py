@@ -11,6 +11,7 @@ from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.devices.emulated.unset_flags import with_values
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 X = np.linspace(-8, -1, 32).astype(np.float32)
@@ -35,6 +36,14 @@ def three_runs(runner: HostRunner, folder: Path, body: str) -> list[float]:
     return results
 
 
+def is_seen(runner: HostRunner, folder: Path, body: str) -> bool:
+    """Whether a run depends on how locals are filled, or runs differ."""
+    try:
+        return len(set(three_runs(runner, folder, body))) > 1
+    except KernelFault as fault:
+        return "y[0] depends on what a local variable of k holds" in str(fault)
+
+
 FLAGS = {
     "set in a branch": "bool f; if (x[0] > 0) f = true; y[0] = f ? 1 : 2;",
     "reset in a branch": "bool f; if (x[0] > 0) f = false; y[0] = f ? 1 : 2;",
@@ -54,10 +63,10 @@ FLAGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLAGS)
-def test_a_flag_without_a_value_is_not_the_same_in_all_runs(
+def test_a_flag_without_a_value_is_seen(
     each_compiler: HostRunner, tmp_path: Path, name: str
 ) -> None:
-    assert len(set(three_runs(each_compiler, tmp_path, FLAGS[name]))) > 1
+    assert is_seen(each_compiler, tmp_path, FLAGS[name])
 
 
 PARTS = {
@@ -70,10 +79,10 @@ PARTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
-def test_a_flag_in_an_array_or_structure_is_not_the_same_in_all_runs(
+def test_a_flag_in_an_array_or_structure_is_seen(
     runner: HostRunner, tmp_path: Path, name: str
 ) -> None:
-    assert len(set(three_runs(runner, tmp_path, PARTS[name]))) > 1
+    assert is_seen(runner, tmp_path, PARTS[name])
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ class Assembler:
             stop = end_of_statement(self._source[:end], position)
             if stop <= position:
                 continue
-            _, code = self.replaced(position)
+            code = self._code(self._source[position:stop].replace("\\\n", ""))
             lines = self._source.count("\n", found.start(), stop)
             code = code.replace("\n", " ")
             yield found.start(), stop, code + " \\\n" * lines

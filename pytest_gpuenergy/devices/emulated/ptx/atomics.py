@@ -14,7 +14,17 @@ _ATOMIC = re.compile(
 _ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel"))
 _IGNORED = frozenset(
     (
-        *("global", "shared", "shared::cta", "cta", "cluster", "gpu", "sys", "noftz"),
+        *(
+            "global",
+            "shared",
+            "shared::cta",
+            "shared::cluster",
+            "cta",
+            "cluster",
+            "gpu",
+            "sys",
+            "noftz",
+        ),
         "L2::cache_hint",
     )
 )
@@ -46,8 +56,7 @@ def atomics(instruction: Instruction, names: Names) -> str:
     if len(given) != 2 + returns + (operation == "cas"):
         return ""
     place, *values = given[returns:]
-    shared = any(one.startswith("shared") for one in modifiers)
     (order,) = orders or {"relaxed"}
-    arguments = [names.address(place, shared=shared), *(names.value(one, kind) for one in values)]
+    arguments = [names.address_in(place, modifiers), *(names.value(one, kind) for one in values)]
     call = f"{HOST}atom_{operation}<{HOST}{kind}, {HOST}order_{order}>({', '.join(arguments)})"
     return f"{names.target(given[0])} = {call};" if returns else f"(void){call};"

@@ -22,8 +22,8 @@ _PRODUCTS = {
     "f64": (("f64",), (4,), 64),
 }
 _ROWS = re.compile(
-    r"(?P<name>ldmatrix|stmatrix)\.sync\.aligned\.(?:m8n8\.)?x(?P<count>[124])(?:\.m8n8)?"
-    r"(?P<transposed>\.trans)?(?:\.shared(?:::cta)?)?\.b16"
+    r"(?P<name>ldmatrix|stmatrix)\.sync\.aligned(?=\S*\.x(?P<count>[124]))"
+    r"(?:\.m8n8|\.x[124]|(?P<transposed>\.trans)|\.shared(?:::cta)?)+\.b16"
 )
 
 

@@ -16,7 +16,7 @@ _ACCESS = re.compile(
     r"(?:\.v(?P<count>[248]))?\.(?P<type>[busf](?:8|16|32|64))"
 )
 _STRENGTHS = frozenset(("volatile", "weak", "relaxed", "acquire", "release"))
-_SPACES = frozenset(("global", "shared", "shared::cta"))
+_SPACES = frozenset(("global", "shared", "shared::cta", "shared::cluster"))
 _SCOPES = frozenset(("cta", "cluster", "gpu", "sys"))
 _HINTS = frozenset(("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "mmio"))
 _LEVEL = re.compile(r"L[12]::(?:evict_\w+|no_allocate|64B|128B|256B|cache_hint)")
@@ -82,7 +82,7 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     registers = elements(vector)
     if len(registers) != count or int(kind[1:]) * count > _WIDEST_BITS:
         return ""
-    address = names.address(place, shared=any(one.startswith("shared") for one in modifiers))
+    address = names.address_in(place, modifiers)
     function = f"{'load' if loads else 'store'}_{strength}<{HOST}{kind}, {count}>"
     if loads:
         targets = [names.target(text) for text in registers]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pytest_gpuenergy.devices.emulated.ptx.instructions import Registers
 from pytest_gpuenergy.devices.emulated.ptx.refusals import UnsupportedError
@@ -220,6 +220,13 @@ class Names:
                 f"asm with an address of {bits} bits, which is none of global memory"
             )
         return f"{HOST}address({base}, {self.value(offset)})"
+
+    def address_in(self, text: str, modifiers: Collection[str]) -> str:
+        """The address in square brackets, in the space that the instruction's modifiers name."""
+        found = self.address(text, shared=any(one.startswith("shared") for one in modifiers))
+        if "shared::cluster" in modifiers:
+            return f"::cuhost::cuhost_cluster_place({found})"
+        return found
 
 
 def bits_of(kind: str) -> int:

@@ -40,6 +40,15 @@ def synchronization(instruction: Instruction, names: Names) -> str:
     if opcode == "mapa.shared::cluster.u32" and len(operands) == 3:
         address, rank = (f"(unsigned){names.value(operand)}" for operand in operands[1:])
         return f"{names.target(operands[0])} = ::cuhost::cuhost_map_shared({address}, {rank});"
+    if opcode == "mapa.u64" and len(operands) == 3:
+        address, rank = (names.value(operand) for operand in operands[1:])
+        call = f"::cuhost::cuhost_map_shared_rank((const void*){address}, (unsigned){rank})"
+        return f"{names.target(operands[0])} = (unsigned long long){call};"
+    if opcode in ("getctarank.shared::cluster.u32", "getctarank.u64") and len(operands) == 2:
+        place = f"(const void*)(unsigned long long){names.value(operands[1])}"
+        if "shared" in opcode:
+            place = f"::cuhost::cuhost_cluster_place({place})"
+        return f"{names.target(operands[0])} = ::cuhost::cuhost_shared_rank({place});"
     if _PROXY.fullmatch(opcode) and not operands:
         return f"{HOST}proxy_fence();"
     if _BRANCH.fullmatch(opcode) and len(operands) == 1:

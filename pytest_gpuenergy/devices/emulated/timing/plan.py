@@ -107,6 +107,7 @@ def write_plan(
     *,
     sampling: Sampling | None,
     profile: GpuProfile,
+    on_request: bool = False,
 ) -> str:
     """The plan's text.
 
@@ -117,6 +118,8 @@ def write_plan(
         scalars: by name.
         sampling: asks for a check of a sample of the blocks.
         profile: the GPU, for its shared memory, its multiprocessors and what these hold at once.
+        on_request: whether the check is made whenever a run is asked for, with what the arenas hold
+            then.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
@@ -127,7 +130,7 @@ def write_plan(
     tensors += [(tensor, -1) for tensor in kernel.workspaces]
     numbers = {name: k for k, name in enumerate(files)}
     numbers |= {t.name: len(files) + k for k, t in enumerate(kernel.workspaces)}
-    checks, defers = int(sampling is not None), int(may_decide(kernel.source))
+    checks, defers = (1 + on_request) * (sampling is not None), int(may_decide(kernel.source))
     lines = [
         f"{checks} {defers} {sampling.words if sampling else '0 0 0'}",
         f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "

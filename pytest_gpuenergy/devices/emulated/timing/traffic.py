@@ -63,6 +63,16 @@ class Traffic:
     private_words: float = 0.0
     active_warps: float = 0.0
 
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of tensors and of shared memory that are read and written."""
+        return (
+            self.global_read_bytes
+            + self.global_write_bytes
+            + self.shared_read_bytes
+            + self.shared_write_bytes
+        )
+
 
 _VERSION = 5  # of how a program's answer and the text are turned into `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
