@@ -13,6 +13,8 @@ after the one before has ended. A comparison is made several times:
 - *all changed*: every kernel has another hash, so that the declared deviation between sessions and
   boards is used.
 
+With ``--means N``, the means of N runs of a session each are compared instead.
+
 Each is judged once with its figures as measured and once for each planted change of the EDP, half
 of it in time and half in energy. Comparisons that share a report are not independent: intervals
 are 95 % intervals of a bootstrap by run, session or board, whichever tells the class's pairs apart.
@@ -42,6 +44,7 @@ from pytest_gpuenergy.gate.verdict import Verdict
 from pytest_gpuenergy.record.metrics import METRICS, Metric
 from pytest_gpuenergy.report import Measurement, Report, load_report
 from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.report.mean import mean_of_runs
 from pytest_gpuenergy.support.errors import GpuEnergyError
 
 LIMITS = "0,1,2,3,5"
@@ -64,12 +67,14 @@ class Run:
         name: the name of its file.
         board: UUID of the GPU.
         session: number of the board's session.
+        parts: the reports of which it is the mean.
     """
 
     report: Report
     name: str
     board: str
     session: int
+    parts: frozenset[str] = frozenset()
 
     def unit(self, kind: str) -> object:
         """What is drawn by the bootstrap of a class of pairs."""
@@ -124,6 +129,23 @@ def runs_of(reports: Mapping[str, Report]) -> list[Run]:
     return found
 
 
+def means_of(runs: Sequence[Run], number: int) -> list[Run]:
+    """The means of each ``number`` runs of a session."""
+    sessions: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in runs:
+        sessions[run.board, run.session].append(run)
+    return [
+        Run(
+            mean_of_runs([one.report for one in several]),
+            " + ".join(one.name for one in several),
+            *place,
+            frozenset(one.name for one in several),
+        )
+        for place, those in sessions.items()
+        for several in itertools.combinations(those, number)
+    ]
+
+
 def with_only(report: Report, measurements: Iterable[Measurement]) -> Report:
     """The report with other measurements."""
     return Report(report.run, tuple(measurements), stations=report.stations)
@@ -160,8 +182,10 @@ def common(one: Run, other: Run) -> tuple[Report, Report]:
 
 
 def pairs_of(runs: Sequence[Run], fewest: int = FEWEST) -> Iterator[tuple[Run, Run]]:
-    """The ordered pairs of one GPU model that have enough kernels in common."""
+    """The ordered pairs of one GPU model that have enough kernels and no report in common."""
     for one, other in itertools.permutations(runs, 2):
+        if one.parts & other.parts:
+            continue
         alike = (one.report.run.gpu_name, one.report.run.emulated) == (
             other.report.run.gpu_name,
             other.report.run.emulated,
@@ -360,6 +384,9 @@ def main() -> None:
     parser.add_argument(
         "--marked", default=",".join(KINDS), help="What to print, of: " + ", ".join(KINDS)
     )
+    parser.add_argument(
+        "--means", type=int, default=1, metavar="N", help="Compare means of N runs of a session"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="Write the cells of the tables here, too")
     arguments = parser.parse_args()
@@ -375,6 +402,8 @@ def main() -> None:
             f"{run.name}: {run.report.run.started}, {run.report.run.gpu_name}, board "
             f"{run.board}, session {run.session}, {len(run.report.measurements)} kernels"
         )
+    if arguments.means > 1:
+        runs = means_of(runs, arguments.means)
     limits = [float(word) / 100 for word in arguments.limits.split(",")]
     changes = [float(word) / 100 for word in filter(None, arguments.changes.split(","))]
     work = [(one, other, limits, changes) for one, other in pairs_of(runs)]
