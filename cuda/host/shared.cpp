@@ -104,14 +104,17 @@ void poison_shared() {
   fill_guard(dynamic_shared + dynamic_shared_bytes, padding());
 }
 
+// On either side of what is kept. Hundreds of blocks may wait, and the process may not map much.
+constexpr size_t kept_gap_bytes = 256 << 10;
+
 void keep_shared(KeptShared& kept) {
   size_t size = 0;
   each_part([&](char*, size_t bytes, size_t offset) { size = offset + bytes; });
   if (size > kept.bytes) {
-    if (kept.data) munmap(kept.data - gap_bytes, rounded_up(kept.bytes) + 2 * gap_bytes);
+    if (kept.data) munmap(kept.data - kept_gap_bytes, kept.bytes + 2 * kept_gap_bytes);
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     kept.bytes = (size + 65535) & ~(size_t)65535;
-    kept.data = (char*)must_map(nullptr, kept.bytes + 2 * gap_bytes, PROT_NONE, flags, -1) + gap_bytes;
+    kept.data = (char*)must_map(nullptr, kept.bytes + 2 * kept_gap_bytes, PROT_NONE, flags, -1) + kept_gap_bytes;
     must_map(kept.data, kept.bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1);
   }
   each_part([&](char* begin, size_t bytes, size_t offset) {

@@ -47,6 +47,8 @@ def compare_pairs(
         tell: called with a line for each pair before and after it is measured.
         precision: largest half width of an interval with which the rounds end, as a fraction.
 
+    What has been judged when it is interrupted is returned.
+
     Raises:
         DeviceError: the power cap cannot be set or restored.
     """
@@ -59,19 +61,28 @@ def compare_pairs(
     def ends(turns: Turns) -> bool:
         return turns.are_enough(settings, comparisons, looks, precision)
 
+    interrupted = False
     for older, later in found.pairs:
+        if interrupted:
+            found.failed.append(Unmatched(later.draft, "not measured: interrupted"))
+            continue
         name = label(later.draft.identity)
         tell(f"{name}: up to {rounds} rounds")
         setpoint = Setpoint.asked_for(later.draft)
-        with station.under(setpoint):
-            turns = take_turns(
-                *(station.device, older, later),
-                rounds=rounds,
-                timeout_s=timeout_s,
-                meter=meter,
-                ends=ends,
-            )
-            flags = (*station.judge_setpoint(), *turns.lock_flags(setpoint.sm_clock_mhz))
+        try:
+            with station.under(setpoint):
+                turns = take_turns(
+                    *(station.device, older, later),
+                    rounds=rounds,
+                    timeout_s=timeout_s,
+                    meter=meter,
+                    ends=ends,
+                )
+                flags = (*station.judge_setpoint(), *turns.lock_flags(setpoint.sm_clock_mhz))
+        except KeyboardInterrupt:
+            interrupted = True
+            found.failed.append(Unmatched(later.draft, "not measured: interrupted"))
+            continue
         if turns.base_fault:
             found.unknown.append(
                 Unmatched(later.draft, f"wrong in the baseline: {turns.base_fault}")
@@ -94,6 +105,7 @@ def compare_pairs(
         found.gone,
         tuple(found.failed),
         unchanged=tuple(found.unchanged),
+        interrupted=interrupted,
     )
 
 

@@ -102,6 +102,8 @@ def run(arguments: Namespace) -> int:
             arguments, settings, precision, commits, *(side.exhibits for side in sides)
         )
     write_comparison(comparison, arguments)
+    if comparison.interrupted:
+        raise KeyboardInterrupt
     return 0 if comparison.passed else 1
 
 

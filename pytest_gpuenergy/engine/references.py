@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,8 +49,6 @@ _ORDINARY = len(REACHES)
 _REMEMBERED = 3
 """Drawings of a case, which all of its kernels run on."""
 _DOUBLE = 8  # bytes
-_USUAL_SCALE = 1.0
-"""Of the outputs for ordinary inputs."""
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
 """A second of a few cores in double precision."""
@@ -217,9 +216,10 @@ def _computed(
             if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
                 scales = scales_of(workload.reference, wide, values)
                 if drawing.uniform:
-                    # Tiny inputs show what adds or divides, not how a result near 0 is rounded.
+                    # Tiny inputs show what adds or divides, not how results near 0 are rounded.
+                    # The norm is that of values near 1, as ordinary inputs give.
                     scales = {
-                        name: replace(one, scale=max(one.scale, _USUAL_SCALE))
+                        name: replace(one, scale=max(one.scale, math.sqrt(values[name].size)))
                         for name, one in scales.items()
                     }
                 terms = _terms(workload, inputs, values, arrays)

@@ -44,6 +44,7 @@ class Comparison:
         missing_in_new: has figures in the baseline, and was lost on the way to the new report.
         deselected: has figures in the baseline, and was not selected for the new run.
         failed: had figures in the baseline but have none now.
+        interrupted: whether the user ended it, so that not all was compared.
         unchanged: not measured, because the kernel is the same in both.
         shifts: what unchanged kernels have in common, to which the changes are relative.
     """
@@ -59,6 +60,7 @@ class Comparison:
     unchanged: tuple[Unmatched, ...] = ()
     shifts: tuple[JudgedShift, ...] = ()
     deselected: tuple[Unmatched, ...] = ()
+    interrupted: bool = False
 
     @property
     def doubts(self) -> tuple[str, ...]:

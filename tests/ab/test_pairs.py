@@ -39,8 +39,8 @@ COPY = Contract(
 )
 
 
-def exhibit(device: EmulatedDevice, folder: Path, kernel: Kernel) -> Exhibit:
-    draft, fault = Harness(device).verify_kernel(kernel, COPY, Subject("test", "copy"))
+def exhibit(device: EmulatedDevice, folder: Path, kernel: Kernel, name: str = "test") -> Exhibit:
+    draft, fault = Harness(device).verify_kernel(kernel, COPY, Subject(name, "copy"))
     assert fault is None
     export(folder, draft, Job.of(kernel, COPY), COPY)
     (found,) = load_exhibits(folder)
@@ -138,3 +138,35 @@ def test_rounds_that_are_all_disturbed_end_and_say_so(
     comparison, _ = compared(tmp_path, monkeypatch, ())
     (judgement,) = comparison.judgements
     assert (len(made), judgement.reasons) == (12, ("flagged: clock_step",))
+
+
+def test_what_was_judged_before_an_interruption_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = iter(range(1, 100))
+    measure = EnergyMeter.measure
+
+    def interrupted(*args: Any, **kwargs: Any) -> Reading:
+        if next(measured) == 6:  # the second of the second pair
+            raise KeyboardInterrupt
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(EnergyMeter, "measure", interrupted)
+    later = replace(KERNEL, source=SOURCE + "// later")
+    with EmulatedDevice() as device, Station(device) as station:
+        sides = [
+            [exhibit(device, tmp_path / f"{side}{name}", kernel, name) for name in "abc"]
+            for side, kernel in (("base", KERNEL), ("head", later))
+        ]
+        comparison = compare_pairs(
+            station,
+            (run_info(device, "base", {}, git_revision="1"), sides[0]),
+            (run_info(device, "head", {}, git_revision="2"), sides[1]),
+            GateSettings.parse(["edp:5%"], strict=False),
+            rounds=2,
+            timeout_s=60.0,
+            tell=lambda _: None,
+        )
+    assert comparison.interrupted
+    assert [judgement.node_id for judgement in comparison.judgements] == [""]
+    assert [one.measurement.node_id for one in comparison.failed] == ["b", "c"]
