@@ -151,7 +151,7 @@ CLAIMS = [  # function, kernel, the bound that it fails or None, the bound that 
     ("tanh", "r = __tanhf(a);", None, 5e-4),
     ("sigmoid", "r = 0.5f + 0.5f * __tanhf(0.5f * a);", None, 1e-3),
     ("sigmoid", "r = __fdividef(1.0f, 1.0f + __expf(-a));", 1e-8, 1e-6),
-    ("angle", "r = __sinf(a);", None, 1e-3),
+    ("angle", "r = __sinf(a);", 1e-7, 1e-3),
     ("power", "r = __powf(fabsf(a), 2.5f);", 1e-7, 1e-5),
 ]  # fmt: skip
 
