@@ -128,18 +128,21 @@ def errors(x: Any, d: Any, results: Any) -> dict[str, Any]:
 
 
 POWERS = {
-    "rcp.approx.f32": (np.reciprocal, 2.0 ** np.arange(-9, 10)),
-    "rsqrt.approx.f32": (lambda x: x**-0.5, 4.0 ** np.arange(-9, 10)),
-    "sqrt.approx.f32": (np.sqrt, 4.0 ** np.arange(-9, 10)),
-    "ex2.approx.f32": (np.exp2, np.arange(-9.0, 10)),
-    "lg2.approx.f32": (np.log2, 2.0 ** np.array([1, 2, 4, 8, 16, -1, -2, -4, -8, -16])),
+    ptx("rcp.approx.f32"): (np.reciprocal, 2.0 ** np.arange(-9, 10)),
+    ptx("rsqrt.approx.f32"): (lambda x: x**-0.5, 4.0 ** np.arange(-9, 10)),
+    ptx("sqrt.approx.f32"): (np.sqrt, 4.0 ** np.arange(-9, 10)),
+    ptx("ex2.approx.f32"): (np.exp2, np.arange(-9.0, 10)),
+    ptx("lg2.approx.f32"): (np.log2, 2.0 ** np.array([1, 2, 4, 8, 16])),  # not below 1
+    "r = __log2f(a);": (np.log2, 2.0 ** np.array([1, 2, 4, 8, 16])),
+    "b = a; a = 3; " + ptx("div.approx.f32"): (lambda x: 3 / x, 2.0 ** np.arange(-9, 10)),
+    "r = __fdividef(3, a);": (lambda x: 3 / x, 2.0 ** np.arange(-9, 10)),
 }
-"""Operands whose results are powers of two, which tables give exactly."""
+"""Operands with exact results: powers of two, and quotients of them."""
 POWERS_SOURCE = (
     'extern "C" __global__ void k(const float* x, float* y) { float a, b = 0, r; (void)b;\n'
     + "".join(
-        f"a = x[{k}]; {ptx(opcode)} y[{k}] = r;\n"
-        for k, opcode in enumerate(op for op, (_, x) in POWERS.items() for _ in x)
+        f"a = x[{k}]; {statement} y[{k}] = r;\n"
+        for k, statement in enumerate(one for one, (_, x) in POWERS.items() for _ in x)
     )
     + "}"
 )

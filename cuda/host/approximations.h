@@ -3,8 +3,8 @@
 // No host can reproduce a GPU's approximation, and a kernel may rely on no more than its documented bound: a
 // result here lies anywhere within it. Where it lies follows from the operands' bits, so that the same operands
 // always give the same result and the errors of a sum do not all point the same way. A result keeps its sign;
-// zero, infinity and NaN stay as they are, and so do the results of operands that are zero or infinite. Powers
-// of two are exact, as tables make them on cards: rcp(4), ex2(3), lg2(2).
+// zero, infinity and NaN stay as they are, and so do the results of operands that are zero or infinite. Exact
+// powers of two are those that an H200 gave: rcp(4), sqrt(4), rsqrt(4), ex2(3) and lg2(2), but not lg2(0.5).
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,8 @@ inline double unit_of(double v) {
   return bits<double>((uint64_t)(power - fraction_bits<T> + 1023) << 52);
 }
 
+inline bool is_power_of_two(double positive) { return bits<uint64_t>(positive) << 12 == 0; }  // or infinite
+
 constexpr uint64_t scrambled(uint64_t v) {  // SplitMix64's, Steele, Lea and Flood 2014
   v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9ull;
   v = (v ^ v >> 27) * 0x94d049bb133111ebull;
@@ -55,7 +57,7 @@ constexpr uint64_t hash_of(const char* name) {
 template <class T>
 inline T approximated(double exact, double error, uint64_t hash, double most) {
   double size = __builtin_fabs(exact);
-  if (!(size < __builtin_inf()) || bits<uint64_t>(size) << 12 == 0) return (T)exact;
+  if (!(size < __builtin_inf())) return (T)exact;
   double spread = error - unit_of<T>(size + error) / 2;
   if (spread > size) spread = size;
   if (spread > 0) size += spread * (double)(int64_t)hash * 0x1p-63;
@@ -91,14 +93,16 @@ inline double reciprocal_in_range(double b) {
 inline double error_of_angle(double a) { return __builtin_exp2(-20.5) * (a > two_pi ? a / two_pi : 1); }
 
 // PTX ISA 9.1, sections 9.7.3 and 9.7.4
-CUHOST_APPROXIMATION(div, x * reciprocal_in_range(x2), 2 * ulp, unlimited)  // .approx
+CUHOST_APPROXIMATION(div, x * reciprocal_in_range(x2), is_power_of_two(b) ? 0 : 2 * ulp, unlimited)  // a * rcp(b)
 CUHOST_APPROXIMATION(div_full, x / x2, 2 * ulp, unlimited)
-CUHOST_APPROXIMATION(rcp, 1 / x, ulp, unlimited)
-CUHOST_APPROXIMATION(sqrt, __builtin_sqrt(x), y * 0x1p-23, unlimited)
-CUHOST_APPROXIMATION(rsqrt, 1 / __builtin_sqrt(x), __builtin_fmin(y * __builtin_exp2(-22.9), 2 * ulp), unlimited)
+CUHOST_APPROXIMATION(rcp, 1 / x, is_power_of_two(y) ? 0 : ulp, unlimited)
+CUHOST_APPROXIMATION(sqrt, __builtin_sqrt(x), is_power_of_two(y) ? 0 : y * 0x1p-23, unlimited)
+CUHOST_APPROXIMATION(rsqrt, 1 / __builtin_sqrt(x),
+                     is_power_of_two(y) ? 0 : __builtin_fmin(y * __builtin_exp2(-22.9), 2 * ulp), unlimited)
 CUHOST_APPROXIMATION(ex2, __builtin_exp2(x),
-                     CUHOST_OF_TYPE(2 * ulp, y * __builtin_exp2(-9.9), y * 0x1p-7), unlimited)
-CUHOST_APPROXIMATION(lg2, __builtin_log2(x), a > 0.5 && a < 2 ? 0x1p-22 : y * 0x1p-22, unlimited)
+                     CUHOST_OF_TYPE(is_power_of_two(y) ? 0 : 2 * ulp, y * __builtin_exp2(-9.9), y * 0x1p-7), unlimited)
+CUHOST_APPROXIMATION(lg2, __builtin_log2(x), x > 1 && is_power_of_two(y) ? 0
+                     : a > 0.5 && a < 2 ? 0x1p-22 : y * 0x1p-22, unlimited)
 CUHOST_APPROXIMATION(sin, __builtin_sin(x), error_of_angle(a), 1)
 CUHOST_APPROXIMATION(cos, __builtin_cos(x), error_of_angle(a), 1)
 CUHOST_APPROXIMATION(tanh, __builtin_tanh(x), 1 - y <= ulp / 2 ? 0  // saturated, which kernels rely on
@@ -108,7 +112,8 @@ CUHOST_APPROXIMATION(fast_exp, __builtin_exp(x), (2 + __builtin_floor(1.173 * a)
 CUHOST_APPROXIMATION(fast_exp10, __builtin_pow(10.0, x), (2 + __builtin_floor(2.97 * a)) * ulp, unlimited)
 CUHOST_APPROXIMATION(fast_log, __builtin_log(x),
                      a >= 0.5 && a <= 2 ? __builtin_exp2(-21.41) : 3 * ulp, unlimited)
-CUHOST_APPROXIMATION(fast_log2, __builtin_log2(x), a >= 0.5 && a <= 2 ? 0x1p-22 : 2 * ulp, unlimited)
+CUHOST_APPROXIMATION(fast_log2, __builtin_log2(x), x > 1 && is_power_of_two(y) ? 0  // an lg2.approx
+                     : a >= 0.5 && a <= 2 ? 0x1p-22 : 2 * ulp, unlimited)
 CUHOST_APPROXIMATION(fast_log10, __builtin_log10(x), a >= 0.5 && a <= 2 ? 0x1p-24 : 3 * ulp, unlimited)
 CUHOST_APPROXIMATION(fast_sin, __builtin_sin(x),
                      a <= two_pi / 2 ? __builtin_exp2(-21.41) : error_of_angle(a), 1)

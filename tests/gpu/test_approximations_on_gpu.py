@@ -33,13 +33,13 @@ def run() -> Iterator[Callable[..., Any]]:
 
 
 def test_errors_are_within_the_documented_maximum(
-    run: Callable[..., Any], record_property: Callable[[str, object], None]
+    run: Callable[..., Any], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     x, d = operands()
     y = run(SOURCE, COUNT // 256, 256, x.reshape(-1), d, size=x.size)
     found = {name: np.abs(e).max() for name, e in errors(x, d, y.reshape(x.shape)).items()}
     for name, largest in found.items():
-        record_property(name, largest)  # for --junit-xml
+        record_testsuite_property(name, largest)  # for --junit-xml
     assert {name for name, largest in found.items() if largest > 1} == set()
 
 
