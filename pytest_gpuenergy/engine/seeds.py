@@ -21,7 +21,7 @@ from pytest_gpuenergy.support.files import keep_for_later
 from pytest_gpuenergy.support.json_input import FormError, decode
 from pytest_gpuenergy.support.json_output import encode
 from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.edges import UNIFORM_FLOATS, UNIFORM_WHOLES
+from pytest_gpuenergy.workloads.edges import UNIFORM, UNIFORM_FLOATS
 from pytest_gpuenergy.workloads.number_types import is_floating
 from pytest_gpuenergy.workloads.workload import Workload
 
@@ -101,10 +101,8 @@ def drawings_of(
     more = [Drawing(seeds[-1], sparse=number) for number in range(1, count + 1)]
     if count and _is_small(workload):
         floating = all(is_floating(tensor.dtype) for tensor in workload.inputs)
-        kinds = UNIFORM_FLOATS if floating else UNIFORM_WHOLES
-        more += [
-            Drawing(seeds[-1], uniform=number, literals=literals) for number in range(1, kinds + 1)
-        ]
+        numbers = UNIFORM_FLOATS if floating else UNIFORM
+        more += [Drawing(seeds[-1], uniform=number, literals=literals) for number in numbers]
     return [*drawings[:-1], *more, drawings[-1]]
 
 

@@ -5,7 +5,7 @@ text, and slices (rows, columns, blocks) of a kind of their own, such as one lar
 ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs.
 In a *uniform* drawing all of a tensor is of one kind: integers follow from their places, so that
 indices form a chain or a tree of everything and weights a single long path, which random ones never
-do, and floating-point values are all tiny, or all close to one large value.
+do, and floating-point values are all tiny, all close to one large value, or zeros of both signs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _AT_ENDS = 3
 """Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
 
-UNIFORM_FLOATS, UNIFORM_WHOLES = 2, 6
-"""Number of uniform drawings that differ for floating-point values, and for integers."""
+UNIFORM, UNIFORM_FLOATS = range(1, 8), (1, 2, 7)
+"""Numbers of uniform drawings, and of those that differ for floating-point values."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,15 @@ def _uniform_floats(
     edges: Edges,
     shape: tuple[int, ...],
 ) -> _Floats:
-    """By `Edges.uniform`: 1 all tiny, 2 all close to one large value, otherwise ordinary."""
+    """By `Edges.uniform`: 1 all tiny, 2 close to one large value, 7 zeros, otherwise ordinary."""
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
         return values
     if edges.uniform == 1:
         return values * 2.0 ** _TINY[0]
-    return edges.reach / 2 + values if edges.uniform == 2 else values
+    if edges.uniform == 2:
+        return edges.reach / 2 + values
+    return np.copysign(0.0, values) if edges.uniform == 7 and edges.zeros else values
 
 
 def _uniform_wholes(
@@ -179,9 +181,9 @@ def _uniform_wholes(
     """Integers that follow from their places.
 
     By `Edges.uniform`: 1 the number of the next element, 2 that of the next row, 3 that of the row
-    before, each modulo the range; 4 rows of one value, the lowest or the highest; 5 a path, which
-    goes from each row to the next: the highest value but there, where values are low or near a
-    literal; 6 the same with one value all along the path.
+    before, each modulo the range; 4 and 7 rows of one value, the lowest or the highest; 5 a path,
+    which goes from each row to the next: the highest value but there, where values are low or near
+    a literal; 6 the same with one value all along the path.
     """
     low, high = _whole_range(kind, own, edges)
     start = min(max(0, low), high)
@@ -194,7 +196,7 @@ def _uniform_wholes(
         flat = np.arange(1, size + 1).reshape(shape)
         number = (flat, rows + 1, np.maximum(rows - 1, 0))[edges.uniform - 1] % span
         return np.broadcast_to(start + number, shape).astype(kind)
-    if edges.uniform == 4 or len(shape) < 2:
+    if edges.uniform in (4, 7) or len(shape) < 2:
         lines = shape[:-1] or shape
         ends = np.where(generator.random(lines) < 0.5, high, low).astype(kind)
         return np.broadcast_to(ends[..., None] if shape[:-1] else ends, shape).copy()

@@ -373,3 +373,20 @@ def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong: Fu
     workload = contract(grouped(True, 1e-5), (64, 32), (64, 32))
     verified(workload, grouped(True, 1e-5))
     is_wrong(workload, wrong)
+
+
+def first_of_largest(by_bits: bool) -> Function:
+    """The column of the largest number of each row, the first of equal ones."""
+
+    def function(x: Any) -> Any:
+        bits = x.view(np.int32)
+        keys = np.where(bits < 0, -(bits & 0x7FFFFFFF) - 1, bits) if by_bits else x
+        return keys.argmax(axis=1).astype(np.int32)
+
+    return function
+
+
+def test_zeros_of_both_signs_that_are_told_apart_are_found() -> None:
+    workload = contract(first_of_largest(False), (37, 61), (37,), result="int32")
+    verified(workload, first_of_largest(False))
+    is_wrong(workload, first_of_largest(True))
