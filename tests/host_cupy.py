@@ -28,7 +28,13 @@ def nvml_of_one_card(**more: Any) -> Any:
 
 
 class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
-    """An array of the GPU's, as far as the worker uses one."""
+    """An array of the GPU's, as far as the worker uses one.
+
+    Attributes:
+        enqueue: puts an action on the GPU's stream.
+    """
+
+    enqueue: ClassVar[Callable[[Callable[[], None]], None]] = staticmethod(lambda action: action())
 
     @property
     def data(self) -> Any:
@@ -37,7 +43,7 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             memset=self._set,
             memset_async=lambda value, size, _stream: self._set(value, size),
             copy_from_device=self._copy,
-            copy_from_device_async=self._copy,
+            copy_from_device_async=lambda *copy: self.enqueue(lambda: self._copy(*copy)),
             of=self,
         )
 
@@ -295,6 +301,7 @@ def host_gpu(kernel: Callable[..., object]) -> Iterator[HostGpu]:
     gpu = HostGpu(kernel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", gpu.module)
+        patch.setattr(Memory, "enqueue", staticmethod(gpu._enqueue))
         patch.delitem(sys.modules, "torch", raising=False)
         patch.setattr(HostDevice, "current", 0)
         patch.setattr(HostDevice, "with_context", set())

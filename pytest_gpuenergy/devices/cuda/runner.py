@@ -144,13 +144,14 @@ class CudaRunner:
                     _restoring(buffers, initial, some, turn)
                     for some, turn in zip(passes, turns, strict=True)
                 ]
-            self._repeater = (
-                GraphRepeater([_in_turn(turns)], multiple=len(sets))
-                if job.cache == "cold"
-                else GraphRepeater(turns)
-            )
             if job.cache == "cold":
+                rotation = _Rotation(turns)
+                self._repeater = GraphRepeater(
+                    [rotation], multiple=len(sets), rewind=rotation.rewind
+                )
                 end_persistence(forbid=True)
+            else:
+                self._repeater = GraphRepeater(turns)
             sets_of_turn = [sets] if job.cache == "cold" else [[one] for one in sets]
             self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
@@ -265,7 +266,20 @@ def _restoring(
     return restore_and_launch
 
 
-def _in_turn(actions: Sequence[Launcher]) -> Launcher:
+class _Rotation:
     """A function that calls ``actions`` in rotation, one at each call."""
-    turns = cycle(actions)
-    return lambda: next(turns)()
+
+    def __init__(self, actions: Sequence[Launcher]) -> None:
+        self._actions = actions
+        self.rewind()
+
+    def __call__(self) -> object:
+        return next(self._turns)()
+
+    def rewind(self) -> None:
+        """Start from the first again.
+
+        A graph must not restore inout tensors of sets on which it has launched already: it would
+        leave initial contents there in place of results.
+        """
+        self._turns = cycle(self._actions)

@@ -103,19 +103,22 @@ def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param)
 
 
-def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
+def measured(
+    device: CudaDevice, change: Change, cache: Any = "hot", workload: Contract = WORKLOAD
+) -> int:
     """Verify, launch on all sets, check again; how many launches there were."""
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
-    with host_gpu(double), arenas_for(WORKLOAD, 0, device.arrays) as arenas:
-        verify(device, KERNEL, WORKLOAD)
+    with host_gpu(double), arenas_for(workload, 0, device.arrays) as arenas:
+        verify(device, KERNEL, workload)
         double.late, double.launches = True, 0
-        check = check_of(device, WORKLOAD, arenas, seed=0)
-        job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=True)
+        check = check_of(device, workload, arenas, seed=0)
+        job = Job.of(KERNEL, workload, cache=cache, apart=True)
         with device.repeat(job, arenas) as repeater:
             repeater.start()
             assert double.all_sets.wait(60.0)
             repeater.stop()
+            repeater.launch(1)  # as a program does that has no graph
             check_again(repeater, check)
     return double.launches
 
@@ -204,11 +207,10 @@ def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
         if works(double.launches):
             y[:] = 2 * x
 
-    sentence = (
-        r"^Correct at first, wrong after \d+ launches: \d+ of 16384 elements? of y .* (wrong|N)"
-    )
-    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence):
+    sentence = r"\d+ of 16384 elements? of y .* (wrong|N)"
+    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence) as fault:
         verify(device, KERNEL, WORKLOAD)
+    assert fault.value.outcome == "correctness"
 
 
 @pytest.mark.usefixtures("in_place")
@@ -248,6 +250,38 @@ def test_what_a_kernel_changes_is_restored_before_each_launch(
         else:
             with pytest.raises(KernelFault, match=r"elements? of y .* wrong"):
                 verify(device, KERNEL, SUM)
+
+
+def adds(_: Double, x: Any, y: Any, __: Any) -> None:
+    y[:] = x + y
+
+
+def adds_at_most_launches(double: Double, x: Any, y: Any, _: Any) -> None:
+    if not double.late or double.launches % 3:
+        y[:] = x + y
+
+
+def stops_adding_to_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
+    if not double.late or double.launches <= 40 or y.ctypes.data != double.sets[-1]:
+        y[:] = x + y
+
+
+@pytest.mark.usefixtures("in_place")
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(
+    device: CudaDevice, cache: str
+) -> None:
+    assert measured(device, adds, cache, SUM) > 3 * MAX_PLACEMENTS
+
+
+@pytest.mark.parametrize("change", [adds_at_most_launches, stops_adding_to_one_set])
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_kernel_that_adds_only_at_first_is_found(
+    device: CudaDevice, change: Change, cache: str
+) -> None:
+    sentence = r"^Correct at first, wrong after \d+ launches: .*elements? of y .* wrong"
+    with pytest.raises(KernelFault, match=sentence):
+        measured(device, change, cache, SUM)
 
 
 def test_a_light_load_runs_without_any_buffer(
