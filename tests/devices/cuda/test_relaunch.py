@@ -192,12 +192,21 @@ def test_a_kernel_that_is_right_only_at_first_is_found(
     [
         lambda launch: launch <= 20,
         lambda launch: launch <= 60,
+        lambda launch: launch <= 1000,
         lambda launch: launch % 7 != 6,
         lambda launch: launch % 31 != 30,
         lambda launch: launch < 100 or launch % 13 == 0,
         lambda launch: launch < 100 or launch % 2 == 0,
     ],
-    ids=["20", "60", "not each seventh", "not each 31st", "each 13th later", "each second later"],
+    ids=[
+        "20",
+        "60",
+        "1000",
+        "not each seventh",
+        "not each 31st",
+        "each 13th later",
+        "each second later",
+    ],
 )
 @pytest.mark.usefixtures("in_place")
 def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
@@ -266,7 +275,6 @@ def stops_adding_to_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
         y[:] = x + y
 
 
-@pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(
     device: CudaDevice, cache: str
