@@ -211,9 +211,14 @@ class HostDevice:
 
 
 class HostGpu:
-    """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
+    """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time.
+
+    Attributes:
+        loaded: how many modules have been, from files: the variables of each begin afresh.
+    """
 
     def __init__(self, kernel: Callable[..., object]) -> None:
+        self.loaded = 0
         self.now_s = 0.0
         self.clock_mhz, self.sm = 1000.0, 0
         self._kernel = kernel
@@ -238,7 +243,7 @@ class HostGpu:
             ),
             driver=SimpleNamespace(CUDADriverError=OSError),
             memory=SimpleNamespace(OutOfMemoryError=MemoryError, Memory=self.blocks.allocate),
-            function=SimpleNamespace(Module=lambda: NoteModule(self)),
+            function=SimpleNamespace(Module=lambda: HostModule(self)),
         )
         self.module = SimpleNamespace(
             cuda=cuda,
@@ -253,7 +258,6 @@ class HostGpu:
             get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
             uint8=np.uint8,
-            RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )
 
     def begin_capture(self) -> None:
@@ -293,6 +297,23 @@ class HostGpu:
     def _stream(self, *, non_blocking: bool) -> Any:
         assert non_blocking
         return HostStream(self)
+
+
+class HostModule(NoteModule):
+    """Stands for the module of a file, too."""
+
+    def __init__(self, gpu: HostGpu) -> None:
+        super().__init__(gpu)
+        self._host = gpu
+        self._has_file = False
+
+    def load_file(self, path: str) -> None:
+        assert path
+        self._has_file = True
+        self._host.loaded += 1
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        return self._host._launch if self._has_file else super().get_function(name)
 
 
 @contextmanager

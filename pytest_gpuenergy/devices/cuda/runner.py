@@ -84,7 +84,8 @@ class CudaRunner:
             self.shut()
             buffers = CudaBuffers(self._cupy, job.kernel, arenas)
             one = buffers.upload()
-            self._single = _Single(buffers, one, self._bind(job, binary, one, arenas))
+            (launch,) = self._bind(job, binary, [one], arenas)
+            self._single = _Single(buffers, one, launch)
 
         self._guarded(open_)
 
@@ -133,7 +134,7 @@ class CudaRunner:
                 sets = buffers.scattered(placements(buffers.set_bytes))
             else:
                 sets = buffers.side_by_side(1)
-            turns = [self._bind(job, binary, one, arenas) for one in sets]
+            turns = self._bind(job, binary, sets, arenas)
             if initial := buffers.staged("inout"):
                 # Of a cold cache all sets are restored before the first is launched on: what has
                 # just been written to it has then left the cache, too.
@@ -224,14 +225,19 @@ class CudaRunner:
         return relaunch
 
     def _bind(
-        self, job: Job, binary: Binary | None, buffers: BufferSet, arenas: Mapping[str, Arena]
-    ) -> Launcher:
-        """A function that launches the kernel once on the current stream."""
+        self,
+        job: Job,
+        binary: Binary | None,
+        sets: Sequence[BufferSet],
+        arenas: Mapping[str, Arena],
+    ) -> list[Launcher]:
+        """Functions that each launch the kernel once on the current stream, on one of the sets."""
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
         sizes |= {space.name: space.nbytes for space in job.kernel.workspaces}
-        payloads = {
-            name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in buffers.items()
-        }
+        payloads = [
+            {name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in one.items()}
+            for one in sets
+        ]
         return bind(self._cupy, job, binary, payloads)
 
     def _guarded(self, action: Callable[[], _T]) -> _T:

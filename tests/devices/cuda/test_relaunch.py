@@ -222,6 +222,23 @@ def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
     assert fault.value.outcome == "correctness"
 
 
+def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(
+    device: CudaDevice,
+) -> None:
+    launches: dict[int, int] = {}
+
+    def change(x: Any, y: Any, _: Any) -> None:
+        launches[gpu.loaded] = launches.get(gpu.loaded, 0) + 1
+        if launches[gpu.loaded] <= 20:
+            y.view(np.float32)[:] = 2 * x.view(np.float32)
+
+    with host_gpu(change) as gpu:
+        for _ in range(3):
+            with pytest.raises(KernelFault, match=r"^Correct at first, wrong after \d+ launches"):
+                verify(device, KERNEL, WORKLOAD)
+    assert len(launches) == 3
+
+
 @pytest.mark.usefixtures("in_place")
 def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_found(
     device: CudaDevice,
