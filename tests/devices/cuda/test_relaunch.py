@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
+from pytest_gpuenergy.ab.rounds import take_turns
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
@@ -21,6 +22,7 @@ from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.engine import references
 from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.jobs import read_job, write_job
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -307,6 +309,31 @@ def test_a_kernel_that_adds_only_at_first_is_found(
     sentence = r"^Correct at first, wrong after \d+ launches: .*elements? of y .* wrong"
     with pytest.raises(KernelFault, match=sentence):
         measured(device, change, cache, SUM)
+
+
+@pytest.mark.parametrize("change", [adds, adds_at_most_launches])
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_comparison_restores_what_kernels_change(
+    device: CudaDevice, tmp_path: Path, change: Change, cache: Any
+) -> None:
+    double = Double(change, 1)
+    double.late = True
+
+    def measure(repeater: Any) -> Any:
+        double.all_sets.clear()
+        double.sets.clear()
+        repeater.start()
+        assert double.all_sets.wait(60.0)
+        repeater.stop()
+        return SimpleNamespace(flags=())
+
+    name = write_job(tmp_path, Job.of(KERNEL, SUM, cache=cache, apart=True), SUM)
+    exhibit: Any = SimpleNamespace(stored=read_job(tmp_path, name))
+    meter: Any = SimpleNamespace(measure=measure)
+    with host_gpu(double):
+        turns = take_turns(device, exhibit, exhibit, rounds=2, timeout_s=60.0, meter=meter)
+    assert len(turns.base) == len(turns.head) == (2 if change is adds else 0)
+    assert bool(turns.base_fault) == (change is not adds)
 
 
 def test_a_light_load_runs_without_any_buffer(
