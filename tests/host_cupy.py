@@ -28,7 +28,13 @@ def nvml_of_one_card(**more: Any) -> Any:
 
 
 class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
-    """An array of the GPU's, as far as the worker uses one."""
+    """An array of the GPU's, as far as the worker uses one.
+
+    Attributes:
+        enqueue: puts an action on the GPU's stream.
+    """
+
+    enqueue: ClassVar[Callable[[Callable[[], None]], None]] = staticmethod(lambda action: action())
 
     @property
     def data(self) -> Any:
@@ -37,7 +43,7 @@ class Memory(np.ndarray[Any, np.dtype[np.uint8]]):
             memset=self._set,
             memset_async=lambda value, size, _stream: self._set(value, size),
             copy_from_device=self._copy,
-            copy_from_device_async=self._copy,
+            copy_from_device_async=lambda *copy: self.enqueue(lambda: self._copy(*copy)),
             of=self,
         )
 
@@ -205,9 +211,14 @@ class HostDevice:
 
 
 class HostGpu:
-    """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time."""
+    """Runs ``kernel`` with its arguments' bytes; a launch takes `LAUNCH_S` of its time.
+
+    Attributes:
+        loaded: how many modules have been, from files: the variables of each begin afresh.
+    """
 
     def __init__(self, kernel: Callable[..., object]) -> None:
+        self.loaded = 0
         self.now_s = 0.0
         self.clock_mhz, self.sm = 1000.0, 0
         self._kernel = kernel
@@ -232,7 +243,7 @@ class HostGpu:
             ),
             driver=SimpleNamespace(CUDADriverError=OSError),
             memory=SimpleNamespace(OutOfMemoryError=MemoryError, Memory=self.blocks.allocate),
-            function=SimpleNamespace(Module=lambda: NoteModule(self)),
+            function=SimpleNamespace(Module=lambda: HostModule(self)),
         )
         self.module = SimpleNamespace(
             cuda=cuda,
@@ -247,7 +258,6 @@ class HostGpu:
             get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
             empty=lambda size, dtype: memory(np.zeros(size, dtype)),
             uint8=np.uint8,
-            RawModule=lambda **_: SimpleNamespace(get_function=lambda _: self._launch),
         )
 
     def begin_capture(self) -> None:
@@ -289,12 +299,30 @@ class HostGpu:
         return HostStream(self)
 
 
+class HostModule(NoteModule):
+    """Stands for the module of a file, too."""
+
+    def __init__(self, gpu: HostGpu) -> None:
+        super().__init__(gpu)
+        self._host = gpu
+        self._has_file = False
+
+    def load_file(self, path: str) -> None:
+        assert path
+        self._has_file = True
+        self._host.loaded += 1
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        return self._host._launch if self._has_file else super().get_function(name)
+
+
 @contextmanager
 def host_gpu(kernel: Callable[..., object]) -> Iterator[HostGpu]:
     """A process whose CuPy has one."""
     gpu = HostGpu(kernel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", gpu.module)
+        patch.setattr(Memory, "enqueue", staticmethod(gpu._enqueue))
         patch.delitem(sys.modules, "torch", raising=False)
         patch.setattr(HostDevice, "current", 0)
         patch.setattr(HostDevice, "with_context", set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,46 +40,61 @@ _OUTCOMES: Mapping[str, Outcome] = {
 }
 
 
-def bind(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]) -> Launcher:
-    """A function that launches the job's kernel once.
+def bind(
+    cupy: Any, job: Job, binary: Binary | None, sets: Sequence[Mapping[str, Any]]
+) -> list[Launcher]:
+    """Functions that each launch the job's kernel once, on a set of buffers.
+
+    The functions of a CUDA kernel share its device variables, which begin as the text says.
 
     Args:
         cupy: the module.
         job: the job.
         binary: compiled from the kernel's CUDA C++ text; None for kinds without one.
-        payloads: the bytes of tensors and workspaces by name, as CuPy arrays.
+        sets: the bytes of tensors and workspaces by name, as CuPy arrays.
 
     Raises:
-        KernelFault: the kernel cannot be loaded; the function itself may raise this too.
+        KernelFault: the kernel cannot be loaded; the functions themselves may raise this too.
     """
-    return _BINDERS[job.kernel.kind](cupy, job, binary, payloads)
+    if isinstance(job.kernel, Kernel):
+        assert binary is not None
+        return _bind_cuda(cupy, job, job.kernel, binary, sets)
+    return [_BINDERS[job.kernel.kind](cupy, job, binary, payloads) for payloads in sets]
 
 
-def _bind_cuda(cupy: Any, job: Job, binary: Binary | None, payloads: Mapping[str, Any]) -> Launcher:
-    kernel = job.kernel
-    assert isinstance(kernel, Kernel)
-    assert binary is not None
-    module = cupy.RawModule(path=str(binary.path))
-    maps = {
-        one.name: encoded(one, int(payloads[one.tensor].data.ptr)) for one in kernel.tensor_maps
-    }
-    scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
-    values = {**payloads, **scalars, **maps}
-    plan = []
-    for launch in kernel.launches:
-        function = module.get_function(binary.symbols[launch.entry])
+def _bind_cuda(
+    cupy: Any, job: Job, kernel: Kernel, binary: Binary, sets: Sequence[Mapping[str, Any]]
+) -> list[Launcher]:
+    # Not `RawModule`, which keeps a file's module, and what launches have left in its variables.
+    module = cupy.cuda.function.Module()
+    module.load_file(str(binary.path))
+    functions = [module.get_function(binary.symbols[launch.entry]) for launch in kernel.launches]
+    for function, launch in zip(functions, kernel.launches, strict=True):
         if launch.shared_bytes > 48 * 1024:
-            function.max_dynamic_shared_size_bytes = launch.shared_bytes
-        arguments = tuple(values[name] for name in launch.arguments)
-        plan.append((function, launch.grid, launch.block, arguments, launch.shared_bytes))
+            attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
     # The driver refuses such a launch of more blocks than the card holds at once.
     options = {"enable_cooperative_groups": True} if kernel.has_grid_barrier else {}
+    scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
 
-    def enqueue() -> None:
-        for function, grid, block, arguments, shared_bytes in plan:
-            function(grid, block, arguments, shared_mem=shared_bytes, **options)
+    def bound(payloads: Mapping[str, Any]) -> Launcher:
+        maps = {
+            one.name: encoded(one, int(payloads[one.tensor].data.ptr)) for one in kernel.tensor_maps
+        }
+        values = {**payloads, **scalars, **maps}
+        plan = [
+            (function, launch, tuple(values[name] for name in launch.arguments))
+            for function, launch in zip(functions, kernel.launches, strict=True)
+        ]
 
-    return enqueue
+        def enqueue() -> None:
+            for function, launch, arguments in plan:
+                shared_bytes = launch.shared_bytes
+                function(launch.grid, launch.block, arguments, shared_mem=shared_bytes, **options)
+
+        return enqueue
+
+    return [bound(payloads) for payloads in sets]
 
 
 def _bind_program(
@@ -188,7 +203,6 @@ def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
 
 
 _BINDERS: Mapping[str, Callable[[Any, Job, Binary | None, Mapping[str, Any]], Launcher]] = {
-    "cuda": _bind_cuda,
     "program": _bind_program,
     "triton": _bind_triton,
     "library": _bind_library,

@@ -43,6 +43,7 @@ class GraphRepeater:
         must_capture: raise if the work cannot be captured in a CUDA graph, instead of launching
             from the host.
         multiple: the number of calls per graph is a multiple of this, for work that is periodic.
+        rewind: makes the next call the first of a period; called before each capture.
         from_host: launch from the host without a graph, as a program does that has none.
         most: the largest of what several processes give it, once all have. Their repeaters, whose
             work waits for that of the others, then launch equally often: each goes on until all
@@ -60,6 +61,7 @@ class GraphRepeater:
         *,
         must_capture: bool = True,
         multiple: int = 1,
+        rewind: Callable[[], object] = lambda: None,
         from_host: bool = False,
         most: Callable[[float], float] = lambda value: value,
     ) -> None:
@@ -68,6 +70,7 @@ class GraphRepeater:
         self._cupy = cupy
         self._turns = turns
         self._multiple = multiple
+        self._rewind = rewind
         self._most = most
         self._device = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -274,6 +277,7 @@ class GraphRepeater:
     def _graph_of(self, enqueue: Callable[[], object], calls: int) -> tuple[Any, object]:
         """A graph, and what the last call returned; holding this keeps its memory reserved."""
         returned = None
+        self._rewind()
         self._stream.begin_capture()
         try:
             for _ in range(calls):

@@ -19,8 +19,8 @@ SINGLE = 33
 """Single launches in a row, each on the same false elements, within `SINGLE_S`: a kernel that works
 at each 33rd launch, or leaves out each 33rd, fails."""
 SINGLE_S = 0.02
-BURST, BURST_S = 2000, 0.01
-"""Launches of a verification, and their time in seconds: a kernel may stop after some."""
+BURST, BURST_S = 2000, 0.04
+"""Launches of a verification, and after how many seconds no more follow: a kernel may stop."""
 _MOST_BEFORE = 8
 
 
@@ -67,10 +67,12 @@ class HostLaunches:
     ) -> None:
         """Launch up to `BURST` times, or a few; then as `GraphRepeater.relaunch`."""
         most = 1 + int(np.random.default_rng().integers(_MOST_BEFORE)) if once else BURST
-        begin_s = monotonic_s()
-        self._launch_all(1)
-        launch_s = monotonic_s() - begin_s
-        self._launch_all(min(most - 1, int(BURST_S / max(launch_s, 1e-7))))
+        deadline_s, made = monotonic_s() + BURST_S, 0
+        while not made or (made < most and monotonic_s() < deadline_s):
+            # Twice as many each time: a launch that is waited for takes several times as long.
+            count = min(max(1, made), most - made)
+            self._launch_all(count)
+            made += count
         while True:
             prepare(None)
             self._launch_all(1)

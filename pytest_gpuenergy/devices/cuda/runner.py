@@ -84,7 +84,8 @@ class CudaRunner:
             self.shut()
             buffers = CudaBuffers(self._cupy, job.kernel, arenas)
             one = buffers.upload()
-            self._single = _Single(buffers, one, self._bind(job, binary, one, arenas))
+            (launch,) = self._bind(job, binary, [one], arenas)
+            self._single = _Single(buffers, one, launch)
 
         self._guarded(open_)
 
@@ -133,7 +134,7 @@ class CudaRunner:
                 sets = buffers.scattered(placements(buffers.set_bytes))
             else:
                 sets = buffers.side_by_side(1)
-            turns = [self._bind(job, binary, one, arenas) for one in sets]
+            turns = self._bind(job, binary, sets, arenas)
             if initial := buffers.staged("inout"):
                 # Of a cold cache all sets are restored before the first is launched on: what has
                 # just been written to it has then left the cache, too.
@@ -144,13 +145,14 @@ class CudaRunner:
                     _restoring(buffers, initial, some, turn)
                     for some, turn in zip(passes, turns, strict=True)
                 ]
-            self._repeater = (
-                GraphRepeater([_in_turn(turns)], multiple=len(sets))
-                if job.cache == "cold"
-                else GraphRepeater(turns)
-            )
             if job.cache == "cold":
+                rotation = _Rotation(turns)
+                self._repeater = GraphRepeater(
+                    [rotation], multiple=len(sets), rewind=rotation.rewind
+                )
                 end_persistence(forbid=True)
+            else:
+                self._repeater = GraphRepeater(turns)
             sets_of_turn = [sets] if job.cache == "cold" else [[one] for one in sets]
             self._relaunch = CudaRelaunch(self._repeater, buffers, sets_of_turn)
 
@@ -223,14 +225,19 @@ class CudaRunner:
         return relaunch
 
     def _bind(
-        self, job: Job, binary: Binary | None, buffers: BufferSet, arenas: Mapping[str, Arena]
-    ) -> Launcher:
-        """A function that launches the kernel once on the current stream."""
+        self,
+        job: Job,
+        binary: Binary | None,
+        sets: Sequence[BufferSet],
+        arenas: Mapping[str, Arena],
+    ) -> list[Launcher]:
+        """Functions that each launch the kernel once on the current stream, on one of the sets."""
         sizes = {name: arena.tensor.nbytes for name, arena in arenas.items()}
         sizes |= {space.name: space.nbytes for space in job.kernel.workspaces}
-        payloads = {
-            name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in buffers.items()
-        }
+        payloads = [
+            {name: image[GUARD_BYTES : GUARD_BYTES + sizes[name]] for name, image in one.items()}
+            for one in sets
+        ]
         return bind(self._cupy, job, binary, payloads)
 
     def _guarded(self, action: Callable[[], _T]) -> _T:
@@ -265,7 +272,20 @@ def _restoring(
     return restore_and_launch
 
 
-def _in_turn(actions: Sequence[Launcher]) -> Launcher:
+class _Rotation:
     """A function that calls ``actions`` in rotation, one at each call."""
-    turns = cycle(actions)
-    return lambda: next(turns)()
+
+    def __init__(self, actions: Sequence[Launcher]) -> None:
+        self._actions = actions
+        self.rewind()
+
+    def __call__(self) -> object:
+        return next(self._turns)()
+
+    def rewind(self) -> None:
+        """Start from the first again.
+
+        A graph must not restore inout tensors of sets on which it has launched already: it would
+        leave initial contents there in place of results.
+        """
+        self._turns = cycle(self._actions)

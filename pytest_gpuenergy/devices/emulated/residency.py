@@ -20,7 +20,8 @@ def resident_blocks(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
 
     Shared memory may leave room for fewer; the runtime counts the static part, too.
     """
-    if not may_wait(kernel.source) and CLUSTER_DIMS not in kernel.source:
+    waits = may_wait(kernel.source) or kernel.has_grid_barrier or CLUSTER_DIMS in kernel.source
+    if not waits:
         return 1
     threads = -(-launch.threads // _WARP) * _WARP
     each = min(profile.blocks_per_sm, profile.threads_per_sm // threads)

@@ -219,13 +219,35 @@ def test_without_its_modules_a_kernel_is_refused(
 )
 def test_a_number_is_passed_by_value_as_its_bits(dtype: str, passed: np.generic) -> None:
     calls: list[Any] = []
-    module = SimpleNamespace(
-        get_function=lambda _symbol: lambda _grid, _block, arguments, **_: calls.append(arguments)
-    )
-    cupy = SimpleNamespace(RawModule=lambda path: module)  # noqa: ARG005
     workload = Contract("w", SCALE.tensors, SCALE.compute, values=(Scalar("a", dtype, 0.1),))
     kernel = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("x", "a")),))
     binary = Binary(Path("k.cubin"), {"k": "k"})
-    binders.bind(cupy, Job.of(kernel, workload), binary, {"x": "the tensor"})()
+    with host_gpu(lambda *arguments: calls.append(arguments)) as gpu:
+        binders.bind(gpu.module, Job.of(kernel, workload), binary, [{"x": "the tensor"}])[0]()
     assert calls == [("the tensor", passed)]
     assert type(calls[0][1]) is type(passed)
+
+
+def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for() -> None:
+    asked: list[Any] = []
+
+    class Function:
+        ptr = 7
+
+        def __call__(self, _grid: Any, _block: Any, _arguments: Any, **options: Any) -> None:
+            asked.append(options)
+
+    module = SimpleNamespace(load_file=asked.append, get_function=lambda _: Function())
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcSetAttribute=lambda *what: asked.append(what),
+    )
+    function = SimpleNamespace(Module=lambda: module)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(function=function, driver=driver))
+    text = "__global__ void k(float* x) { cooperative_groups::this_grid().sync(); }"
+    kernel = Kernel(text, (Launch("k", (2, 1, 1), (1, 1, 1), ("x",), 96 << 10),))
+    binary = Binary(Path("k.cubin"), {"k": "k"})
+    for launch in binders.bind(cupy, Job.of(kernel, SCALE), binary, [{"x": "1"}, {"x": "2"}]):
+        launch()
+    launched = {"shared_mem": 96 << 10, "enable_cooperative_groups": True}
+    assert asked == ["k.cubin", (7, 8, 96 << 10), launched, launched]

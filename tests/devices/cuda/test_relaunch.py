@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
+from pytest_gpuenergy.ab.rounds import take_turns
 from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.device import CudaDevice
@@ -21,6 +22,7 @@ from pytest_gpuenergy.devices.cuda.runner import CudaRunner
 from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
 from pytest_gpuenergy.engine import references
 from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.jobs import read_job, write_job
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
 from pytest_gpuenergy.kernels.job import Job
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
@@ -103,19 +105,22 @@ def in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return bool(request.param)
 
 
-def measured(device: CudaDevice, change: Change, cache: Any = "hot") -> int:
+def measured(
+    device: CudaDevice, change: Change, cache: Any = "hot", workload: Contract = WORKLOAD
+) -> int:
     """Verify, launch on all sets, check again; how many launches there were."""
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
-    with host_gpu(double), arenas_for(WORKLOAD, 0, device.arrays) as arenas:
-        verify(device, KERNEL, WORKLOAD)
+    with host_gpu(double), arenas_for(workload, 0, device.arrays) as arenas:
+        verify(device, KERNEL, workload)
         double.late, double.launches = True, 0
-        check = check_of(device, WORKLOAD, arenas, seed=0)
-        job = Job.of(KERNEL, WORKLOAD, cache=cache, apart=True)
+        check = check_of(device, workload, arenas, seed=0)
+        job = Job.of(KERNEL, workload, cache=cache, apart=True)
         with device.repeat(job, arenas) as repeater:
             repeater.start()
             assert double.all_sets.wait(60.0)
             repeater.stop()
+            repeater.launch(1)  # as a program does that has no graph
             check_again(repeater, check)
     return double.launches
 
@@ -189,12 +194,21 @@ def test_a_kernel_that_is_right_only_at_first_is_found(
     [
         lambda launch: launch <= 20,
         lambda launch: launch <= 60,
+        lambda launch: launch <= 1000,
         lambda launch: launch % 7 != 6,
         lambda launch: launch % 31 != 30,
         lambda launch: launch < 100 or launch % 13 == 0,
         lambda launch: launch < 100 or launch % 2 == 0,
     ],
-    ids=["20", "60", "not each seventh", "not each 31st", "each 13th later", "each second later"],
+    ids=[
+        "20",
+        "60",
+        "1000",
+        "not each seventh",
+        "not each 31st",
+        "each 13th later",
+        "each second later",
+    ],
 )
 @pytest.mark.usefixtures("in_place")
 def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
@@ -204,11 +218,27 @@ def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
         if works(double.launches):
             y[:] = 2 * x
 
-    sentence = (
-        r"^Correct at first, wrong after \d+ launches: \d+ of 16384 elements? of y .* (wrong|N)"
-    )
-    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence):
+    sentence = r"\d+ of 16384 elements? of y .* (wrong|N)"
+    with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence) as fault:
         verify(device, KERNEL, WORKLOAD)
+    assert fault.value.outcome == "correctness"
+
+
+def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(
+    device: CudaDevice,
+) -> None:
+    launches: dict[int, int] = {}
+
+    def change(x: Any, y: Any, _: Any) -> None:
+        launches[gpu.loaded] = launches.get(gpu.loaded, 0) + 1
+        if launches[gpu.loaded] <= 20:
+            y.view(np.float32)[:] = 2 * x.view(np.float32)
+
+    with host_gpu(change) as gpu:
+        for _ in range(3):
+            with pytest.raises(KernelFault, match=r"^Correct at first, wrong after \d+ launches"):
+                verify(device, KERNEL, WORKLOAD)
+    assert len(launches) == 3
 
 
 @pytest.mark.usefixtures("in_place")
@@ -248,6 +278,62 @@ def test_what_a_kernel_changes_is_restored_before_each_launch(
         else:
             with pytest.raises(KernelFault, match=r"elements? of y .* wrong"):
                 verify(device, KERNEL, SUM)
+
+
+def adds(_: Double, x: Any, y: Any, __: Any) -> None:
+    y[:] = x + y
+
+
+def adds_at_most_launches(double: Double, x: Any, y: Any, _: Any) -> None:
+    if not double.late or double.launches % 3:
+        y[:] = x + y
+
+
+def stops_adding_to_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
+    if not double.late or double.launches <= 40 or y.ctypes.data != double.sets[-1]:
+        y[:] = x + y
+
+
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(
+    device: CudaDevice, cache: str
+) -> None:
+    assert measured(device, adds, cache, SUM) > 3 * MAX_PLACEMENTS
+
+
+@pytest.mark.parametrize("change", [adds_at_most_launches, stops_adding_to_one_set])
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_kernel_that_adds_only_at_first_is_found(
+    device: CudaDevice, change: Change, cache: str
+) -> None:
+    sentence = r"^Correct at first, wrong after \d+ launches: .*elements? of y .* wrong"
+    with pytest.raises(KernelFault, match=sentence):
+        measured(device, change, cache, SUM)
+
+
+@pytest.mark.parametrize("change", [adds, adds_at_most_launches])
+@pytest.mark.parametrize("cache", ["hot", "cold"])
+def test_a_comparison_restores_what_kernels_change(
+    device: CudaDevice, tmp_path: Path, change: Change, cache: Any
+) -> None:
+    double = Double(change, 1)
+    double.late = True
+
+    def measure(repeater: Any) -> Any:
+        double.all_sets.clear()
+        double.sets.clear()
+        repeater.start()
+        assert double.all_sets.wait(60.0)
+        repeater.stop()
+        return SimpleNamespace(flags=())
+
+    name = write_job(tmp_path, Job.of(KERNEL, SUM, cache=cache, apart=True), SUM)
+    exhibit: Any = SimpleNamespace(stored=read_job(tmp_path, name))
+    meter: Any = SimpleNamespace(measure=measure)
+    with host_gpu(double):
+        turns = take_turns(device, exhibit, exhibit, rounds=2, timeout_s=60.0, meter=meter)
+    assert len(turns.base) == len(turns.head) == (2 if change is adds else 0)
+    assert bool(turns.base_fault) == (change is not adds)
 
 
 def test_a_light_load_runs_without_any_buffer(

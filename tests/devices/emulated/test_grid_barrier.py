@@ -54,6 +54,19 @@ def test_blocks_see_what_others_wrote_before_the_barrier(runner, summed, order_s
     np.testing.assert_array_equal(arenas["y"].value(), expected)
 
 
+def test_a_kernel_without_a_loop_has_its_blocks_at_once(runner, summed):
+    source = """#include <cooperative_groups.h>
+__global__ void k(const int* x, int* part, int* y) {
+  if (threadIdx.x == 0) part[blockIdx.x] = x[blockIdx.x];
+  cooperative_groups::this_grid().sync();
+  if (threadIdx.x == 0) y[blockIdx.x] = part[gridDim.x - 1 - blockIdx.x];
+}"""
+    kernel, arenas, _ = summed(source)
+    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+    runner.run(kernel, arenas, {}, timeout_s=20.0)
+    np.testing.assert_array_equal(arenas["y"].value(), np.arange(6)[::-1])
+
+
 def test_the_barrier_orders_what_blocks_access(runner, summed):
     kernel, arenas, _ = summed(SOURCE)
     runner.check_races(kernel, arenas, {}, timeout_s=20.0)
