@@ -601,9 +601,10 @@ def fits(
     """
     for name, (low, high) in limits.items():
         values = outputs[name]
-        size = np.abs(values[~is_untouched(values)]).max(initial=0.0)
-        if 0 < size < (tiny or {}).get(name, 0.0):
-            return False
+        if tiny is not None:
+            size = np.abs(values[~is_untouched(values)]).max(initial=0.0)
+            if 0 < size < tiny.get(name, 0.0):
+                return False
         good = (values >= low) & (values <= high)
         good |= is_untouched(values) | (np.isinf(values) & infinite)
         if not good.all():
