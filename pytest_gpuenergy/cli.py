@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -10,6 +11,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
+from pytest_gpuenergy.support.endless import still_running
 from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
 from pytest_gpuenergy.support.paths import settle_places
 from pytest_gpuenergy.support.scratch import remove_leftovers
@@ -27,6 +29,8 @@ _LEAVE_AS_FOUND = ("doctor", "powercap")
 
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
+_PATIENCE_S = 1.0
+"""With a reference that another thread computes when a command is interrupted."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpuEnergyError as error:
         return _complain(str(error), _FAILURE)
     except KeyboardInterrupt:
+        if still_running(_PATIENCE_S):
+            _complain("Interrupted; a reference that does not end was left.", _INTERRUPTED)
+            with contextlib.suppress(OSError, AttributeError):  # closed, or never open
+                sys.stdout.flush()
+            os._exit(_INTERRUPTED)  # or Python would wait for it
         return _complain("Interrupted.", _INTERRUPTED)
     except BrokenPipeError:
         _forget_output()

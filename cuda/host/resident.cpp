@@ -120,7 +120,7 @@ Block* Resident::begun(Blocks& blocks, uint64_t order_seed) {
 }
 
 void Resident::hold(Block* block) {
-  if (holder) keep_shared(holder->shared);
+  if (holder) keep_shared(holder->shared, blocks_of(cluster) > 1);
   holder = block;
 }
 

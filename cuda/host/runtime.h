@@ -135,10 +135,10 @@ void check_shared(bool dynamic_only);              // the bytes beside it
 // cluster can access.
 struct KeptShared {
   char* data = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0, gap = 0;  // unmapped on either side
   bool contains(uintptr_t at) const { return at - (uintptr_t)data < bytes; }
 };
-void keep_shared(KeptShared& kept);
+void keep_shared(KeptShared& kept, bool reachable);  // by other blocks
 void restore_shared(const KeptShared& kept);
 // Where they have what is at an address in shared memory; null if it is not there.
 char* kept_place(const KeptShared& kept, uintptr_t at);

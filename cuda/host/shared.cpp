@@ -104,17 +104,15 @@ void poison_shared() {
   fill_guard(dynamic_shared + dynamic_shared_bytes, padding());
 }
 
-// On either side of what is kept. Hundreds of blocks may wait, and the process may not map much.
-constexpr size_t kept_gap_bytes = 256 << 10;
-
-void keep_shared(KeptShared& kept) {
-  size_t size = 0;
+void keep_shared(KeptShared& kept, bool reachable) {
+  size_t size = 0, gap = reachable ? window_bytes : 0;  // address space is limited, and there may be thousands
   each_part([&](char*, size_t bytes, size_t offset) { size = offset + bytes; });
-  if (size > kept.bytes) {
-    if (kept.data) munmap(kept.data - kept_gap_bytes, kept.bytes + 2 * kept_gap_bytes);
+  if (size > kept.bytes || (size && gap > kept.gap)) {
+    if (kept.data) munmap(kept.data - kept.gap, kept.bytes + 2 * kept.gap);
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     kept.bytes = (size + 65535) & ~(size_t)65535;
-    kept.data = (char*)must_map(nullptr, kept.bytes + 2 * kept_gap_bytes, PROT_NONE, flags, -1) + kept_gap_bytes;
+    kept.gap = gap;
+    kept.data = (char*)must_map(nullptr, kept.bytes + 2 * gap, PROT_NONE, flags, -1) + gap;
     must_map(kept.data, kept.bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, -1);
   }
   each_part([&](char* begin, size_t bytes, size_t offset) {

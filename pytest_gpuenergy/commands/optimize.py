@@ -142,6 +142,7 @@ def run(arguments: Namespace) -> int:
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
     from pytest_gpuenergy.engine.claim import Settings
+    from pytest_gpuenergy.support.endless import watched
     from pytest_gpuenergy.support.files import is_folder
     from pytest_gpuenergy.support.signals import interrupt_once
 
@@ -150,6 +151,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     with ExitStack() as stack:
         stack.callback(_report, found, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
+        stack.enter_context(watched())  # a variant whose reference does not end never ends
         allowed = arguments.allow == "clocks"
         settings = Settings(arguments.powercap, arguments.smclock, allowed)
         gpus = claim_gpus(stack, arguments.gpus, settings)

@@ -24,29 +24,42 @@ from pytest_gpuenergy.support.signals import TERMINATING, handled_by
 GRACE_S = 5.0
 """After a signal, for a function in C to return."""
 
-_LIMITED, _ENDED, _HANDLED = b"\xf0", b"\xf1", b"\xf2"
+_BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
 """Beside the numbers of signals, which Python writes into the same pipe at once."""
 
 _GUARD = r"""
 import os, select, signal, sys, time
 parent, grace, signals = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3].encode("latin-1")
-limit, end = None, None
+running, limit, end, again = 0, None, None, None
 while True:
-    ends = [one for one in (limit, end) if one is not None]
+    ends = [one for one in (limit, end) if running and one is not None]
     left = max(0.0, min(ends) - time.monotonic()) if ends else None
     if not select.select([0], [], [], left)[0]:
-        break
+        if not again or end > time.monotonic() or os.getppid() != parent:
+            break
+        os.kill(parent, again)  # the first one may only have asked the run to stop
+        end, again = end + grace / 5, 0
+        continue
     said = os.read(0, 1)
     if not said:
         sys.exit()
-    if said == b"\xf0":
-        limit = time.monotonic() + float(sys.argv[4])
-    elif said == b"\xf1":
-        limit = end = None
+    if said in b"\xf0\xf1":
+        running += 1
+        if running == 1 and end is not None:
+            end = max(end, time.monotonic() + grace / 5)
+        if said == b"\xf1":
+            limit = time.monotonic() + float(sys.argv[4])
     elif said == b"\xf2":
-        end = None
-    elif said in signals:
-        end = end or time.monotonic() + grace
+        running -= 1
+        limit = None
+        if not running and not again:
+            end = None
+    elif said == b"\xf3":  # the run is ending in an orderly way
+        end, again = time.monotonic() + 6 * grace, None
+    elif said == b"\xf4":
+        end = again = None
+    elif said in signals and (end is None or again is None):
+        end, again = time.monotonic() + grace, said[0]
 if os.getppid() == parent:
     why = "did not end by a signal" if end else "took too long"
     words = (
@@ -126,45 +139,98 @@ LONGEST_S = 600.0
 _guards: list[_Guard] = []
 """That of this process, once it is needed."""
 
+_running: set[int] = set()
+"""The threads, other than the main one, in which code of others runs."""
+
+_changed = threading.Condition()
+"""Of both."""
+
+
+def _guard() -> _Guard:
+    with _changed:
+        if not _guards or _guards[-1].pid != os.getpid():
+            _guards[:] = [_Guard()]
+        return _guards[-1]
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Let signals end this process while other threads run code of others, `ended_by_signals`.
+
+    A handler of a signal that returns lets the code go on for `GRACE_S`; then the signal is sent
+    once more. If no handler raises then, the process is killed.
+
+    Only the main thread has handlers: nothing changes in another one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    guard, raised = _guard(), False
+    handlers = {number: signal.getsignal(number) for number in TERMINATING}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal raised
+        if callable(handler := handlers[signal.Signals(number)]):
+            try:
+                handler(number, frame)
+            except BaseException:
+                raised = True
+                guard.tell(_HANDLED)
+                raise
+
+    before = signal.set_wakeup_fd(guard.pipe, warn_on_full_buffer=False)
+    try:
+        with handled_by(handle, [n for n, known in handlers.items() if callable(known)]):
+            yield
+    finally:
+        signal.set_wakeup_fd(before)
+        # An inner one leaves nothing; what an interrupt leaves running has to end soon.
+        if before != guard.pipe and not (raised and _running):
+            guard.tell(_LEFT)
+
 
 @contextmanager
 def ended_by_signals(*, limited: bool = False) -> Iterator[None]:
     """Let signals end this process while code of others runs, whatever that code calls.
 
-    Python's handler of a signal runs as usual where it can. If it has not after `GRACE_S`, the
-    process is killed, and a sentence on standard error says so. Memory is bounded by what is left,
-    so that code which wants more fails with a MemoryError, before the system kills something.
+    Python's handler of a signal runs as usual where it can. If the code still runs a little more
+    than `GRACE_S` later, the process is killed, and a sentence on standard error says so. In the
+    main thread memory is bounded by what is left, so that code which wants more fails with a
+    MemoryError, before the system kills something.
 
-    In another thread than the main one nothing changes, because signals do not reach it.
+    In another thread, signals end it only while the main one is `watched`.
 
     Args:
         limited: whether the process is killed too if it takes longer than `LONGEST_S`.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if not _guards or _guards[-1].pid != os.getpid():
-        _guards[:] = [_Guard()]
-    guard = _guards[-1]
-    handlers = {number: signal.getsignal(number) for number in TERMINATING}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        guard.tell(_HANDLED)
-        if callable(handler := handlers[signal.Signals(number)]):
-            handler(number, frame)
-
-    before = signal.set_wakeup_fd(guard.pipe, warn_on_full_buffer=False)
-    try:
-        if limited:
-            guard.tell(_LIMITED)
-        with (
-            handled_by(handle, [n for n, known in handlers.items() if callable(known)]),
-            _bounded(),
-        ):
+    guard, thread = _guard(), threading.current_thread()
+    in_main = thread is threading.main_thread()
+    with contextlib.ExitStack() as stack:
+        if in_main:
+            stack.enter_context(watched())
+            stack.enter_context(_bounded())
+        guard.tell(_LIMITED if limited else _BEGUN)
+        outermost = not in_main and threading.get_ident() not in _running
+        if outermost:
+            with _changed:
+                _running.add(threading.get_ident())
+        try:
             yield
-    finally:
-        signal.set_wakeup_fd(before)
-        guard.tell(_ENDED)
+        finally:
+            guard.tell(_ENDED)
+            if outermost:
+                with _changed:
+                    _running.discard(threading.get_ident())
+                    _changed.notify_all()
+
+
+def still_running(timeout_s: float) -> bool:
+    """Whether code of others still runs in another thread after so much time.
+
+    Python waits for such a thread before it exits.
+    """
+    with _changed:
+        return not _changed.wait_for(lambda: not _running, timeout_s)
 
 
 @contextmanager

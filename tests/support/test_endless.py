@@ -83,9 +83,9 @@ def stuck(code: str, *, limited: bool = False) -> subprocess.Popen[str]:
 def test_a_signal_ends_code_that_python_cannot_interrupt(number: signal.Signals) -> None:
     child = stuck(FOREVER)
     while child.poll() is None:  # the first one may come before the call
-        child.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=0.1)
+        child.send_signal(number)
     _, error = child.communicate()
     assert child.returncode == -signal.SIGKILL
     assert error.startswith("gpuenergy: a reference did not end by a signal, so the process was ")

@@ -161,7 +161,8 @@ def test_what_another_block_waits_for_must_be_fenced(fault_of, body, grid):
     assert "nothing orders blocks" in str(fault)
 
 
-def test_blocks_that_wait_keep_their_shared_memory(run_orders):
+@pytest.mark.parametrize("blocks", [20, 250])
+def test_blocks_that_wait_keep_their_shared_memory(run_orders, blocks):
     body = """
     __shared__ int fixed[64]; extern __shared__ int dynamic[];
     fixed[t] = i; dynamic[63 - t] = 2 * i;
@@ -169,9 +170,9 @@ def test_blocks_that_wait_keep_their_shared_memory(run_orders):
     if (!t) { atomicAdd(n, 1); while (atomicAdd(n, 0) < (int)gridDim.x) {} }
     __syncthreads();
     y[i] = fixed[63 - t] + dynamic[t];"""
-    for result in run_orders(body, grid=20, shared_bytes=256):
-        last = np.repeat(np.arange(20) * 64 + 63, 64) - np.tile(np.arange(64), 20)
-        np.testing.assert_array_equal(result["y"][:1280], 3 * last)
+    for result in run_orders(body, grid=blocks, shared_bytes=256):
+        last = np.repeat(np.arange(blocks) * 64 + 63, 64) - np.tile(np.arange(64), blocks)
+        np.testing.assert_array_equal(result["y"][: 64 * blocks], 3 * last)
 
 
 @pytest.fixture(scope="module")
