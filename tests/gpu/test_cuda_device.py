@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -417,7 +418,10 @@ def test_a_kernel_that_leaves_out_additions_has_no_figures(
 ) -> None:
     measured = adding(device, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
-    assert str(measured.error).startswith("Correct at first, wrong after ")
+    # The seventh launch may be that of a drawing.
+    assert re.search(
+        "^Correct at first, wrong after |elements of y .* are wrong", measured.error or ""
+    )
 
 
 GELU = """
