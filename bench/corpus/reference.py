@@ -552,3 +552,58 @@ def int4_gemv(w: A, scale: A, zero: A, x: A) -> A:
     weights = np.asarray(w, np.int64)[..., None] >> 4 * np.arange(8) & 15
     apart = weights.reshape(len(w), -1, 32) - np.asarray(zero, np.int64)[..., None]
     return (apart * scale[..., None]).reshape(len(w), -1) @ x
+
+
+# Kernels of deep learning: losses, attention, caches, convolutions.
+
+
+def fused_epilogue(x: A, bias: A, residual: A, slope: float) -> A:
+    value = x + bias
+    return np.where(value > 0, value, slope * value) + residual
+
+
+def pool_indices(x: A) -> dict[str, A]:
+    around = np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))
+    windows = windows[:, ::2, ::2].reshape(3, 7, 9, 9)
+    first = windows.argmax(axis=3)
+    rows = 2 * np.arange(7)[:, None] - 1 + first // 3
+    columns = 2 * np.arange(9) - 1 + first % 3
+    return {"y": windows.max(axis=3), "index": rows * 17 + columns}
+
+
+def log_softmax(x: A) -> A:
+    apart = x - x.max(axis=1, keepdims=True)
+    return apart - np.log(np.exp(apart).sum(axis=1, keepdims=True))
+
+
+def nll_mean(logs: A, label: A, weight: A) -> A:
+    own = np.asarray(label, np.int64)
+    share = np.where(own < 0, 0, weight[np.maximum(own, 0)])
+    picked = logs[np.arange(len(own)), np.maximum(own, 0)]
+    total = share.sum(keepdims=True)
+    return -(share * picked).sum(keepdims=True) / np.where(total > 0, total, 1)
+
+
+def cosine_similarity(a: A, b: A, epsilon: float) -> A:
+    norms = [np.maximum(np.sqrt((one**2).sum(axis=1)), epsilon) for one in (a, b)]
+    return (a * b).sum(axis=1) / (norms[0] * norms[1])
+
+
+def huber_mean(x: A, target: A, delta: float) -> A:
+    apart = np.abs(x - target)
+    losses = np.where(apart <= delta, apart**2 / 2, delta * (apart - delta / 2))
+    return losses.mean(keepdims=True)
+
+
+def multi_margin(x: A, label: A, margin: float) -> A:
+    own = np.asarray(label, np.int64)
+    terms = np.maximum(x - x[np.arange(len(x)), own][:, None] + margin, 0)
+    terms[np.arange(len(x)), own] = 0
+    return terms.mean(axis=1)
+
+
+def instance_norm(x: A, gain: A, bias: A, epsilon: float) -> A:
+    apart = x - x.mean(axis=(2, 3), keepdims=True)
+    variance = (apart**2).mean(axis=(2, 3), keepdims=True)
+    return apart / np.sqrt(variance + epsilon) * gain[:, None, None] + bias[:, None, None]
