@@ -607,3 +607,29 @@ def instance_norm(x: A, gain: A, bias: A, epsilon: float) -> A:
     apart = x - x.mean(axis=(2, 3), keepdims=True)
     variance = (apart**2).mean(axis=(2, 3), keepdims=True)
     return apart / np.sqrt(variance + epsilon) * gain[:, None, None] + bias[:, None, None]
+
+
+def alibi(x: A, slope: A) -> A:
+    position = np.arange(30)
+    apart = position[:, None] - position
+    return softmax(np.where(apart >= 0, x - slope[:, None, None] * apart, -np.inf))
+
+
+def window_scores(q: A, k: A, window: int, scale: float) -> A:
+    scores = np.einsum("hid,hjd->hij", q, np.repeat(k, 3, axis=0)) * scale
+    apart = np.arange(45)[:, None] - np.arange(45)
+    return np.where((apart >= 0) & (apart < window), scores, -10000)
+
+
+def kv_append(cache: A, fresh: A, filled: A) -> A:
+    y = np.array(cache)
+    for batch, start in enumerate(np.asarray(filled, np.int64)):
+        y[batch, start : start + 4] = fresh[batch]
+    return y
+
+
+def scatter_mean(x: A, index: A) -> A:
+    target = np.asarray(index, np.int64)
+    sums = np.zeros((70, 9))
+    np.add.at(sums, target, x)
+    return sums / np.maximum(np.bincount(target, minlength=70), 1)[:, None]
