@@ -669,3 +669,18 @@ def gather_tree(token: A, parent: A) -> A:
         y[t] = np.take_along_axis(np.asarray(token[t], np.int64), beam, axis=1)
         beam = np.take_along_axis(np.asarray(parent[t], np.int64), beam, axis=1)
     return y
+
+
+def pixel_shuffle(x: A) -> A:
+    squares = x.reshape(2, 3, 2, 2, 7, 9)
+    return squares.transpose(0, 1, 4, 2, 5, 3).reshape(2, 3, 14, 18)
+
+
+def reflect_pad(x: A) -> A:
+    return np.pad(x, ((0, 0), (3, 3), (3, 3)), mode="reflect")
+
+
+def ema_update(average: A, weight: A, step: int, limit: float) -> dict[str, A]:
+    decay = min(limit, (1 + step) / (10 + step))
+    value = decay * average + (1 - decay) * weight
+    return {"next": value, "copy": value}
