@@ -552,3 +552,140 @@ def int4_gemv(w: A, scale: A, zero: A, x: A) -> A:
     weights = np.asarray(w, np.int64)[..., None] >> 4 * np.arange(8) & 15
     apart = weights.reshape(len(w), -1, 32) - np.asarray(zero, np.int64)[..., None]
     return (apart * scale[..., None]).reshape(len(w), -1) @ x
+
+
+# Kernels of deep learning: losses, attention, caches, convolutions.
+
+
+def fused_epilogue(x: A, bias: A, residual: A, slope: float) -> A:
+    value = x + bias
+    return np.where(value > 0, value, slope * value) + residual
+
+
+def pool_indices(x: A) -> dict[str, A]:
+    around = np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(1, 2))
+    windows = windows[:, ::2, ::2].reshape(3, 7, 9, 9)
+    first = windows.argmax(axis=3)
+    rows = 2 * np.arange(7)[:, None] - 1 + first // 3
+    columns = 2 * np.arange(9) - 1 + first % 3
+    return {"y": windows.max(axis=3), "index": rows * 17 + columns}
+
+
+def log_softmax(x: A) -> A:
+    apart = x - x.max(axis=1, keepdims=True)
+    return apart - np.log(np.exp(apart).sum(axis=1, keepdims=True))
+
+
+def nll_mean(logs: A, label: A, weight: A) -> A:
+    own = np.asarray(label, np.int64)
+    share = np.where(own < 0, 0, weight[np.maximum(own, 0)])
+    picked = logs[np.arange(len(own)), np.maximum(own, 0)]
+    total = share.sum(keepdims=True)
+    return -(share * picked).sum(keepdims=True) / np.where(total > 0, total, 1)
+
+
+def cosine_similarity(a: A, b: A, epsilon: float) -> A:
+    norms = [np.maximum(np.sqrt((one**2).sum(axis=1)), epsilon) for one in (a, b)]
+    return (a * b).sum(axis=1) / (norms[0] * norms[1])
+
+
+def huber_mean(x: A, target: A, delta: float) -> A:
+    apart = np.abs(x - target)
+    losses = np.where(apart <= delta, apart**2 / 2, delta * (apart - delta / 2))
+    return losses.mean(keepdims=True)
+
+
+def multi_margin(x: A, label: A, margin: float) -> A:
+    own = np.asarray(label, np.int64)
+    terms = np.maximum(x - x[np.arange(len(x)), own][:, None] + margin, 0)
+    terms[np.arange(len(x)), own] = 0
+    return terms.mean(axis=1)
+
+
+def instance_norm(x: A, gain: A, bias: A, epsilon: float) -> A:
+    apart = x - x.mean(axis=(2, 3), keepdims=True)
+    variance = (apart**2).mean(axis=(2, 3), keepdims=True)
+    return apart / np.sqrt(variance + epsilon) * gain[:, None, None] + bias[:, None, None]
+
+
+def alibi(x: A, slope: A) -> A:
+    position = np.arange(30)
+    apart = position[:, None] - position
+    return softmax(np.where(apart >= 0, x - slope[:, None, None] * apart, -np.inf))
+
+
+def window_scores(q: A, k: A, window: int, scale: float) -> A:
+    scores = np.einsum("hid,hjd->hij", q, np.repeat(k, 3, axis=0)) * scale
+    apart = np.arange(45)[:, None] - np.arange(45)
+    return np.where((apart >= 0) & (apart < window), scores, -10000)
+
+
+def kv_append(cache: A, fresh: A, filled: A) -> A:
+    y = np.array(cache)
+    for batch, start in enumerate(np.asarray(filled, np.int64)):
+        y[batch, start : start + 4] = fresh[batch]
+    return y
+
+
+def scatter_mean(x: A, index: A) -> A:
+    target = np.asarray(index, np.int64)
+    sums = np.zeros((70, 9))
+    np.add.at(sums, target, x)
+    return sums / np.maximum(np.bincount(target, minlength=70), 1)[:, None]
+
+
+def embedding_backward(dy: A, index: A, padding: int) -> A:
+    row = np.asarray(index, np.int64)
+    sums = np.zeros((50, 20))
+    np.add.at(sums, row, np.where((row != padding)[:, None], dy, 0))
+    return sums
+
+
+def lora(base: A, x: A, down: A, up: A, rank: int, alpha: float) -> A:
+    return base + alpha / rank * (x @ down.T @ up.T)
+
+
+def dilated_depthwise(x: A, w: A, bias: A) -> A:
+    around = np.pad(x, ((0, 0), (2, 2), (2, 2)))
+    y = np.zeros(x.shape) + bias[:, None, None]
+    for i in range(3):
+        for j in range(3):
+            y += around[:, 2 * i : 2 * i + 19, 2 * j : 2 * j + 23] * w[:, i, j, None, None]
+    return y
+
+
+def conv_transpose(x: A, w: A) -> A:
+    y = np.zeros((4, 69))
+    for k in range(5):
+        y[:, k : k + 65 : 2] += w[:, :, k].T @ x
+    return y[:, 1:68]
+
+
+def gather_tree(token: A, parent: A) -> A:
+    y = np.zeros(token.shape, np.int64)
+    beam = np.broadcast_to(np.arange(5), (9, 5))
+    for t in reversed(range(14)):
+        y[t] = np.take_along_axis(np.asarray(token[t], np.int64), beam, axis=1)
+        beam = np.take_along_axis(np.asarray(parent[t], np.int64), beam, axis=1)
+    return y
+
+
+def pixel_shuffle(x: A) -> A:
+    squares = x.reshape(2, 3, 2, 2, 7, 9)
+    return squares.transpose(0, 1, 4, 2, 5, 3).reshape(2, 3, 14, 18)
+
+
+def reflect_pad(x: A) -> A:
+    return np.pad(x, ((0, 0), (3, 3), (3, 3)), mode="reflect")
+
+
+def ema_update(average: A, weight: A, step: int, limit: float) -> dict[str, A]:
+    decay = min(limit, (1 + step) / (10 + step))
+    value = decay * average + (1 - decay) * weight
+    return {"next": value, "copy": value}
+
+
+def returns_to_go(x: A, lengths: A) -> A:
+    within = np.arange(75) < np.asarray(lengths, np.int64)[:, None]
+    return np.where(within, x, 0)[:, ::-1].cumsum(axis=1)[:, ::-1]
