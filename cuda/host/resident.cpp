@@ -57,7 +57,8 @@ Resident::Step Resident::run_one(Blocks& blocks, uint64_t order_seed) {
   given_way = true;
   ++in_vain;
   stuck = block->stuck ? stuck + 1 : 0;
-  if (stuck > waiting.size()) deadlocked(waiting.size() + 1);
+  // Each in turn only after as many runs in vain, see `next_in_turn`.
+  if (stuck > 2 * waiting.size() + 1) deadlocked(waiting.size() + 1);
   bool of_cluster = blocks_of(cluster) > 1;
   block->due = of_cluster && !block->stuck ? 0 : ended_blocks + block->pause;
   block->pause = std::min<uint64_t>(2 * block->pause, longest_pause);
