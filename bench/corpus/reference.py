@@ -552,3 +552,56 @@ def int4_gemv(w: A, scale: A, zero: A, x: A) -> A:
     weights = np.asarray(w, np.int64)[..., None] >> 4 * np.arange(8) & 15
     apart = weights.reshape(len(w), -1, 32) - np.asarray(zero, np.int64)[..., None]
     return (apart * scale[..., None]).reshape(len(w), -1) @ x
+
+
+def nv12_to_rgb(luma: A, chroma: A) -> A:
+    c = 298 * (np.asarray(luma, np.int64) - 16)
+    pairs = np.asarray(chroma, np.int64).reshape(11, 15, 2) - 128
+    d, e = np.moveaxis(pairs.repeat(2, axis=0).repeat(2, axis=1), 2, 0)
+    sums = np.stack([c + 409 * e, c - 100 * d - 208 * e, c + 516 * d], axis=-1)
+    return np.clip((sums + 128) >> 8, 0, 255)
+
+
+def q15_fir(x: A, taps: A) -> A:
+    sums = np.stack([np.convolve(row, np.asarray(taps, np.int64)) for row in np.asarray(x, np.int64)])
+    return np.clip((sums[:, : x.shape[1]] + 16384) >> 15, -32768, 32767)
+
+
+def inside_polygon(points: A, corners: A) -> A:
+    x, y = np.asarray(points, np.int64).T[..., None]
+    ax, ay = np.asarray(corners, np.int64).T
+    bx, by = np.roll(ax, -1), np.roll(ay, -1)
+    side = (bx - ax) * (y - ay) - (x - ax) * (by - ay)
+    crossed = ((ay > y) != (by > y)) & np.where(by > ay, side > 0, side < 0)
+    return crossed.sum(axis=1) % 2
+
+
+def half_bits(x: A) -> A:
+    bits = np.asarray(x).astype(np.uint32)
+    numbers = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        halves = numbers.astype(np.float16).view(np.uint16)
+    return np.where(np.isnan(numbers), (bits >> 16 & 0x8000) | 0x7E00, halves)
+
+
+def weighted_pick(weights: A, words: A) -> A:
+    sums = np.asarray(weights, np.int64).cumsum(axis=1)
+    places = np.asarray(words, np.int64) * sums[:, -1:] >> 32
+    before = (sums[:, None] <= places[..., None]).sum(axis=2)
+    return np.minimum(before, sums.shape[1] - 1)
+
+
+def prefix_products(x: A) -> A:
+    products = np.asarray(x, np.int64) % 2147483647
+    for i in range(1, products.shape[1]):
+        products[:, i] = products[:, i] * products[:, i - 1] % 2147483647
+    return products
+
+
+def sliding_max(x: A, window: int) -> A:
+    around = np.pad(x, ((0, 0), (window - 1, 0)), constant_values=-np.inf)
+    return np.lib.stride_tricks.sliding_window_view(around, window, axis=1).max(axis=2)
+
+
+def argsort_rows(keys: A) -> A:
+    return np.argsort(-np.asarray(keys, np.int64), axis=1, kind="stable")
