@@ -605,3 +605,19 @@ def sliding_max(x: A, window: int) -> A:
 
 def argsort_rows(keys: A) -> A:
     return np.argsort(-np.asarray(keys, np.int64), axis=1, kind="stable")
+
+
+def chebyshev(x: A, coefficients: A) -> A:
+    return np.polynomial.chebyshev.chebval(x, coefficients)
+
+
+def inverse3(diagonal: A, off: A) -> A:
+    matrices = np.zeros((len(diagonal), 9))
+    matrices[:, [0, 4, 8]] = diagonal
+    matrices[:, [1, 2, 3, 5, 6, 7]] = off
+    return np.linalg.inv(matrices.reshape(-1, 3, 3))
+
+
+def l2_normalize(x: A, smallest: float) -> A:
+    norms = np.sqrt((x**2).sum(axis=1, keepdims=True))
+    return x / np.maximum(norms, np.float32(smallest))
