@@ -621,3 +621,31 @@ def inverse3(diagonal: A, off: A) -> A:
 def l2_normalize(x: A, smallest: float) -> A:
     norms = np.sqrt((x**2).sum(axis=1, keepdims=True))
     return x / np.maximum(norms, np.float32(smallest))
+
+
+def complex_dot(a: A, b: A) -> A:
+    first, second = a[..., 0] - 1j * a[..., 1], b[..., 0] + 1j * b[..., 1]
+    sums = (first * second).sum(axis=1)
+    return np.stack([sums.real, sums.imag], axis=-1)
+
+
+def biquad(x: A, b0: float, b1: float, b2: float, a1: float, a2: float) -> A:
+    around = np.pad(x, ((0, 0), (2, 0)))
+    y = np.zeros_like(around)
+    for t in range(2, y.shape[1]):
+        ahead = b0 * around[:, t] + b1 * around[:, t - 1] + b2 * around[:, t - 2]
+        y[:, t] = ahead - a1 * y[:, t - 1] - a2 * y[:, t - 2]
+    return y[:, 2:]
+
+
+def binomial_put(
+    price: A, strike: A, up: float, chance: float, discount: float, steps: int
+) -> A:
+    def paid(step: int) -> A:
+        return strike[:, None] - price[:, None] * float(up) ** (2.0 * np.arange(step + 1) - step)
+
+    value = np.maximum(paid(steps), 0)
+    for step in range(steps - 1, -1, -1):
+        later = discount * (chance * value[:, 1:] + (1 - chance) * value[:, :-1])
+        value = np.maximum(later, paid(step))
+    return value[:, 0]
