@@ -563,7 +563,9 @@ def nv12_to_rgb(luma: A, chroma: A) -> A:
 
 
 def q15_fir(x: A, taps: A) -> A:
-    sums = np.stack([np.convolve(row, np.asarray(taps, np.int64)) for row in np.asarray(x, np.int64)])
+    sums = np.stack(
+        [np.convolve(row, np.asarray(taps, np.int64)) for row in np.asarray(x, np.int64)]
+    )
     return np.clip((sums[:, : x.shape[1]] + 16384) >> 15, -32768, 32767)
 
 
@@ -638,9 +640,7 @@ def biquad(x: A, b0: float, b1: float, b2: float, a1: float, a2: float) -> A:
     return y[:, 2:]
 
 
-def binomial_put(
-    price: A, strike: A, up: float, chance: float, discount: float, steps: int
-) -> A:
+def binomial_put(price: A, strike: A, up: float, chance: float, discount: float, steps: int) -> A:
     def paid(step: int) -> A:
         return strike[:, None] - price[:, None] * float(up) ** (2.0 * np.arange(step + 1) - step)
 
