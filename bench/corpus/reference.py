@@ -689,3 +689,100 @@ def ema_update(average: A, weight: A, step: int, limit: float) -> dict[str, A]:
 def returns_to_go(x: A, lengths: A) -> A:
     within = np.arange(75) < np.asarray(lengths, np.int64)[:, None]
     return np.where(within, x, 0)[:, ::-1].cumsum(axis=1)[:, ::-1]
+
+
+def nv12_to_rgb(luma: A, chroma: A) -> A:
+    c = 298 * (np.asarray(luma, np.int64) - 16)
+    pairs = np.asarray(chroma, np.int64).reshape(11, 15, 2) - 128
+    d, e = np.moveaxis(pairs.repeat(2, axis=0).repeat(2, axis=1), 2, 0)
+    sums = np.stack([c + 409 * e, c - 100 * d - 208 * e, c + 516 * d], axis=-1)
+    return np.clip((sums + 128) >> 8, 0, 255)
+
+
+def q15_fir(x: A, taps: A) -> A:
+    sums = np.stack(
+        [np.convolve(row, np.asarray(taps, np.int64)) for row in np.asarray(x, np.int64)]
+    )
+    return np.clip((sums[:, : x.shape[1]] + 16384) >> 15, -32768, 32767)
+
+
+def inside_polygon(points: A, corners: A) -> A:
+    x, y = np.asarray(points, np.int64).T[..., None]
+    ax, ay = np.asarray(corners, np.int64).T
+    bx, by = np.roll(ax, -1), np.roll(ay, -1)
+    side = (bx - ax) * (y - ay) - (x - ax) * (by - ay)
+    crossed = ((ay > y) != (by > y)) & np.where(by > ay, side > 0, side < 0)
+    return crossed.sum(axis=1) % 2
+
+
+def half_bits(x: A) -> A:
+    bits = np.asarray(x).astype(np.uint32)
+    numbers = bits.view(np.float32)
+    with np.errstate(all="ignore"):
+        halves = numbers.astype(np.float16).view(np.uint16)
+    return np.where(np.isnan(numbers), (bits >> 16 & 0x8000) | 0x7E00, halves)
+
+
+def weighted_pick(weights: A, words: A) -> A:
+    sums = np.asarray(weights, np.int64).cumsum(axis=1)
+    places = np.asarray(words, np.int64) * sums[:, -1:] >> 32
+    before = (sums[:, None] <= places[..., None]).sum(axis=2)
+    return np.minimum(before, sums.shape[1] - 1)
+
+
+def prefix_products(x: A) -> A:
+    products = np.asarray(x, np.int64) % 2147483647
+    for i in range(1, products.shape[1]):
+        products[:, i] = products[:, i] * products[:, i - 1] % 2147483647
+    return products
+
+
+def sliding_max(x: A, window: int) -> A:
+    around = np.pad(x, ((0, 0), (window - 1, 0)), constant_values=-np.inf)
+    return np.lib.stride_tricks.sliding_window_view(around, window, axis=1).max(axis=2)
+
+
+def argsort_rows(keys: A) -> A:
+    return np.argsort(-np.asarray(keys, np.int64), axis=1, kind="stable")
+
+
+def chebyshev(x: A, coefficients: A) -> A:
+    return np.polynomial.chebyshev.chebval(x, coefficients)
+
+
+def inverse3(diagonal: A, off: A) -> A:
+    matrices = np.zeros((len(diagonal), 9))
+    matrices[:, [0, 4, 8]] = diagonal
+    matrices[:, [1, 2, 3, 5, 6, 7]] = off
+    return np.linalg.inv(matrices.reshape(-1, 3, 3))
+
+
+def l2_normalize(x: A, smallest: float) -> A:
+    norms = np.sqrt((x**2).sum(axis=1, keepdims=True))
+    return x / np.maximum(norms, np.float32(smallest))
+
+
+def complex_dot(a: A, b: A) -> A:
+    first, second = a[..., 0] - 1j * a[..., 1], b[..., 0] + 1j * b[..., 1]
+    sums = (first * second).sum(axis=1)
+    return np.stack([sums.real, sums.imag], axis=-1)
+
+
+def biquad(x: A, b0: float, b1: float, b2: float, a1: float, a2: float) -> A:
+    around = np.pad(x, ((0, 0), (2, 0)))
+    y = np.zeros_like(around)
+    for t in range(2, y.shape[1]):
+        ahead = b0 * around[:, t] + b1 * around[:, t - 1] + b2 * around[:, t - 2]
+        y[:, t] = ahead - a1 * y[:, t - 1] - a2 * y[:, t - 2]
+    return y[:, 2:]
+
+
+def binomial_put(price: A, strike: A, up: float, chance: float, discount: float, steps: int) -> A:
+    def paid(step: int) -> A:
+        return strike[:, None] - price[:, None] * float(up) ** (2.0 * np.arange(step + 1) - step)
+
+    value = np.maximum(paid(steps), 0)
+    for step in range(steps - 1, -1, -1):
+        later = discount * (chance * value[:, 1:] + (1 - chance) * value[:, :-1])
+        value = np.maximum(later, paid(step))
+    return value[:, 0]
