@@ -36,6 +36,7 @@ if ! $python -P -c 'import importlib.metadata as m; m.version("pytest-gpuenergy"
 fi
 cp -r "$root/bench/aa" "$work/aa"
 tar xJf "$work/aa/kernels.tar.xz" -C "$work/aa"
+mv "$work/aa/runs.py" "$work/aa/test_aa.py" # here, so that pytest does not collect it in the checkout
 mv "$work/aa/ab" "$work/pairs"
 left() { echo $((began + seconds - $(date +%s))); }
 if [ -n "${AA_DEVICE:-}" ]; then gpus=$AA_DEVICE
@@ -68,10 +69,11 @@ ab_on() { # GPU SECONDS
   local gpu=$1 name=ab-${1//[^a-z0-9]/}
   local folder=$work/pairs-$name began=$SECONDS
   mkdir -p "$folder/one" "$folder/two"
-  cp "$work/pairs"/{test_pairs.py,pyproject.toml} "$folder/one/"
+  cp "$work/pairs/pairs.py" "$folder/one/test_pairs.py"
+  cp "$work/pairs/pyproject.toml" "$folder/one/"
   cp "$work/pairs/pyproject.toml" "$folder/two/"
   cp "$work/pairs/without_git.py" "$folder/"
-  sed 's/^MORE = 0/MORE = 1/; s/^NOTE = "one"/NOTE = "two"/' "$work/pairs/test_pairs.py" >"$folder/two/test_pairs.py"
+  sed 's/^MORE = 0/MORE = 1/; s/^NOTE = "one"/NOTE = "two"/' "$work/pairs/pairs.py" >"$folder/two/test_pairs.py"
   (cd "$folder" && timeout -s INT "$2" $python -P without_git.py one two test_pairs.py \
     ${AB_K:+-k "$AB_K"} --gpu-device "$gpu" --powercap current \
     ${AB_ARGS:---fail edp:1%} --json "$work/$name.json") >"$work/$name.log" 2>&1
