@@ -55,7 +55,7 @@ it. The energy grows with the square of the voltage, which rises with the clock:
 0.9 % apart, three convolutions on an H100 differed in energy by 2.3 to 3.3 times as much.
 """
 
-_SAME_CLOCK = 0.001
+_SAME_CLOCK = 0.004
 """Clocks that differ by less than this fraction are not mentioned."""
 
 
