@@ -150,7 +150,7 @@ def test_a_regression_fails_gate_and_comparison_and_is_annotated(measured: Check
     for name in ("gate", "ab"):
         lines = [line for line in done[name].stdout.splitlines() if line.startswith("::")]
         assert len(lines) == 1
-        assert re.match(r"::error title=scale-scale-200W::EDP \+.*: WORSE$", lines[0])
+        assert re.match(r"::error title=scale-scale-200W::EDP \(emulated\) \+.*: WORSE$", lines[0])
     summary = checkout.summary.read_text()
     assert summary.count("\n# Failed: ") + summary.startswith("# Failed: ") == 2
     assert summary.count("**WORSE**") == 2

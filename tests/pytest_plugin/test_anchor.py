@@ -140,7 +140,7 @@ def test_a_gate_in_the_same_run_is_ambiguous_about_what_is_measured_while_it_dri
     result = run_with(project, *GATED, *ALWAYS, faults={3: {"slower": nearly}})
     result.assert_outcomes(passed=12)
     result.stdout.fnmatch_lines(
-        ["*[[]12-700W]: time +* limit 20 %: AMBIGUOUS (flagged now: drift)"]
+        ["*[[]12-700W]: time (emulated) +* limit 20 %: AMBIGUOUS (flagged now: drift)"]
     )
 
 
