@@ -302,7 +302,11 @@ class Device(ABC):
                 too small to be kept out of the L2 cache.
         """
 
-    def beyond_model(self, job: Job, arenas: Mapping[str, Arena]) -> str | None:  # noqa: ARG002 -- for a model
+    def beyond_model(
+        self,
+        job: Job,  # noqa: ARG002 -- a real card is no model, whatever the kernel
+        arenas: Mapping[str, Arena],  # noqa: ARG002 -- as above
+    ) -> str | None:
         """Return why times and energies of a kernel may not be compared, as a clause.
 
         An emulated GPU has them from a model, which was compared with a real card for some kinds

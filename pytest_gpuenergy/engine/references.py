@@ -216,8 +216,8 @@ def _computed(
             if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
                 scales = scales_of(workload.reference, wide, values)
                 if drawing.uniform:
-                    # Tiny inputs show what adds or divides, not how results near 0 are rounded.
-                    # The norm is that of values near 1, as ordinary inputs give.
+                    # Tiny inputs and zeros show what is added or divided by, not how results near 0
+                    # are rounded: errors are relative to values near 1, as ordinary inputs give.
                     scales = {
                         name: replace(one, scale=max(one.scale, math.sqrt(values[name].size)))
                         for name, one in scales.items()

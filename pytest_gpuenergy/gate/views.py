@@ -152,7 +152,7 @@ def markdown(comparison: Comparison) -> str:
     lines = [
         markdown_text(
             f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
-            f"{_plain(comparison.base)}{_emulated(comparison.new)}"
+            f"{_plain(comparison.base)}{emulated_mark(comparison.new.emulated)}"
         ),
         "",
         f"{summary(comparison)}.",
@@ -276,11 +276,7 @@ def _plain(run: RunInfo) -> str:
 
 def _run(run: RunInfo) -> str:
     revision = f", revision {run.short_revision}" if run.git_revision else ""
-    return f"{_plain(run)} of {run.started}, {run.gpu_name}{_emulated(run)}{revision}"
-
-
-def _emulated(run: RunInfo) -> str:
-    return emulated_mark(run.emulated)
+    return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated_mark(run.emulated)}{revision}"
 
 
 def _identity(run: RunInfo) -> dict[str, Any]:

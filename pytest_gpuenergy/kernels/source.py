@@ -208,8 +208,7 @@ def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
     """The text of a file, with those that it includes in their place.
 
     Includes in quotes are looked for beside it first; those of the host's libraries nowhere else.
-    Each file is read once, as if it had
-    ``#pragma once``. What is not there stays an ``#include``.
+    Each file is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
     """
     read.add(path.resolve())
 

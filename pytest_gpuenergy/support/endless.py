@@ -22,7 +22,10 @@ from pytest_gpuenergy.support.memory import available_bytes
 from pytest_gpuenergy.support.signals import TERMINATING, handled_by
 
 GRACE_S = 5.0
-"""After a signal, for a function in C to return."""
+"""The time that a function in C has to return after a signal."""
+
+LONGEST_S = 600.0
+"""The time that a limited reference may take; one that takes longer would not end."""
 
 _BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
 """Beside the numbers of signals, which Python writes into the same pipe at once."""
@@ -133,17 +136,14 @@ class _Guard:
             os.write(self.pipe, what)
 
 
-LONGEST_S = 600.0
-"""For a reference that is limited; what takes longer would not end."""
-
 _guards: list[_Guard] = []
-"""That of this process, once it is needed."""
+"""It holds the guard of this process, once one is needed."""
 
 _running: set[int] = set()
 """The threads, other than the main one, in which code of others runs."""
 
 _changed = threading.Condition()
-"""Of both."""
+"""It is held by whoever changes `_guards` or `_running`, and tells others of it."""
 
 
 def _guard() -> _Guard:

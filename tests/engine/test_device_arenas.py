@@ -183,3 +183,6 @@ def test_a_stored_job_is_checked_on_the_host_if_memory_cannot_be_shared(tmp_path
     with read_job(tmp_path, name).opened(StrictArrays()) as (arenas, check):
         arenas["y"].fill(2 * arenas["x"].value())
         check()
+        arenas["y"].fill(arenas["x"].value())
+        with pytest.raises(KernelFault, match=r"elements of y"):
+            check()

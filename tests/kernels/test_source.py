@@ -122,14 +122,14 @@ def test_headers_are_looked_for_in_the_folders_given(tmp_path: Path) -> None:
     (tmp_path / "common" / "helper_cuda.h").write_text("#define HOST 1\n")
     path = tmp_path / "own" / "f.cu"
     path.write_text(f'#include "a.h"\n#include <a.h>\n#include <helper_cuda.h>\n{SAXPY}')
-    launch = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
-    source = load_kernel(path, include=["common"], folder=tmp_path, **launch).source  # type: ignore[arg-type]
+    launch: dict[str, Any] = {"entry": "saxpy", "grid": 1, "block": 1, "arguments": ARGUMENTS}
+    source = load_kernel(path, include=["common"], folder=tmp_path, **launch).source
     for kept in ("#define OWN 1", "#define A 2", "#define B 3", "#include <helper_cuda.h>"):
         assert source.count(kept) == 1
     assert '"a.h"' not in source
     assert "<a.h>" not in source
     with pytest.raises(InputError, match="gone of 'include' is not there"):
-        load_kernel(path, include=[tmp_path / "gone"], **launch)  # type: ignore[arg-type]
+        load_kernel(path, include=[tmp_path / "gone"], **launch)
 
 
 def test_macros_are_defined_before_the_text() -> None:

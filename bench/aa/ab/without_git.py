@@ -5,6 +5,7 @@ import hashlib
 import sys
 from pathlib import Path
 
+from pytest_gpuenergy import cli
 from pytest_gpuenergy.ab import revisions
 from pytest_gpuenergy.support import worktrees
 
@@ -19,6 +20,5 @@ def tree(folder, commit, place):
 
 revisions.commit_of = lambda _folder, name: hashlib.sha1(name.encode()).hexdigest()
 worktrees.worktree = tree
-from pytest_gpuenergy.cli import main  # noqa: E402
 
-raise SystemExit(main(["ab", *sys.argv[1:]]))
+raise SystemExit(cli.main(["ab", *sys.argv[1:]]))

@@ -59,7 +59,7 @@ class HostLaunches:
 
     def relaunch(
         self,
-        turn: int,  # noqa: ARG002 -- there is one
+        turn: int,  # noqa: ARG002 -- a kernel that is verified has one set of buffers
         prepare: Callable[[object], object],
         *,
         once: bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -58,6 +59,7 @@ class Runner(Protocol):
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
+        inspecting: bool = False,
     ) -> AbstractContextManager[HostProgram]: ...
     def check_races(
         self,
@@ -67,14 +69,6 @@ class Runner(Protocol):
         *,
         timeout_s: float,
     ) -> AccessProfile: ...
-    def inspect(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> AbstractContextManager[HostProgram]: ...
     def close(self) -> None: ...
 
 
@@ -166,11 +160,9 @@ class EmulatedDevice(Device):
             strike(self.state)
             self._profiled(job, arenas)
 
-        def program() -> AbstractContextManager[HostProgram]:
-            return self._runner.open(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
-
-        def inspector() -> AbstractContextManager[HostProgram]:
-            return self._runner.inspect(kernel, arenas, job.scalars, timeout_s=job.timeout_s)
+        program = functools.partial(
+            self._runner.open, kernel, arenas, job.scalars, timeout_s=job.timeout_s
+        )
 
         def traffic_bytes() -> float:
             launches = zip(kernel.launches, self._profiled(job, arenas), strict=True)
@@ -184,7 +176,7 @@ class EmulatedDevice(Device):
                 stack,
                 outputs,
                 divisible=is_divisible(kernel),
-                inspect=inspector,
+                inspect=functools.partial(program, inspecting=True),
                 traffic_bytes=traffic_bytes,
             )
 
@@ -306,7 +298,6 @@ class _Lent:
         self.compile = runner.compile
         self.open = runner.open
         self.check_races = runner.check_races
-        self.inspect = runner.inspect
 
     def close(self) -> None:
         """Nothing: its owner closes it."""

@@ -95,20 +95,27 @@ class HostRunner:
         scalars: Mapping[str, Scalar],
         *,
         timeout_s: float,
+        inspecting: bool = False,
     ) -> Iterator[Program]:
-        """A process in which ``kernel`` can be run repeatedly, in place on the arenas' files.
+        """Start a process in which ``kernel`` can be run repeatedly, in place on the arenas' files.
 
-        What a run leaves in device variables and workspaces is there in the next run.
+        What a run leaves in device variables and workspaces is there in the next run. If
+        ``inspecting``, each run is on a copy of what the arenas hold then, and makes the check of
+        `check_races`.
 
         Raises:
             KernelFault: the kernel did not compile, does not fit a GPU, crashed, hung, diverged
                 at a barrier, or wrote to an input or beyond a workspace.
         """
         check_limits(kernel)
-        path = self.compile(kernel)
-        with self._program(path, kernel, arenas, scalars, timeout_s, None) as program:
+        path = self._built(kernel, "checked" if inspecting else "plain")
+        sampling = _SAMPLING if inspecting else None
+        with self._program(
+            path, kernel, arenas, scalars, timeout_s, sampling, on_request=inspecting
+        ) as program:
             yield program
-            program.finish()
+            if not inspecting:
+                program.finish()
 
     def run(
         self,
@@ -148,28 +155,6 @@ class HostRunner:
         path = self._built(kernel, "checked")
         with self._program(path, kernel, arenas, scalars, timeout_s, _SAMPLING) as program:
             return read_profile(kernel, program.finish())
-
-    @contextlib.contextmanager
-    def inspect(
-        self,
-        kernel: Kernel,
-        arenas: Mapping[str, Arena],
-        scalars: Mapping[str, Scalar],
-        *,
-        timeout_s: float,
-    ) -> Iterator[Program]:
-        """A process that makes the check of `check_races` whenever it is asked to run.
-
-        Each time the kernel runs once, on a copy of what the arenas hold then.
-
-        Raises:
-            KernelFault: as of `check_races`.
-        """
-        path = self._built(kernel, "checked")
-        with self._program(
-            path, kernel, arenas, scalars, timeout_s, _SAMPLING, on_request=True
-        ) as program:
-            yield program
 
     def close(self) -> None:
         """Stop compiling and end all programs. Idempotent."""

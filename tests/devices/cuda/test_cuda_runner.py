@@ -45,7 +45,7 @@ WORKLOAD = Contract(
 class Loaded:
     """What the runner binds to a kernel: the arguments of each turn's launches, in order."""
 
-    def __init__(self, turns: Any, *, multiple: int = 1, rewind: Any = None) -> None:  # noqa: ARG002
+    def __init__(self, turns: Any, *, multiple: int = 1, **_: Any) -> None:
         self.turns, self.multiple = turns, multiple
 
 

@@ -12,6 +12,7 @@ from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands
 from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
 
@@ -156,7 +157,7 @@ CLAIMS = [  # function, kernel, the bound that it fails or None, the bound that 
 ]  # fmt: skip
 
 
-def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) -> None:
+def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) -> Correctness:
     tensors = (
         Tensor("x", (COUNT,), "float32", "input"),
         Tensor("y", (COUNT,), "float32", "output"),
@@ -170,7 +171,7 @@ def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) 
     )
     kernel = Kernel(source, (Launch("f", (COUNT // 256, 1, 1), (256, 1, 1), ("x", "y")),))
     contract = Contract(name, tensors, lambda given: {"y": function(given["x"])}, **options)
-    verify(gpu, kernel, contract)
+    return verify(gpu, kernel, contract)
 
 
 @pytest.mark.parametrize(("name", "statement", "fails", "meets"), CLAIMS)
@@ -184,4 +185,5 @@ def test_an_approximation_passes_only_where_its_error_is_allowed(
 
 @pytest.mark.parametrize("name", EXACT)
 def test_an_accurate_function_passes(gpu: EmulatedDevice, name: str) -> None:
-    judged(gpu, name, EXACT[name][1], None)
+    found = judged(gpu, name, EXACT[name][1], None)
+    assert found.max_relative_error <= found.max_relative_bound

@@ -62,8 +62,8 @@ class FakeRunner:
         return Path(kernel.short_digest)
 
     @contextmanager
-    def open(self, *_: Any, timeout_s: float) -> Iterator[FakeProgram]:
-        yield FakeProgram(self, timeout_s)
+    def open(self, *_: Any, timeout_s: float, inspecting: bool = False) -> Iterator[FakeProgram]:
+        yield FakeProgram(FakeRunner() if inspecting else self, timeout_s)
 
     def check_races(self, kernel: Kernel, *_: Any, timeout_s: float) -> AccessProfile:
         self.calls.append(f"check {timeout_s:g}")
@@ -71,10 +71,6 @@ class FakeRunner:
             raise self.fault
         profile = LaunchProfile("f", 196, 8, COUNTS)
         return AccessProfile((profile,) * len(kernel.launches))
-
-    @contextmanager
-    def inspect(self, *_: Any, timeout_s: float) -> Iterator[FakeProgram]:
-        yield FakeProgram(FakeRunner(), timeout_s)
 
     def close(self) -> None:
         self.calls.append("close")

@@ -69,7 +69,8 @@ __global__ void k(const int* x, int* part, int* y) {
 
 def test_the_barrier_orders_what_blocks_access(runner, summed):
     kernel, arenas, _ = summed(SOURCE)
-    runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+    checked = runner.check_races(kernel, arenas, {}, timeout_s=20.0)
+    assert checked.launches[0].blocks_run == 6
 
 
 @pytest.mark.parametrize(

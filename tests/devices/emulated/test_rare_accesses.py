@@ -12,6 +12,7 @@ from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
 from pytest_gpuenergy.devices.emulated.host import HostRunner
 from pytest_gpuenergy.engine.verification import verify
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.record.correctness import Correctness
 from pytest_gpuenergy.support.errors import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
@@ -28,7 +29,7 @@ def doubled(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"y": 2 * inputs["x"], "z": inputs["x"] + 1}
 
 
-def verified(device: EmulatedDevice, size: int, body: str) -> None:
+def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
     """Two times x, and x plus one, by a kernel that also runs ``body`` on each element ``v``."""
     source = f"""__global__ void k(const float* x, float* y, float* z) {{
       __shared__ float s[256];
@@ -43,7 +44,7 @@ def verified(device: EmulatedDevice, size: int, body: str) -> None:
         Tensor("x", (size,), "float32", "input"),
         *(Tensor(name, (size,), "float32", "output") for name in "yz"),
     )
-    verify(device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled))
+    return verify(device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled))
 
 
 RARE = {
@@ -73,7 +74,8 @@ def test_an_access_that_rare_inputs_make_is_found(
 
 @pytest.mark.parametrize("size", [1000, 4096, 5003])
 def test_a_kernel_that_checks_its_index_passes(device: EmulatedDevice, size: int) -> None:
-    verified(device, size, "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;")
+    body = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
+    assert verified(device, size, body).max_relative_error < 1e-6
 
 
 LITTLE_BEFORE = ("the element before the first", "an index that is negative")
