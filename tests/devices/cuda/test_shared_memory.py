@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from host_cupy import HostDevice, HostGpu, host_gpu
 
+from pytest_gpuenergy.devices.cuda import arrays as arrays_module
+from pytest_gpuenergy.devices.cuda._compat import PlainReductions
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, can_open
 from pytest_gpuenergy.support.errors import DeviceError
 
@@ -65,7 +67,11 @@ def test_arrays_travel_both_ways() -> None:
         np.testing.assert_array_equal(arrays.get(arrays.put(values)), values)
 
 
-def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu: HostGpu) -> None:
+def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(
+    gpu: HostGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Threads that another test has left may be inside the process's.
+    monkeypatch.setattr(arrays_module, "PLAIN_REDUCTIONS", PlainReductions())
     arrays, others = CupyArrays(0, can_open), CupyArrays(0, can_open)
     with arrays.used():
         with others.used():
