@@ -30,7 +30,7 @@ _LEAVE_AS_FOUND = ("doctor", "powercap")
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
 _PATIENCE_S = 1.0
-"""With a reference that another thread computes when a command is interrupted."""
+"""How long an interrupted command waits for a reference that another thread computes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(error), _FAILURE)
     except KeyboardInterrupt:
         if still_running(_PATIENCE_S):
-            _complain("Interrupted; a reference that does not end was left.", _INTERRUPTED)
+            _complain("Interrupted. A reference that did not end was abandoned.", _INTERRUPTED)
             with contextlib.suppress(OSError, AttributeError):  # closed, or never open
                 sys.stdout.flush()
             os._exit(_INTERRUPTED)  # or Python would wait for it

@@ -294,7 +294,7 @@ def _limits(workload: Workload) -> dict[str, tuple[float, float]]:
 
 
 def _tiny(workload: Workload) -> dict[str, float]:
-    """Magnitudes of outputs from which on they have all digits of their types to spare."""
+    """Return the magnitudes above which outputs keep all digits of their types."""
     return {
         tensor.name: 1 / largest(tensor.dtype) / unit_roundoff(tensor.dtype)
         for tensor in workload.outputs

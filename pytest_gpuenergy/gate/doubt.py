@@ -121,7 +121,7 @@ def doubts_of_pair(base: Measurement, new: Measurement, metric: Metric) -> tuple
 
 
 def _doubts_of_free_clocks(base: Measurement, new: Measurement) -> list[Doubt]:
-    """That the SMs ran at other clocks, although no power limit moved them."""
+    """Return the doubt that the SMs ran at another clock, although no power limit moved it."""
     clocks = base.effective_sm_clock_mhz, new.effective_sm_clock_mhz
     if not all(clocks) or base.cap_binding or new.cap_binding:
         return []

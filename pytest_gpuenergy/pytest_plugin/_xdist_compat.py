@@ -78,14 +78,14 @@ class Nodes:
                 most -= 1
 
     def _finished(self, node: Any) -> None:
-        """In the place of ``DSession.worker_workerfinished``, which takes any signal for Ctrl-C."""
+        """Stand in for ``DSession.worker_workerfinished``, which takes any signal for Ctrl-C."""
         if signal := self._judge.ended_by(node):
             self._session.worker_errordown(node, f"ended by {signal}")
         else:
             self._finish(node)
 
     def _collected(self, node: Any, ids: Sequence[str]) -> None:
-        """In the place of ``DSession.worker_collectionfinish``.
+        """Stand in for ``DSession.worker_collectionfinish``.
 
         That one takes the number of items that the last worker has collected for the run's: a run
         of 40 items ends as one without any (exit code 5) if a host has none of them.
@@ -95,12 +95,12 @@ class Nodes:
         self._session._session.testscollected = max(known, len(ids))
 
     def _reported(self, node: Any, rep: pytest.TestReport) -> None:
-        """In the place of ``DSession.worker_testreport``, which counts every report."""
+        """Stand in for ``DSession.worker_testreport``, which counts every report."""
         if not self._judge.excuses(node, rep.nodeid):
             self._report(node, rep)
 
     def _replaced(self, node: Any) -> Any:
-        """In the place of ``DSession._clone_node``, which cannot fail."""
+        """Stand in for ``DSession._clone_node``, which cannot fail."""
         self._session._active_nodes.discard(None)
         clone = self._cloned(node) if self._judge.may_restart(node) else None
         if clone is None:
@@ -119,7 +119,7 @@ class Nodes:
         return clone
 
     def _started(self, spec: Any, putevent: Callable[..., object]) -> Any:
-        """In the place of ``NodeManager.setup_node``, which raises if a host is not reached."""
+        """Stand in for ``NodeManager.setup_node``, which raises if a host is not reached."""
         from execnet import HostNotFound, RemoteError
 
         try:

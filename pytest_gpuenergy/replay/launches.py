@@ -104,7 +104,7 @@ class _Around(NamedTuple):
     numbers: Mapping[str, int] = MappingProxyType({})
 
     def within(self, operator: Event) -> _Around:
-        """What lasts inside of an operator that begins at this place."""
+        """Return what surrounds an event inside ``operator``, which itself begins at this place."""
         return self._replace(outermost=self.outermost or operator, innermost=operator)
 
 
@@ -169,10 +169,10 @@ def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Ar
 
 
 class _Thread:
-    """What lasts on a thread of the host, also where it does not end in the opposite order.
+    """The events that are open on a thread of the host; they may end in any order.
 
-    What has ended stays in the lists until it comes to an end of them that is looked at, so that
-    each event costs the same, however many last.
+    An event that has ended stays in the lists until it reaches an end of theirs that is looked at,
+    so that each event costs the same, however many are open.
     """
 
     def __init__(self) -> None:

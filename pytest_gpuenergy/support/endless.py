@@ -28,7 +28,7 @@ LONGEST_S = 600.0
 """The time that a limited reference may take; one that takes longer would not end."""
 
 _BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
-"""Beside the numbers of signals, which Python writes into the same pipe at once."""
+"""Messages to the guard. Python itself writes the numbers of signals into the same pipe."""
 
 _GUARD = r"""
 import os, select, signal, sys, time

@@ -36,9 +36,10 @@ _SLICE, _PIECES = 16, 64
 """The fewest elements of a slice, and the most pieces of a vector: by chance all elements of a
 smaller one may be close to zero."""
 _STEPS, _ORDER, _GROWTH, _NEIGHBOURS = 7, 4, 4.0, 4
-"""Number of steps of inputs, and the order of the differences of what they give: in double
-precision these differences are noise, and about four to eight times that of a value. They may be
-small by chance, but not those of the next larger and smaller elements, too."""
+"""The reference is called on inputs at so many tiny steps, and its values are differenced so many
+times. In double precision, such a difference is four to eight times the rounding error of a value.
+That of one element may be small by chance, so those of its neighbours in magnitude count as well.
+"""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _COEFFICIENT = 4.0
 """How much larger than the product of the largest inputs a term may be, by the constants in it."""
@@ -135,7 +136,7 @@ def scales_of(
 def terms_of(
     compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values], needed: float
 ) -> dict[str, Values]:
-    """How large the terms are whose difference each element is, as far as the reference shows.
+    """Estimate the magnitude of the terms that cancel in each element, from the reference alone.
 
     For large negative x, 0.5 x (1 + erf(x / sqrt(2))) is the difference of two terms of the size of
     x, so that its rounding errors are relative to x and no sign of a mistake. Two things show this:

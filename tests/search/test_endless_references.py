@@ -52,7 +52,7 @@ def test_one_signal_ends_the_search_in_an_orderly_way(
 ) -> None:
     done = interrupted(tmp_path, endless, number)
     assert done.returncode == 130
-    last = "gpuenergy: error: Interrupted; a reference that does not end was left."
+    last = "gpuenergy: error: Interrupted. A reference that did not end was abandoned."
     assert done.stderr.splitlines()[-1] == last
     assert "Traceback" not in done.stderr
     with open_device("emulated") as device:

@@ -18,7 +18,7 @@ _LIMIT_PERSISTING_L2_CACHE_SIZE = 6
 _CUPTI = re.compile(r"\S+/libcupti\.so[.\d]*$", re.MULTILINE)
 _ACTIVITY_KINDS = range(1, 100)
 _FLUSH_FORCED = 1
-"""Also the buffers that are not full."""
+"""CUPTI's flag that makes it return buffers that are not full as well."""
 
 
 class _Timespec(ctypes.Structure):

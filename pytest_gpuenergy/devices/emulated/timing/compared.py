@@ -55,7 +55,7 @@ def beyond_comparison(
     gpu: str,
     cache: CacheState = "hot",
 ) -> str | None:
-    """How a kernel differs from all that the model was compared with; None if it does not.
+    """Return how a kernel differs from all that the model was compared with, or None.
 
     Args:
         kernel: its text and launches.
@@ -88,7 +88,7 @@ def beyond_comparison(
 def quantities(
     kernel: Kernel, work: Work, traffic: Sequence[Traffic]
 ) -> Iterator[tuple[str, float]]:
-    """By the names in `COMPARED`, what decides how a kernel spends its time."""
+    """Yield the quantities that `COMPARED` names, which decide how a kernel spends its time."""
     for launch, entry in zip(kernel.launches, traffic, strict=True):
         if not (accesses := entry.global_loads + entry.global_stores):
             continue
