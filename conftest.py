@@ -11,16 +11,15 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.plugin import load_run
-from pytest_gpuenergy.pytest_plugin.products import NETWORK, records_folder, sources_said
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import GpuEnergyError, UnavailableError
+from pytest_gpuenergy.pytest_plugin import NETWORK, records_folder, sources_said
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
 from pytest_gpuenergy.tuners import kernels_of, records_of
-from pytest_gpuenergy.tuning.record_folders import choose_ranks
-from pytest_gpuenergy.tuning.records import RecordFile
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.tuning import RecordFile, choose_ranks
+from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import (
     CASES,
     Gemm,
@@ -29,8 +28,8 @@ from pytest_gpuenergy.workloads import (
     find_workload,
     network,
     networks_named,
+    products_in,
 )
-from pytest_gpuenergy.workloads.gemm_sizes import products_in
 
 pytest_plugins = [
     "pytest_gpuenergy.pytest_plugin.products",

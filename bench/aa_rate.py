@@ -38,14 +38,10 @@ import numpy as np
 from gate_shift_simulation import multiplied
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Verdict
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.report import Measurement, Report, load_report
-from pytest_gpuenergy.report.counterparts import Counterparts
-from pytest_gpuenergy.report.mean import mean_of_runs
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.gate import GateSettings, Verdict, compare
+from pytest_gpuenergy.record import METRICS, Measurement, Metric
+from pytest_gpuenergy.report import Counterparts, Report, load_report, mean_of_runs
+from pytest_gpuenergy.support import GpuEnergyError
 
 LIMITS = "0,1,2,3,5"
 CLASSES = ("same session", "other session", "other board")

@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.gate.sequential import Looks
-from pytest_gpuenergy.gate.verdict import Verdict, decide
-from pytest_gpuenergy.record.ratio import paired_log_ratio
+from pytest_gpuenergy.gate import Looks, Verdict, decide
+from pytest_gpuenergy.record import paired_log_ratio
 
 Turns = npt.NDArray[np.float64]
 Noise = Callable[[np.random.Generator, int, int], Turns]

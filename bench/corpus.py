@@ -37,13 +37,13 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 from corpus_judges import SANITIZER, Judges
 from entries import CorpusError, Entry, kinds, read_corpus
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, HostRunner, open_device
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    termination_as_interrupt,
+    write_atomically,
+)
 
 JUDGES = ("verify", "allclose", "sanitizer")
 MOST_ON_A_CARD = 8

@@ -11,11 +11,9 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
 from entries import Entry, read_corpus
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.devices import Binary, CudaRunner
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 MARK = "kernel under test: "

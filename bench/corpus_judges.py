@@ -17,16 +17,11 @@ import numpy as np
 from corpus_child import MARK, command, kernel_of, workload_of
 from entries import Entry
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.engine.verification import arenas_of, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.number_types import numbers, stored_as
+from pytest_gpuenergy.devices import Arena, Binary, CompilerPool, Device, HostRunner
+from pytest_gpuenergy.engine import arenas_of, verify
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import KernelFault, cache_dir
+from pytest_gpuenergy.workloads import numbers, stored_as
 
 Ending = Literal["refused", "passed", "not judged"]
 SANITIZER = "compute-sanitizer"

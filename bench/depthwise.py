@@ -31,9 +31,8 @@ from typing import Any
 from depthwise_results import Results, load, table
 from depthwise_sides import Search, measured, missing_reason, tell, tuned
 
-from pytest_gpuenergy.engine.station import Station, open_station
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, KernelFault
-from pytest_gpuenergy.support.json_output import plain
+from pytest_gpuenergy.engine import Station, open_station
+from pytest_gpuenergy.support import GpuEnergyError, InputError, KernelFault, plain
 from pytest_gpuenergy.workloads import Conv2d
 
 # Height and width of the input, channels, stride; windows are 3 x 3, padded by 1.
@@ -152,7 +151,7 @@ def _positive(text: str) -> int:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command: exit code 1 if layers are left, 2 if it cannot run."""
-    from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.support import interrupt_once
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -11,13 +11,9 @@ from typing import Any
 
 from depthwise_sides import CUDNN, OURS
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import log_ratio, sample
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, write_atomically
-from pytest_gpuenergy.support.json_input import convert
+from pytest_gpuenergy.record import Measurement, Metric, log_ratio, sample
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import InputError, convert, is_file, write_atomically
 from pytest_gpuenergy.workloads import Conv2d
 
 BENCH = "depthwise"

@@ -16,24 +16,24 @@ sys.path.append(str(Path(__file__).parent / "peers"))
 
 from cudnn_convolution import FORMATS, SEED, convolution, cudnn_settings, error_bound
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.engine.callables import VerifiedCallable
-from pytest_gpuenergy.engine.harness import Harness, Subject, describe_workload
-from pytest_gpuenergy.engine.references import cached_reference
-from pytest_gpuenergy.engine.results import Specification
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.engine import (
+    Harness,
+    Specification,
+    Station,
+    Subject,
+    VerifiedCallable,
+    cached_reference,
+    describe_workload,
+)
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.tuners import Spaces, kernels_of, load_records
-from pytest_gpuenergy.tuning.confirm import confirm_with
-from pytest_gpuenergy.tuning.names import TEMPLATE
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
-from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.tuning import TEMPLATE, Tuner, TuneSettings, confirm_with, find_records
+from pytest_gpuenergy.tvm import SearchSettings
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.workloads import Conv2d
-    from pytest_gpuenergy.workloads.workload import Workload
+    from pytest_gpuenergy.workloads import Conv2d, Workload
 
 OURS, CUDNN = "ours", "cudnn"
 """How the labels of a side begin."""

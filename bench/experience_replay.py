@@ -21,12 +21,10 @@ import numpy as np
 from predicted_gains import Pair, pairs_of, spearman
 from searched import read_searches
 
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.experience import Experience
-from pytest_gpuenergy.search.graph_record import Edge, Node
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search import Edge, Experience, GraphNode, SearchParameters
+from pytest_gpuenergy.support import InputError
 
 _RESAMPLES = 4000
 _LARGEST = 1.0
@@ -42,7 +40,7 @@ def expected(pairs: Sequence[Pair], *, by_move: bool) -> list[Pair]:
         edge = Edge(label, label, pair.expected, label, 0.0, family=pair.move if by_move else "")
         gained = max(-_LARGEST, min(_LARGEST, pair.found))
         found.append(Pair(gained, experience.gain(edge), 0.0))
-        experience.observe([(Node(0), edge, Node(1, own=pair.found))])
+        experience.observe([(GraphNode(0), edge, GraphNode(1, own=pair.found))])
     return found
 
 

@@ -35,19 +35,17 @@ import numpy as np
 import numpy.typing as npt
 from gate_simulation import TRIAL_SD_ENERGY, TRIAL_SD_TIME
 
-from pytest_gpuenergy.record.estimate import WANDER
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import Sample, log_ratio, paired_log_ratio
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.claim import (
+from pytest_gpuenergy.record import METRICS, WANDER, Metric, Sample, log_ratio, paired_log_ratio
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search import (
     CONFIRMED,
     LASTING_SD,
+    ROUNDS,
     claimed_change,
     is_out_of_reach,
     may_be_claimed,
 )
-from pytest_gpuenergy.search.comparison import ROUNDS
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 TAIL = 0.025
 FOUND = 0.95

@@ -24,16 +24,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.space import TemplateSpace
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.tuning.space import Feedback
-from pytest_gpuenergy.tuning.template_form import untimed
-from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, read_trials
-from pytest_gpuenergy.workloads.registry import from_parameters
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, TemplateSpace
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import GpuEnergyError, InputError
+from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
+from pytest_gpuenergy.workloads import from_parameters
 
 HEADER = ("workload", "trials", "best (ms)", "found by trial", "of its speed by trial {first}")
 

@@ -29,8 +29,8 @@ import pytest
 import xdist.dsession
 from simulated_fleet import FakeManager, Plan, World, measurement_of, run_info
 
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.support import encode
 
 
 @dataclass

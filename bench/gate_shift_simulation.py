@@ -22,15 +22,9 @@ import numpy as np
 from gate_simulation import Session, drawn_measurement
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
-from pytest_gpuenergy.report.mean import mean_of_runs
-from pytest_gpuenergy.report.shift import pairs
+from pytest_gpuenergy.gate import GateSettings, Judgement, Verdict, compare
+from pytest_gpuenergy.record import METRICS, OTHER_BOARD_SD, Interval, Measurement, Metric, RunInfo
+from pytest_gpuenergy.report import Report, load_report, mean_of_runs, pairs
 
 RESULTS = Path(__file__).parent / "results"
 REPORTS = tuple(

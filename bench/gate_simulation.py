@@ -17,22 +17,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Verdict
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.record.estimate import WANDER
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.energy import estimate
+from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.gate import GateSettings, Verdict, compare
+from pytest_gpuenergy.kernels import Job, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.record import (
+    METRICS,
+    SAME_BOARD_SD,
+    WANDER,
+    KernelInfo,
+    Measurement,
+    Metric,
+    RunInfo,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.workloads import IoContract
 
 # With seven trials, the standard error of the energy is 0.20 % on average over 126 stretches of the
 # 14 kernels in bench/results/nvidia-h200-2026-11-22/heat.json (docs/notes/trials-needed.md). The

@@ -13,8 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from pytest_gpuenergy.search.extraction.extract import extract
-from pytest_gpuenergy.search.spec_file import raw_spec, read_spec, spec_paths
+from pytest_gpuenergy.search import extract, raw_spec, read_spec, spec_paths
 
 SPECS = Path(__file__).parent / "search/hecbench"
 LICENCE = PurePosixPath("LICENSE")

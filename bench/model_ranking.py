@@ -29,22 +29,25 @@ import numpy as np
 import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
 
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
-from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
-from pytest_gpuenergy.devices.emulated.timing.compared import quantities
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.devices import (
+    COEFFICIENTS,
+    PROFILES,
+    Coefficients,
+    GpuProfile,
+    HostRunner,
+    Traffic,
+    TrafficCache,
+    Work,
+    demand_of,
+    quantities,
+)
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir
 from pytest_gpuenergy.tuners import files_of_tuner
-from pytest_gpuenergy.tuning.names import TVM
-from pytest_gpuenergy.tuning.records import Record, RecordFile
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.tuning import TVM, Record, RecordFile
+from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.workloads import Workload
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
 CHECK_TIMEOUT_S = 120.0

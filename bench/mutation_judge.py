@@ -11,13 +11,11 @@ import numpy as np
 from mutation_operators import Mutant
 from mutation_subjects import Subject
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import Drawing, arenas_for, case_of, verify
+from pytest_gpuenergy.kernels import Job, Kernel
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Array
 
 Ending = Literal["found", "survived", "rounding", "equivalent", "invalid"]
 ENDINGS: tuple[Ending, ...] = ("found", "survived", "rounding", "equivalent", "invalid")

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
+from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor, Workload, find_workload
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.tuning import find_records
+from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor, Workload, find_workload
 
 KERNELS = Path(__file__).parent / "mutation_kernels"
 RECORDS = Path(__file__).parent / "records"

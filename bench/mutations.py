@@ -36,13 +36,13 @@ from mutation_judge import ENDINGS, Judge, Verdict
 from mutation_operators import Mutant, mutants
 from mutation_subjects import OWN, Subject, bundled_subjects, own_subject
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, HostRunner
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    encode,
+    termination_as_interrupt,
+    write_atomically,
+)
 from pytest_gpuenergy.workloads import CASES
 
 

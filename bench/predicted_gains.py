@@ -28,16 +28,18 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from searched import Searched, read_searches
 
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.move import Application
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.priors.card import Card
-from pytest_gpuenergy.search.priors.prior import BottleneckPrior
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search import (
+    MOVES,
+    Application,
+    BottleneckPrior,
+    Card,
+    Result,
+    SearchParameters,
+)
+from pytest_gpuenergy.support import InputError
 
 _RESAMPLES = 2000
 _LARGEST = math.log(50)

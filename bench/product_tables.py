@@ -23,16 +23,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.best_perf import AS_EXACT
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.plot import draw
-from pytest_gpuenergy.report.store import Report, load_report
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.report.text import figures
-from pytest_gpuenergy.report.ties import tie
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.record import Measurement, Metric
+from pytest_gpuenergy.report import (
+    AS_EXACT,
+    Report,
+    draw,
+    figures,
+    load_report,
+    markdown_table,
+    merge,
+    tie,
+)
+from pytest_gpuenergy.support import GpuEnergyError, InputError
 
 PEER = "cublas"
 """What the others' times are compared with."""

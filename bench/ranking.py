@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import InputError
 
 TOP = 5
 CLOSE = (1.02, 2.0)

@@ -15,13 +15,11 @@ import sys
 from collections.abc import Set
 from pathlib import Path
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.store import load_report
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import load_report, merge
+from pytest_gpuenergy.support import GpuEnergyError, InputError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.records import Measured, dump_records
+from pytest_gpuenergy.tuning import Measured, dump_records, find_records
 from pytest_gpuenergy.workloads import find_workload
 
 RECORDS = Path(__file__).parent / "records"

@@ -21,14 +21,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.tuning.card import Card, card_of
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice
+from pytest_gpuenergy.gemm import SimtParameters
+from pytest_gpuenergy.support import GpuEnergyError, InputError, encode, write_atomically
+from pytest_gpuenergy.tuning import Card, card_of
+from pytest_gpuenergy.workloads import Gemm
 
 PRODUCT = Gemm("1024", 1024, 1024, 1024)
 CHOICES: dict[str, Sequence[int]] = {

@@ -20,14 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pytest_gpuenergy.devices.cuda.listings import sass_of
-from pytest_gpuenergy.devices.cuda.nvrtc import Compiler
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.devices import Compiler, sass_of
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.workloads import Gemm
 
 _LABEL = re.compile(r"^(\.L_\w+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.+?)\s*;")

@@ -15,14 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_gpuenergy.replay.account import Account
-from pytest_gpuenergy.replay.figures import GRAPH
-from pytest_gpuenergy.replay.ranks import EXCHANGES
-from pytest_gpuenergy.replay.reporting import ReplayReport
-from pytest_gpuenergy.report.plot import draw
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.replay import EXCHANGES, GRAPH, Account, ReplayReport
+from pytest_gpuenergy.report import draw, markdown_table
+from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, read_bytes
 
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
 _ATTENTION = ("scaled_dot_product_attention", "softmax")

@@ -36,16 +36,12 @@ from pathlib import Path
 from sanitizer_child import MARK, command, first_blocks
 from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.devices import Binary, CompilerPool, open_device
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir, termination_as_interrupt
 from pytest_gpuenergy.tuners import files_of_tuner, load_records
-from pytest_gpuenergy.tuning.names import TVM
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.tuning import TVM
+from pytest_gpuenergy.tvm import KernelStore
 
 RECORDS = Path(__file__).parent / "records" / "nvidia-h200"
 SANITIZER = "compute-sanitizer"

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel
+from pytest_gpuenergy.devices import Binary, CudaRunner
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Dim3, Job, Kernel
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.tvm import KernelStore
 
 MARK = "kernel under test: "
 

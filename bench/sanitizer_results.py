@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support import InputError, write_atomically
 
 KIND = "gpuenergy-sanitizer"
 VERSION = 1

@@ -28,11 +28,9 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report, RunFolder, load_report
-from pytest_gpuenergy.report.views import write_json
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import Interval, Measurement, Metric
+from pytest_gpuenergy.report import Report, RunFolder, load_report, write_json
+from pytest_gpuenergy.support import InputError
 
 PUBLISHED = Path(__file__).parent / "results" / "nvidia-h200-2026-11-22" / "report.json"
 NOISE = 0.004

@@ -32,19 +32,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.priors.prior import improvement
-from pytest_gpuenergy.search.space import Action, Strategy
-from pytest_gpuenergy.search.strategies import (
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search import (
+    Action,
     Exhaustive,
+    GraphStrategy,
     HillClimbing,
     RandomExpansion,
     RandomSearch,
+    RecordedSpace,
+    SearchParameters,
+    Strategy,
+    improvement,
+    read_t4,
 )
-from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 GRAPH, TREE, FREE_TREE = "graph search", "tree", "tree, free repeats"
 BLOCK_SIZES = ("block", "tile_m", "tile_n")

@@ -19,18 +19,31 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.checks import check_spec
-from pytest_gpuenergy.search.control import read_control
-from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, STATE_JSON, VARIANTS
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.search_state import Identity, read_state
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_folder, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, read_unpacked
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.search import (
+    BASELINE,
+    SPEC_JSON,
+    STATE_JSON,
+    VARIANTS,
+    Identity,
+    KernelSpec,
+    Result,
+    State,
+    check_spec,
+    read_control,
+    read_spec,
+    read_state,
+)
+from pytest_gpuenergy.support import (
+    FormError,
+    GpuEnergyError,
+    InputError,
+    decode,
+    encode,
+    is_folder,
+    read_bytes,
+    read_unpacked,
+    write_atomically,
+)
 
 _LARGEST_BYTES = 64 << 20
 _LARGEST_RESULT_BYTES = 1 << 20

@@ -20,11 +20,8 @@ import execnet
 import pytest
 
 from pytest_gpuenergy.pytest_plugin import link
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.record import KernelInfo, Measurement, RunInfo, Window, WorkloadInfo
+from pytest_gpuenergy.support import encode
 
 LATENCY_S = 0.05
 """One way, between the controller and a worker."""

@@ -8,7 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from conftest import BundledKernel
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
 
 
 @pytest.mark.usefixtures("powercap")

@@ -5,6 +5,6 @@ pytest bench/test_gemm.py --gemm "MNK=4096" -k "nn and template" --powercap curr
 
 from __future__ import annotations
 
-from pytest_gpuenergy.pytest_plugin.product_items import test_gemm
+from pytest_gpuenergy.pytest_plugin import test_gemm
 
 __all__ = ["test_gemm"]

@@ -5,6 +5,6 @@ pytest bench/test_search.py --search-out out --powercap current
 
 from __future__ import annotations
 
-from pytest_gpuenergy.pytest_plugin.search_items import test_search
+from pytest_gpuenergy.pytest_plugin import test_search
 
 __all__ = ["test_search"]

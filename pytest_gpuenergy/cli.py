@@ -11,11 +11,15 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.support.endless import still_running
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, told
-from pytest_gpuenergy.support.paths import settle_places
-from pytest_gpuenergy.support.scratch import remove_leftovers
-from pytest_gpuenergy.support.terminal import printable_output
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    printable_output,
+    remove_leftovers,
+    settle_places,
+    still_running,
+    told,
+)
 
 COMMANDS = (
     *("doctor", "tune", "gemm", "optimize", "profile", "replay", "extract", "kernels"),
@@ -89,11 +93,11 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _restore_after_dead_runs() -> None:
     """Restore the power limits of killed processes."""
-    from pytest_gpuenergy.control.lease_record import dead_run_uuids
+    from pytest_gpuenergy.control import dead_run_uuids
 
     if dead_run_uuids():
         from pytest_gpuenergy.commands import tell
-        from pytest_gpuenergy.control.leftovers import restore_dead_runs
+        from pytest_gpuenergy.control import restore_dead_runs
 
         for sentence in restore_dead_runs():
             tell(sentence)

@@ -10,29 +10,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.engine.best_of import best_of
-from pytest_gpuenergy.gemm.cublas import cublas_call
-from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates, cutlass_program
-from pytest_gpuenergy.gemm.cutlass.headers import find_headers
-from pytest_gpuenergy.gemm.cutlass.names import configuration_named
-from pytest_gpuenergy.gemm.cutlass.profiler import profiled_kernel
-from pytest_gpuenergy.gemm.space import fits
-from pytest_gpuenergy.gemm.templates import Parameters, able_templates, ranked
-from pytest_gpuenergy.gemm.triton import triton_candidates
-from pytest_gpuenergy.support.errors import InputError, KernelFault, UnavailableError
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.engine import best_of
+from pytest_gpuenergy.gemm import (
+    Parameters,
+    able_templates,
+    configuration_named,
+    cublas_call,
+    cutlass_candidates,
+    cutlass_program,
+    find_headers,
+    fits,
+    profiled_kernel,
+    ranked,
+    triton_candidates,
+)
+from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners import records_of
-from pytest_gpuenergy.tuning.card import card_of
-from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName
-from pytest_gpuenergy.tuning.template_space import recorded_kernel
-from pytest_gpuenergy.tvm.generators import require_space
+from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_of, recorded_kernel
+from pytest_gpuenergy.tvm import require_space
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import AnyKernel
-    from pytest_gpuenergy.tuning.records import RecordFile
-    from pytest_gpuenergy.tvm.store import KernelStore
-    from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import AnyKernel
+    from pytest_gpuenergy.tuning import RecordFile
+    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.workloads import Gemm, Mode
 
 
 CUTLASS_PROFILER = "cutlass_profiler"

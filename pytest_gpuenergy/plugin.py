@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin import names
-from pytest_gpuenergy.pytest_plugin._compat import keep_rootdir, options_of_group
-from pytest_gpuenergy.pytest_plugin.names import (
+from pytest_gpuenergy.pytest_plugin import (
     BENCH,
     BUDGET_MARKERS,
     DEVICE_FIXTURE,
@@ -24,23 +22,23 @@ from pytest_gpuenergy.pytest_plugin.names import (
     ENERGY_MARKER,
     POWERCAP_FIXTURE,
     RUN,
-)
-from pytest_gpuenergy.pytest_plugin.option_table import (
     WITH_VALUES,
+    WorkerPlugin,
     add_options,
     any_option_is_set,
+    keep_rootdir,
     named_device,
     named_fleet,
+    names,
+    options_of_group,
     runs_items,
 )
-from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
-    from pytest_gpuenergy.pytest_plugin.run import RunPlugin
+    from pytest_gpuenergy.control import Setpoint
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark, RunPlugin
 
 _ERRORS = "pytest_gpuenergy.support.errors"
 """The module of our errors; until it is imported there are none."""
@@ -95,10 +93,10 @@ def load_run(config: pytest.Config) -> RunPlugin:
     """
     loaded: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if loaded is None:
-        from pytest_gpuenergy.support.imports import uncollected
+        from pytest_gpuenergy.support import uncollected
 
         with uncollected():
-            from pytest_gpuenergy.pytest_plugin.run import RunPlugin
+            from pytest_gpuenergy.pytest_plugin import RunPlugin
 
         loaded = RunPlugin.of(config)
         config.pluginmanager.register(loaded, RUN)
@@ -110,7 +108,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
     fleet = named_fleet(config)
     if fleet and not hasattr(config, "workerinput") and runs_items(config):
-        from pytest_gpuenergy.pytest_plugin.fleet import prepare
+        from pytest_gpuenergy.pytest_plugin import prepare
 
         prepare(config, fleet)
 
@@ -125,8 +123,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     device = named_device(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
-    from pytest_gpuenergy.devices.select import count_gpus
-    from pytest_gpuenergy.support.errors import GpuEnergyError
+    from pytest_gpuenergy.devices import count_gpus
+    from pytest_gpuenergy.support import GpuEnergyError
 
     try:
         return count_gpus(device)
@@ -159,7 +157,7 @@ def pytest_runtest_makereport(
     """Show an error of ours as one sentence."""
     report = yield
     if call.excinfo is not None and _ERRORS in sys.modules:
-        from pytest_gpuenergy.pytest_plugin.sentences import shorten
+        from pytest_gpuenergy.pytest_plugin import shorten
 
         shorten(report, call.excinfo, item.config)
     return report
@@ -177,7 +175,7 @@ def pytest_make_collect_report(
     report = yield
     call = getattr(report, "call", None)  # pytest keeps it for its own use
     if call is not None and call.excinfo is not None and _ERRORS in sys.modules:
-        from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError, shorten
+        from pytest_gpuenergy.pytest_plugin import BadOptionError, shorten
 
         if isinstance(call.excinfo.value, BadOptionError):
             raise pytest.UsageError(str(call.excinfo.value))
@@ -223,7 +221,7 @@ def powercap(
 @pytest.fixture
 def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) -> EnergyBenchmark:
     """Call it with a kernel or a callable to verify, measure and record it."""
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
 
     run = load_run(request.config)
     uses_cap = POWERCAP_FIXTURE in request.fixturenames
@@ -234,6 +232,6 @@ def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) 
 @pytest.fixture
 def load_kernel(request: pytest.FixtureRequest) -> Callable[..., Kernel]:
     """`pytest_gpuenergy.kernels.source.load_kernel` with paths relative to the test's folder."""
-    from pytest_gpuenergy.kernels.source import load_kernel as load
+    from pytest_gpuenergy.kernels import load_kernel as load
 
     return partial(load, folder=request.path.parent)

@@ -7,24 +7,28 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.conv.templates import TEMPLATES as CONVOLUTIONS
-from pytest_gpuenergy.gemm.templates import TEMPLATES as PRODUCTS
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.tuning import record_folders, records
-from pytest_gpuenergy.tuning.names import TEMPLATE, TVM, TunerName, usual_tuner
-from pytest_gpuenergy.tuning.records import RecordFile
-from pytest_gpuenergy.tuning.space import RecipeForm
-from pytest_gpuenergy.tuning.template_form import TemplateForm
-from pytest_gpuenergy.tvm.ansor import refuse_ansor
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.conv import TEMPLATES as CONVOLUTIONS
+from pytest_gpuenergy.gemm import TEMPLATES as PRODUCTS
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    TVM,
+    RecipeForm,
+    RecordFile,
+    TemplateForm,
+    TunerName,
+    record_folders,
+    records,
+    usual_tuner,
+)
+from pytest_gpuenergy.tvm import METASCHEDULE, refuse_ansor
+from pytest_gpuenergy.workloads import Workload
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.tuning.space import SearchSpace
-    from pytest_gpuenergy.tvm.settings import SearchSettings
-    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.tuning import SearchSpace
+    from pytest_gpuenergy.tvm import KernelStore, SearchSettings
 
 FORMS: Mapping[TunerName, RecipeForm] = {
     TVM: METASCHEDULE,
@@ -99,7 +103,7 @@ class Spaces:
                 supported.
         """
         if tuner == TVM:
-            from pytest_gpuenergy.tvm.requirements import check_tvm
+            from pytest_gpuenergy.tvm import check_tvm
 
             check_tvm()
 
@@ -115,8 +119,7 @@ class Spaces:
         """
         if tuner == TEMPLATE:
             return lambda workload: _template_space(workload, device)
-        from pytest_gpuenergy.tvm.space import TvmSpace
-        from pytest_gpuenergy.tvm.store import KernelStore
+        from pytest_gpuenergy.tvm import KernelStore, TvmSpace
 
         if self._store is None:
             self._store = self._stack.enter_context(KernelStore(search.threads))
@@ -136,8 +139,8 @@ def _template_space(workload: Workload, device: Device) -> SearchSpace:
     Raises:
         InputError: there are none for it, or for this device.
     """
-    from pytest_gpuenergy.conv.space import ConvSpace
-    from pytest_gpuenergy.gemm.space import TemplateSpace
+    from pytest_gpuenergy.conv import ConvSpace
+    from pytest_gpuenergy.gemm import TemplateSpace
     from pytest_gpuenergy.workloads import Conv2d
 
     if isinstance(workload, Conv2d):
@@ -160,10 +163,10 @@ def kernels_of(
         KernelFault: a record does not apply to its workload or cannot be lowered.
     """
     if file.form == FORMS[TEMPLATE]:
-        from pytest_gpuenergy.tuning.template_space import recorded_kernel
+        from pytest_gpuenergy.tuning import recorded_kernel
 
         return [recorded_kernel(file, rank) for rank in ranks]
-    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.tvm import KernelStore
 
     if store is not None:
         return list(store.kernels(file, ranks))

@@ -9,15 +9,19 @@ from typing import Any
 
 from report_fixtures import a_run
 
-from pytest_gpuenergy.record.estimate import WANDER, Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.statistics import NORMAL, student_t
+from pytest_gpuenergy.record import (
+    WANDER,
+    Interval,
+    KernelInfo,
+    Measurement,
+    Metric,
+    RunInfo,
+    StationInfo,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import NORMAL, student_t
 
 TRIALS = 6
 TRIAL_SD = 0.002

@@ -7,11 +7,16 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.references import case_of
-from pytest_gpuenergy.engine.seeds import drawings_of
-from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.state import Constant, LaunchPlan, State
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.engine import case_of, drawings_of
+from pytest_gpuenergy.search import (
+    Constant,
+    KernelSpec,
+    LaunchPlan,
+    ScalarSpec,
+    State,
+    TensorSpec,
+    workload_of,
+)
 
 FOLDER = Path(__file__).parent / "search/cheats"
 RIGHT_BUT_READS = "recognizes_its_output"

@@ -19,13 +19,9 @@ import hypothesis
 import pytest
 from small_project import QUICK
 
-from pytest_gpuenergy.devices import lock
-from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
-from pytest_gpuenergy.tuning.records import BANDS, Record, RecordFile
-from pytest_gpuenergy.tvm.database import Database, load_database
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.tvm.requirements import installed_tvm
+from pytest_gpuenergy.devices import Toolchain, find_compiler, lock
+from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
+from pytest_gpuenergy.tvm import METASCHEDULE, Database, installed_tvm, load_database
 from pytest_gpuenergy.workloads import CASES
 
 # It cannot be imported twice, which is what happens when a run within a test is the first to do so.
@@ -236,8 +232,8 @@ def _why_no_tvm() -> str | None:
 
 
 def _why_no_gpu() -> str | None:
-    from pytest_gpuenergy.devices.discovery import find_gpus
-    from pytest_gpuenergy.support.errors import DeviceError
+    from pytest_gpuenergy.devices import find_gpus
+    from pytest_gpuenergy.support import DeviceError
 
     try:
         _, gpus = find_gpus()

@@ -11,11 +11,8 @@ import pytest
 from jobs import job_of
 from power_cards import PRIOR_MW, as_real, write
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, NvmlGpu, Repeater, Runner
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 
 TIME_MS, POWER_W = 0.0194, 419.0
 

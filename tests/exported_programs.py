@@ -9,9 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.kernels.export import export_kernels
-from pytest_gpuenergy.kernels.launch_source import RankedKernel
+from pytest_gpuenergy.kernels import Kernel, RankedKernel, export_kernels
 from pytest_gpuenergy.workloads import Workload
 
 FLAGS = ("-std=c++17", "-Wall", "-Werror", "-pthread")

@@ -14,11 +14,10 @@ from typing import Any
 
 from tuning_fakes import WordForm, WordProposer, WordSpace
 
-from pytest_gpuenergy.engine.claim import Settings
-from pytest_gpuenergy.fleet.search_team import claim_fleet
-from pytest_gpuenergy.fleet.spec import parse_fleet
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
+from pytest_gpuenergy.engine import Settings
+from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.tuning import Tuner, TuneSettings
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 ONE = Conv2d.of("one", 1, 4, 4, 1, 1, 1, 1, 1, 0)

@@ -7,9 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.templates import Parameters
-from pytest_gpuenergy.tuning.records import Record, RecordFile
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, Parameters
+from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.workloads import Gemm
 
 

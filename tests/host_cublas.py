@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.cuda import cublas
-from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
+from pytest_gpuenergy.workloads import numbers, rounded_to
 
 ALGORITHM = np.dtype([("data_", "<u8", (8,))])
 RESULT = np.dtype(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.workloads.workload import IoContract, Scalar
+from pytest_gpuenergy.kernels import Job, Kernel
+from pytest_gpuenergy.workloads import IoContract, Scalar
 
 
 def job_of(

@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.search.move import Application
-from pytest_gpuenergy.search.moves.base import SourceMove
-from pytest_gpuenergy.search.sizes import evaluate
-from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.state import LaunchPlan, State
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
-from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.search import (
+    Application,
+    KernelSpec,
+    LaunchPlan,
+    ScalarSpec,
+    SourceMove,
+    State,
+    TensorSpec,
+    evaluate,
+)
+from pytest_gpuenergy.workloads import Contract, ErrorBound, Scalar, Tensor
 
 Reference = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 BOUND = ErrorBound(1e-4, 1e-4)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from move_checks import Reference, spec_of
 
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import KernelSpec
 
 ADD = """
 extern "C" __global__ void kernel(const float* __restrict__ a, const float* b, float* out, int n) {

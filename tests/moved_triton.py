@@ -12,9 +12,7 @@ import pytest
 from host_triton import Block, Pointer
 from move_checks import spec_of
 
-from pytest_gpuenergy.search.sizes import evaluate
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search import KernelSpec, State, evaluate
 
 _HEAD = """
 import triton

@@ -6,9 +6,7 @@ import signal
 import subprocess
 import sys
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.devices.nvml import GuardedNvml
+from pytest_gpuenergy.devices import EmulatedDevice, GuardedNvml, NvmlGpu
 
 PRIOR_MW = 450_000
 """Neither the default nor the greatest limit, so that only the prior one is right."""

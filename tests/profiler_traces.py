@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.replay.trace import Event
+from pytest_gpuenergy.replay import Event
 
 GEMM = "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
 ADDMM = {

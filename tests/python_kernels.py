@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch
+from pytest_gpuenergy.devices import Arena, Device, DeviceArrays, KernelRepeater, Loaded
+from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch
 
 Body = Callable[..., None]
 """Gets a writable array of each tensor, by name."""

@@ -7,19 +7,25 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict
-from pytest_gpuenergy.record.checks import MOST_W
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import PHASES, Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import Outcome
+from pytest_gpuenergy.record import (
+    MOST_W,
+    PHASES,
+    AnchorCheck,
+    CheckVerdict,
+    ClockState,
+    Conditions,
+    Correctness,
+    Estimate,
+    Interval,
+    KernelInfo,
+    Measurement,
+    Metric,
+    RunInfo,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import Outcome
 
 MOST = sys.float_info.max
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

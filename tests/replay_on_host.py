@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.replay.ranks import ALONE, Ranks
+from pytest_gpuenergy.engine import Harness
+from pytest_gpuenergy.record import Interval, KernelInfo
+from pytest_gpuenergy.replay import ALONE, Ranks
 
 KILLED_AFTER = "KILLED_AFTER"
 """Set to ``RANK:N``: this rank is killed once it has measured N times."""
@@ -40,9 +39,7 @@ def host_stands_in(
     import torch.cuda
 
     from pytest_gpuenergy.devices.cuda import graphs
-    from pytest_gpuenergy.replay import live, plan
-    from pytest_gpuenergy.replay.launches import host_operators
-    from pytest_gpuenergy.replay.profiling import read_profile
+    from pytest_gpuenergy.replay import host_operators, live, plan, read_profile
 
     labels: list[str] = []
 

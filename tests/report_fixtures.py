@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, RunInfo, Window, WorkloadInfo
+from pytest_gpuenergy.report import Report
 
 WATTS = {1: 200.0, 2: 325.0, 3: 450.0, 4: 575.0, 5: 700.0}
 

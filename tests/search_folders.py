@@ -15,7 +15,7 @@ from kernel_specs import SCALE
 from report_fixtures import a_run
 
 from pytest_gpuenergy.search import folder
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import dump
 
 KERNEL = Path("kernels/_scale")
 ROOT, ONE, TWO, THREE = "s0", "s1", "s2", "s3"

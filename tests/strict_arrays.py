@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 
 class StrictArray(np.lib.mixins.NDArrayOperatorsMixin):

@@ -7,15 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.references import cached_reference
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support import files
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.tvm.kernel_cache import KernelCache
+from pytest_gpuenergy.devices import CompilerPool, open_device
+from pytest_gpuenergy.engine import cached_reference, verify
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import DeviceError, files, keep_for_later
+from pytest_gpuenergy.tvm import KernelCache
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 KERNEL = Kernel(

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_gpuenergy import __version__, cli
 from pytest_gpuenergy.commands import clean
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support import DeviceError, InputError
 
 H200 = Path(__file__).parents[1] / "bench/results/nvidia-h200-2026-11-22/report.json"
 ACTIONS = [

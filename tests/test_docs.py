@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.tuning.records import RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuning import RecordFile, dump_records, file_name
 
 ROOT = Path(__file__).parent.parent
 FAULTS = "docs/reference/faults.md"

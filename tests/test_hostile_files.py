@@ -14,21 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from report_fixtures import a_run
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.source import load_kernel, plan_of
-from pytest_gpuenergy.replay.kernel_list import read_list
-from pytest_gpuenergy.replay.power import read_power
-from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.views import write_json
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.kernels import Kernel, Launch, load_kernel, plan_of
+from pytest_gpuenergy.replay import read_list, read_power
+from pytest_gpuenergy.report import Report, load_report, write_json
+from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.records import RecordFile, dump_records
-from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tuning import RecordFile, dump_records
+from pytest_gpuenergy.tvm import load_database
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "records": load_records,

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded, Timeline
-from pytest_gpuenergy.engine.quick import Sustained
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.tuning.space import Candidate, Feedback
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.devices import Arena, Device, KernelRepeater, Loaded, Timeline
+from pytest_gpuenergy.engine import Sustained
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.support import DeviceError, FormError, KernelFault
+from pytest_gpuenergy.tuning import Candidate, Feedback
+from pytest_gpuenergy.workloads import Workload
 
 SLOWDOWN = 1.5
 """By how much the power limit of a `FakeDevice` makes kernels longer."""

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from jobs import job_of
 
+from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
+
 # Imported here, so that a run of pytester, which forgets what it has imported, leaves them alone.
 from pytest_gpuenergy.devices.cuda import graphs
-from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.pytest_plugin import card
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.workloads import Contract, Tensor, find_workload
-from pytest_gpuenergy.workloads.gemm_sizes import parse_gemm
+from pytest_gpuenergy.workloads import Contract, Tensor, find_workload, parse_gemm
 
 N = 1 << 24
 SCALE = """

@@ -21,12 +21,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.store import load_report
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.json_input import FormError, convert
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import load_report, markdown_table, merge
+from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, convert
 
 OURS, STOCK, CUDNN, TF32 = "ours", "TVM's tuner", "cuDNN", "cuDNN TF32"
 SIDES = (OURS, STOCK, CUDNN, TF32)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads import ErrorBound
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.workloads import Conv2d

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cudnn_convolution import FORMATS, SEED, Precision, convolution, cudnn_settings, error_bound
 
-from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine import cached_reference
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
     from pytest_gpuenergy.workloads import Conv2d
 
 # PyTorch's own deprecation warnings are not failures of ours.

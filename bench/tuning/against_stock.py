@@ -39,7 +39,7 @@ from command import (
     words,
 )
 
-from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.workloads import Workload
 
 BENCH = "tuning/against_stock"

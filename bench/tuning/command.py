@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import steps
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.tvm.requirements import installed_tvm
-from pytest_gpuenergy.workloads.table import choose_workloads
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import GpuEnergyError
+from pytest_gpuenergy.tvm import installed_tvm
+from pytest_gpuenergy.workloads import choose_workloads
 
 OURS = (sys.executable, "-m", "pytest_gpuenergy.cli", "tune")
 RESERVE_S = 60.0

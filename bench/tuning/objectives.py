@@ -36,13 +36,12 @@ from command import (
     words,
 )
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import METRICS, Measurement
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tvm.settings import SPACES
+from pytest_gpuenergy.tuning import find_records
+from pytest_gpuenergy.tvm import SPACES
 from pytest_gpuenergy.workloads import Workload
 
 BENCH = "tuning/objectives"

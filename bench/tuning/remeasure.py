@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_input import convert
-from pytest_gpuenergy.support.json_output import plain
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import InputError, KernelFault, convert, plain
+from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import Workload
 
 LOCK_WAIT_S = 10.0

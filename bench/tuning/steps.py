@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.support import GpuEnergyError, InputError, write_atomically
 
 SCHEMA_VERSION = 1
 Result = dict[str, Any]

@@ -17,14 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
-from pytest_gpuenergy.tvm.lower import cuda_target
-from pytest_gpuenergy.tvm.operators import operator_of
-from pytest_gpuenergy.tvm.requirements import import_tvm
+from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.support import GpuEnergyError, InputError, encode
+from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
+from pytest_gpuenergy.tvm import cuda_target, import_tvm, operator_of
 from pytest_gpuenergy.workloads import find_workload
 
 LOCK_WAIT_S = 10.0

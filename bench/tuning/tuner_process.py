@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
-from pytest_gpuenergy.tvm.database import RECORD_FILE, DatabaseRecord, load_database
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
+from pytest_gpuenergy.tvm import RECORD_FILE, DatabaseRecord, load_database
 
 LOOK_EVERY_S = 0.02
 GRACE_S = 30.0

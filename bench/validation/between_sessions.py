@@ -19,11 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import Sample
-from pytest_gpuenergy.report.store import Report, load_report
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.record import METRICS, Measurement, Metric, Sample
+from pytest_gpuenergy.report import Report, load_report
+from pytest_gpuenergy.support import GpuEnergyError, InputError
 
 LEAST_SESSIONS = 3
 _RESAMPLES = 2000

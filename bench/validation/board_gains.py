@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from pytest_gpuenergy.report.boards import Boards
+from pytest_gpuenergy.report import Boards
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from board_reports import simulated

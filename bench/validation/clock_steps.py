@@ -18,19 +18,19 @@ from pathlib import Path
 import kernels
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device, Repeater, Timeline
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz
-from pytest_gpuenergy.energy.counter import EnergyCounter
-from pytest_gpuenergy.energy.sensors import read_conditions
-from pytest_gpuenergy.energy.source import Edge
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
+from pytest_gpuenergy.energy import (
+    Edge,
+    EnergyCounter,
+    clock_states,
+    mean_clock_mhz,
+    read_conditions,
+)
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.record import ClockState, Conditions
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import GpuEnergyError, write_atomically
+from pytest_gpuenergy.tvm import KernelStore
 
 HEADER = ("second", "time (µs)", "SM clock (MHz)", "NVML says", "power (W)", "temperature (°C)")
 

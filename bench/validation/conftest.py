@@ -12,15 +12,13 @@ import kernels
 import pytest
 from record import Validated, Validation
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import EnergySource
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import EnergySource, MeterSettings, choose_source
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import GpuEnergyError
+from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.workloads import Workload
 
 REPEATED = frozenset({"case4-slowest", "case5-fastest", "axpy", "case1-slowest"})
 """Their intervals are tested: the slowest, a fast one, the shortest, one whose power varies."""

@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.devices import Arena, Device, Repeater
+from pytest_gpuenergy.kernels import Job, Kernel, load_kernel
 from pytest_gpuenergy.tuners import records_of
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor, find_workload
-from pytest_gpuenergy.workloads.workload import Array, Workload
+from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor, Workload, find_workload
 
 NAMES = (
     "case7-slowest",

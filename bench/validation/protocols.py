@@ -9,16 +9,18 @@ from statistics import fmean, median, stdev
 import numpy as np
 from record import OURS, Attempt, Part, Reference, Span
 
-from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
-from pytest_gpuenergy.energy.sensors import read_conditions
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import EnergySource
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Device, Repeater
+from pytest_gpuenergy.energy import (
+    EnergyMeter,
+    EnergySource,
+    MeterSettings,
+    Reading,
+    average_power_mw,
+    instant_power_mw,
+    read_conditions,
+)
+from pytest_gpuenergy.record import METRICS, Measurement
+from pytest_gpuenergy.support import DeviceError
 
 CLASSIC, COLD, SINGLE = "classic", "cold window", "single launches"
 PARTS, PART_S = 6, 2.0

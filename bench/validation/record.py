@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.support import InputError, write_atomically
 
 KIND = "gpuenergy-validation"
 VERSION = 1

@@ -22,20 +22,15 @@ from pathlib import Path
 
 import kernels
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.tables import markdown_table
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.energy import EnergyMeter, MeterSettings
+from pytest_gpuenergy.engine import Harness, Station, Subject, arenas_for
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.support import GpuEnergyError, InputError, write_atomically
+from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.workloads import Workload
 
 MEASURED_S = 10.0
 """The end of each reference run that counts."""

@@ -19,9 +19,9 @@ from typing import Any
 
 from record import OURS, Attempt, Validated, Validation, read_validation
 
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.report.plot import draw
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.report import draw
+from pytest_gpuenergy.support import GpuEnergyError
 
 
 def tables(validation: Validation) -> Iterator[str]:

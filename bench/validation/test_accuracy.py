@@ -19,18 +19,15 @@ from kernels import TIMEOUT_S, loaded
 from protocols import PARTS, Protocols, ours, reference_of, steady
 from record import Attempt, Validated
 
-from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.engine.harness import Subject as Named
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.pytest_plugin.labels import kernel_label
-from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.engine import Harness, Subject as Named, arenas_for
+from pytest_gpuenergy.pytest_plugin import kernel_label
+from pytest_gpuenergy.record import METRICS
 
 if TYPE_CHECKING:
     from conftest import Notebook, Subject
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.energy.reading import Reading
-    from pytest_gpuenergy.energy.source import EnergySource
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.energy import EnergySource, Reading
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
 
 ENERGY_TOLERANCE, TIME_TOLERANCE = 0.01, 0.005
 LEAST_BUSY = 0.99

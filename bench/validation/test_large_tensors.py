@@ -19,9 +19,9 @@ from pytest_gpuenergy.workloads import Contract, Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.pytest_plugin import EnergyBenchmark
 
 ELEMENTS, BLOCK = 1 << 26, 256
 EXPRESSIONS = {

@@ -9,14 +9,20 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.engine.jobs import StoredJob, read_job, write_job
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.engine import StoredJob, read_job, write_job
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    ReportError,
+    decode,
+    encode,
+    is_there,
+    read_bytes,
+    write_atomically,
+)
+from pytest_gpuenergy.workloads import Workload
 
 _LINES, _PROBLEMS = "items.jsonl", "problems.json"
 _LARGEST_BYTES = 1 << 30

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.ab.rounds import SHORT, Turns, take_turns
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
-from pytest_gpuenergy.gate.sequential import Looks
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, count_comparisons
-from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.counterparts import Counterparts
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.energy import EnergyMeter
+from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.gate import (
+    Comparison,
+    GateSettings,
+    Judgement,
+    Looks,
+    Unmatched,
+    count_comparisons,
+    label,
+)
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.report import Counterparts
 
 Revision = tuple[RunInfo, Sequence[Exhibit]]
 

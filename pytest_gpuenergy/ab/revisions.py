@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.support.children import run_child
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_there
-from pytest_gpuenergy.support.worktrees import run_git
+from pytest_gpuenergy.support import GpuEnergyError, InputError, is_there, run_child, run_git
 
 _LINES_SHOWN = 30
 _OK, _TESTS_FAILED, _USAGE_ERROR, _NOTHING_COLLECTED = 0, 1, 4, 5  # pytest.ExitCode

@@ -9,22 +9,24 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
-from pytest_gpuenergy.engine.clock_check import lock_flags
-from pytest_gpuenergy.engine.quick import SWINGS_S
-from pytest_gpuenergy.gate.doubt import SLIGHT_FLAGS, Doubt, doubts_of_flags, widened
-from pytest_gpuenergy.gate.sequential import Looks
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict, decide, tail_of
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.devices import Arena, Device
+from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.engine import SWINGS_S, ArenaCheck, check_again, lock_flags
+from pytest_gpuenergy.gate import (
+    SLIGHT_FLAGS,
+    Doubt,
+    GateSettings,
+    Judgement,
+    Looks,
+    Verdict,
+    decide,
+    doubts_of_flags,
+    tail_of,
+    widened,
+)
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.record import Estimate, Metric
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 SHORT = MeterSettings(
     restrained_warmup_s=SWINGS_S, min_trials=3, relative_half_width=math.inf, corrected=False

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.ab.exhibit import Exhibit, load_exhibits, load_problems
 from pytest_gpuenergy.ab.revisions import PytestRun
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support import GpuEnergyError, InputError, is_folder
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,5 @@
 """Which setpoint and which kernels are best for several workloads that run one after another."""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

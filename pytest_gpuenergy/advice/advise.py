@@ -24,10 +24,8 @@ from pytest_gpuenergy.advice.solve import (
     least_product,
     total,
 )
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import clocks, limits
-from pytest_gpuenergy.report.ties import MISSED
+from pytest_gpuenergy.record import METRICS, Estimate, Metric, clocks, limits
+from pytest_gpuenergy.report import MISSED
 
 
 @dataclass(frozen=True)

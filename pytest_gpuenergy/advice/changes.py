@@ -9,13 +9,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_gpuenergy.advice.solve import Cost
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import Sample, around, limited, sample, welch
-from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
-from pytest_gpuenergy.report.ties import MISSED
-from pytest_gpuenergy.support.statistics import largest_of
+from pytest_gpuenergy.record import (
+    OTHER_BOARD_SD,
+    Estimate,
+    Measurement,
+    Metric,
+    Sample,
+    around,
+    limited,
+    sample,
+    welch,
+)
+from pytest_gpuenergy.report import MISSED
+from pytest_gpuenergy.support import largest_of
 
 TAIL = 0.025
 

@@ -10,13 +10,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_gpuenergy.advice.changes import Option
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.setpoints import setpoint_order, setpoints
-from pytest_gpuenergy.report.models import by_model
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.subjects import Subjects
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.record import Measurement, setpoint_order, setpoints
+from pytest_gpuenergy.report import Report, Subjects, by_model
+from pytest_gpuenergy.support import InputError, emulated_mark
 
 _NAMED = 5
 

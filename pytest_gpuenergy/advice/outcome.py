@@ -14,9 +14,8 @@ from pytest_gpuenergy.advice.advise import (
     sentences,
 )
 from pytest_gpuenergy.advice.field import Field
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.record import Metric, RunInfo
+from pytest_gpuenergy.report import Report
 
 
 @dataclass(frozen=True)

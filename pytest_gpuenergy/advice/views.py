@@ -10,12 +10,9 @@ from pytest_gpuenergy.advice.advise import Advice, Change, Setting
 from pytest_gpuenergy.advice.changes import Option, cost_of, sum_of
 from pytest_gpuenergy.advice.field import listed
 from pytest_gpuenergy.advice.outcome import Outcome
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.report.tables import energy, time
-from pytest_gpuenergy.report.text import figures, markdown_text, signed_percent, spread
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import emulated_mark, fitted, wrapped
+from pytest_gpuenergy.record import METRICS, Estimate, Metric
+from pytest_gpuenergy.report import energy, figures, markdown_text, signed_percent, spread, time
+from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped
 
 KERNELS_NAMED = 3
 _KERNELS = ("workload", "times", "kernel", "time", "energy")

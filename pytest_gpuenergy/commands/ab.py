@@ -7,15 +7,14 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, tell
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.ab.exhibit import Exhibit
-    from pytest_gpuenergy.gate.comparison import Comparison
-    from pytest_gpuenergy.gate.settings import GateSettings
+    from pytest_gpuenergy.ab import Exhibit
+    from pytest_gpuenergy.gate import Comparison, GateSettings
 
 ROUNDS = 16
 _TIMEOUT_S = 60.0
@@ -65,16 +64,12 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 def run(arguments: Namespace) -> int:
     """Export both, measure, judge; 1 if the gate fails."""
-    from pytest_gpuenergy.ab.revisions import check_paths, commit_of, run_pytest
-    from pytest_gpuenergy.ab.side import check_sides, load_side
+    from pytest_gpuenergy.ab import check_paths, check_sides, commit_of, load_side, run_pytest
     from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.control.clocks import clock_words
-    from pytest_gpuenergy.control.tables import cap_words
-    from pytest_gpuenergy.devices.select import check_spec
-    from pytest_gpuenergy.gate.settings import GateSettings, parse_percent
-    from pytest_gpuenergy.support.scratch import disk_folder
-    from pytest_gpuenergy.support.signals import interrupt_once
-    from pytest_gpuenergy.support.worktrees import worktree
+    from pytest_gpuenergy.control import cap_words, clock_words
+    from pytest_gpuenergy.devices import check_spec
+    from pytest_gpuenergy.gate import GateSettings, parse_percent
+    from pytest_gpuenergy.support import disk_folder, interrupt_once, worktree
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     precision = math.inf
@@ -108,7 +103,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
-    from pytest_gpuenergy.control.clocks import CURRENT_CLOCKS
+    from pytest_gpuenergy.control import CURRENT_CLOCKS
 
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
     keyword = None if arguments.keyword is None else _item_names(arguments.keyword)
@@ -121,8 +116,7 @@ def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
 
 def _item_names(expression: str) -> str:
     """The expression, with items' names for ids in the latest run, which no worktree has."""
-    from pytest_gpuenergy.report.ids import with_item_names
-    from pytest_gpuenergy.report.store import latest_run
+    from pytest_gpuenergy.report import latest_run, with_item_names
 
     try:
         run = latest_run(Path.cwd())
@@ -139,9 +133,8 @@ def _compare(
     base: tuple[Exhibit, ...],
     head: tuple[Exhibit, ...],
 ) -> Comparison:
-    from pytest_gpuenergy.ab.pairs import compare_pairs
-    from pytest_gpuenergy.engine.identity import run_info
-    from pytest_gpuenergy.engine.station import open_station
+    from pytest_gpuenergy.ab import compare_pairs
+    from pytest_gpuenergy.engine import open_station, run_info
 
     allowed = arguments.allow == "clocks"
     with open_station(arguments.gpu_device, allow_clocks=allowed) as station:

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import (
+from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_output_arguments,
     write_outcome,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError, ReportInputError
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.support import InputError, ReportInputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.advice.advise import Goal
-    from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.advice import Goal
+    from pytest_gpuenergy.report import Report
 
 _MOST_TIMES = 1e9
 
@@ -83,10 +83,9 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
 
 def run(arguments: Namespace) -> int:
     """Advise, write or print; 1 if no setpoint has all workloads."""
-    from pytest_gpuenergy.advice.outcome import advise_on
-    from pytest_gpuenergy.advice.views import json_document, markdown, terminal
+    from pytest_gpuenergy.advice import advise_on, json_document, markdown, terminal
     from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.workloads.table import network, words_of
+    from pytest_gpuenergy.workloads import network, words_of
 
     goal = _goal(arguments)
     weights = _weights(arguments.weights)
@@ -108,11 +107,10 @@ def _chosen(arguments: Namespace) -> Report:
     """The runs, merged; only the GPU model and the workloads that are named."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.advice.field import of_model, one_model
+    from pytest_gpuenergy.advice import of_model, one_model
     from pytest_gpuenergy.commands.runs import find_runs
     from pytest_gpuenergy.commands.selection import select
-    from pytest_gpuenergy.report.merging import merge
-    from pytest_gpuenergy.report.store import load_report
+    from pytest_gpuenergy.report import load_report, merge
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]
     if arguments.gpu is not None:
@@ -127,8 +125,8 @@ def _chosen(arguments: Namespace) -> Report:
 
 
 def _goal(arguments: Namespace) -> Goal:
-    from pytest_gpuenergy.advice.advise import Goal
-    from pytest_gpuenergy.gate.settings import parse_percent
+    from pytest_gpuenergy.advice import Goal
+    from pytest_gpuenergy.gate import parse_percent
 
     if arguments.slower_by is None:
         return Goal(Metric(arguments.objective or Metric.EDP))
@@ -141,7 +139,7 @@ def _goal(arguments: Namespace) -> Goal:
 
 
 def _weights(texts: Sequence[str]) -> dict[str, float]:
-    from pytest_gpuenergy.workloads.table import words_of
+    from pytest_gpuenergy.workloads import words_of
 
     found: dict[str, float] = {}
     if texts and not words_of(texts):

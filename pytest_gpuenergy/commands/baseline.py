@@ -5,8 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_lines, stdout_width
-from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_lines,
+    stdout_width,
+)
+from pytest_gpuenergy.support import is_there
 
 DEFAULT = "gpuenergy-baseline.json"
 
@@ -47,12 +52,8 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 def _update(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.runs import find_runs
-    from pytest_gpuenergy.gate.baseline import update
-    from pytest_gpuenergy.gate.comparison import compare
-    from pytest_gpuenergy.gate.settings import GateSettings
-    from pytest_gpuenergy.gate.views import label, terminal
-    from pytest_gpuenergy.report.store import load_report
-    from pytest_gpuenergy.report.views import updating, write_json
+    from pytest_gpuenergy.gate import GateSettings, compare, label, terminal, update
+    from pytest_gpuenergy.report import load_report, updating, write_json
 
     path = Path(arguments.to)
     (run,) = find_runs([arguments.source] if arguments.source else [])

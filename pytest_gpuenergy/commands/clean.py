@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, count
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, count
+from pytest_gpuenergy.support import GpuEnergyError, is_there
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.clean_files import Found
@@ -64,7 +63,7 @@ def run(arguments: Namespace) -> int:
         find_fleet_files,
         find_project_files,
     )
-    from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, state_dir
+    from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
 
     here = Path.cwd()
     found = find_project_files(here, keep=arguments.keep or 0)

@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_link, is_there
+from pytest_gpuenergy.support import InputError, is_link, is_there
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
@@ -188,7 +187,7 @@ def find_exports(root: Path) -> Found:
     Raises:
         InputError: the list of a folder's files cannot be used.
     """
-    from pytest_gpuenergy.kernels.exported_folder import SIGN, ExportedFolder
+    from pytest_gpuenergy.kernels import SIGN, ExportedFolder
 
     found = Found()
     for folder in _entries(root):

@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import (
+from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_output_arguments,
@@ -14,7 +14,7 @@ from pytest_gpuenergy.commands import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.gate.comparison import Comparison
+    from pytest_gpuenergy.gate import Comparison
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -73,9 +73,8 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Compare, write or print; 1 if the gate fails."""
     from pytest_gpuenergy.commands.runs import check_outputs, find_runs
-    from pytest_gpuenergy.gate.comparison import compare
-    from pytest_gpuenergy.gate.settings import GateSettings
-    from pytest_gpuenergy.report.store import load_report
+    from pytest_gpuenergy.gate import GateSettings, compare
+    from pytest_gpuenergy.report import load_report
 
     settings = GateSettings.parse(
         arguments.fail,
@@ -98,8 +97,7 @@ def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.gate.annotations import annotate, wanted
-    from pytest_gpuenergy.gate.views import json_document, markdown, terminal
+    from pytest_gpuenergy.gate import annotate, json_document, markdown, terminal, wanted
 
     write_outcome(arguments, comparison, terminal, json_document, markdown)
     if wanted():

@@ -13,7 +13,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json
 from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
 
 _CHILD_TIMEOUT_S = 120.0
@@ -132,8 +132,7 @@ def _check_package(name: str) -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-    from pytest_gpuenergy.support import paths
-    from pytest_gpuenergy.support.errors import InputError
+    from pytest_gpuenergy.support import InputError, paths
 
     make: Callable[[], Path] = {"cache": paths.cache_dir, "state": paths.state_dir}[kind]
     name = f"{kind} folder"
@@ -154,8 +153,8 @@ def _check_folder(kind: str) -> Check:
 
 
 def _check_emulated() -> Check:
-    from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-    from pytest_gpuenergy.support.errors import GpuEnergyError
+    from pytest_gpuenergy.devices import find_compiler
+    from pytest_gpuenergy.support import GpuEnergyError
 
     try:
         compiler = find_compiler()
@@ -177,7 +176,7 @@ def _check_xgboost() -> Check:
 
 
 def _check_nvcc() -> Check:
-    from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc, version_of
+    from pytest_gpuenergy.devices import find_nvcc, version_of
 
     nvcc = find_nvcc()
     if nvcc is None:

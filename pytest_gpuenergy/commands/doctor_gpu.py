@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gpuenergy.support.errors import DeviceError, SetpointError, WritesDeniedError
+from pytest_gpuenergy.support import DeviceError, SetpointError, WritesDeniedError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.limits import PowerLimits
-    from pytest_gpuenergy.devices.gpu import Gpu
+    from pytest_gpuenergy.control import PowerLimits
+    from pytest_gpuenergy.devices import Gpu
 
 Status = Literal["ok", "note", "broken"]
 
@@ -39,7 +39,7 @@ class Check:
 
 def check_gpus() -> Iterator[Check]:
     """The driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
-    from pytest_gpuenergy.devices.nvml import load_nvml, text
+    from pytest_gpuenergy.devices import load_nvml, text
 
     try:
         nvml = load_nvml()
@@ -67,7 +67,7 @@ def check_gpus() -> Iterator[Check]:
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     """One GPU: its energy, limits and who may set them, persistence, MIG, processes, leftovers."""
-    from pytest_gpuenergy.devices.nvml import name_of
+    from pytest_gpuenergy.devices import name_of
 
     try:
         name = name_of(nvml, handle)
@@ -100,7 +100,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
     """Settings of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
-    from pytest_gpuenergy.control.lease_record import kept_record, leftover
+    from pytest_gpuenergy.control import kept_record, leftover
 
     try:
         left, kept = leftover(uuid), kept_record(uuid)
@@ -154,8 +154,7 @@ def _no_nvml(error: DeviceError) -> Check:
 
 
 def _cuda_agrees(uuids: list[str]) -> Check:
-    from pytest_gpuenergy.devices.discovery import cuda_uuids
-    from pytest_gpuenergy.devices.visible import VISIBLE, visible_gpus
+    from pytest_gpuenergy.devices import VISIBLE, cuda_uuids, visible_gpus
 
     try:
         cuda = cuda_uuids()
@@ -183,15 +182,14 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 
 
 def _as_gpu(nvml: Any, handle: Any, model: str, uuid: str) -> Gpu:
-    from pytest_gpuenergy.devices.cuda.device import HostClock
-    from pytest_gpuenergy.devices.gpu import NvmlGpu
+    from pytest_gpuenergy.devices import HostClock, NvmlGpu
 
     return NvmlGpu(nvml, handle, model, uuid, HostClock())
 
 
 def _energy(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.devices.nvml import absence
-    from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
+    from pytest_gpuenergy.devices import absence
+    from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
 
     name, nvml = f"{label} energy", gpu.nvml
     try:
@@ -219,8 +217,7 @@ def _energy(gpu: Gpu, label: str) -> Check:
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.writers import choose_writer
+    from pytest_gpuenergy.control import choose_writer, read_limits
 
     name = f"{label} power limit"
     try:
@@ -245,8 +242,7 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
 
 
 def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control.clocks import supported_clocks
-    from pytest_gpuenergy.control.writers import choose_writer
+    from pytest_gpuenergy.control import choose_writer, supported_clocks
 
     name = f"{label} SM clocks"
     try:
@@ -275,7 +271,7 @@ def _clocks(gpu: Gpu, label: str) -> Check:
 
 
 def _clock_advice(uuid: str, clocks: Sequence[int]) -> str:
-    from pytest_gpuenergy.control.writers.sudo_rule import clocks_line
+    from pytest_gpuenergy.control import clocks_line
 
     try:
         return f"sudo visudo, and add: {clocks_line(uuid, clocks)}"
@@ -284,7 +280,7 @@ def _clock_advice(uuid: str, clocks: Sequence[int]) -> str:
 
 
 def _sudo_advice(uuid: str, limits: PowerLimits) -> str:
-    from pytest_gpuenergy.control.writers.sudo_rule import sudoers_line
+    from pytest_gpuenergy.control import sudoers_line
 
     try:
         return f"sudo visudo, and add: {sudoers_line(uuid, limits)}"

@@ -6,11 +6,17 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_lines,
+    tell,
+)
+from pytest_gpuenergy.support import UnavailableError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.extraction import Extraction
+    from pytest_gpuenergy.replay import Extraction
 
 _SUFFIXES = (".gz", ".xz", ".json", ".jsonl", ".trace", ".pt")
 
@@ -50,8 +56,7 @@ gpuenergy extract bloom/ --json
 
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
-    from pytest_gpuenergy.replay.extraction import extract
-    from pytest_gpuenergy.replay.summary import json_document, terminal
+    from pytest_gpuenergy.replay import extract, json_document, terminal
 
     found = extract(arguments.source)
     folder = arguments.out or _folder_for(arguments.source)
@@ -69,8 +74,7 @@ def write_results(found: Extraction, folder: Path, name: str) -> None:
     Raises:
         ReportError, OSError: a file cannot be written.
     """
-    from pytest_gpuenergy.replay.extraction import write_extraction
-    from pytest_gpuenergy.replay.timeline import write_charts
+    from pytest_gpuenergy.replay import write_charts, write_extraction
 
     write_extraction(found, folder)
     try:
@@ -81,7 +85,7 @@ def write_results(found: Extraction, folder: Path, name: str) -> None:
 
 def _folder_for(source: Path) -> Path:
     """The folder of a run itself; for a trace, one in the current folder named after it."""
-    from pytest_gpuenergy.support.files import is_folder
+    from pytest_gpuenergy.support import is_folder
 
     if is_folder(source):
         return source

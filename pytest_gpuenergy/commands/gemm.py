@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, gemm_profile, tell
+from pytest_gpuenergy.commands import gemm_profile
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.commands.tune import tune
 from pytest_gpuenergy.commands.tune_options import (
@@ -19,11 +20,10 @@ from pytest_gpuenergy.commands.tune_options import (
     add_search_options,
     distinct,
 )
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.workloads import Gemm
-    from pytest_gpuenergy.workloads.gemm_sizes import GemmRequest
+    from pytest_gpuenergy.workloads import Gemm, GemmRequest
 
 _GRAMMAR = (
     "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
@@ -128,7 +128,7 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
 
 
 def _tune(arguments: Namespace) -> int:
-    from pytest_gpuenergy.workloads.gemm_sizes import parse_requests
+    from pytest_gpuenergy.workloads import parse_requests
 
     requests = parse_requests(" ".join(arguments.sizes))
     if any(request.in_background for request in requests):
@@ -167,13 +167,11 @@ def _perf(arguments: Namespace) -> int:
     """Run the items of matrix products, and write what they came to."""
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
-    from pytest_gpuenergy.control.clocks import CURRENT_CLOCKS
-    from pytest_gpuenergy.report.best_perf import write_best_perf
-    from pytest_gpuenergy.report.store import latest_run
-    from pytest_gpuenergy.support.children import run_child
-    from pytest_gpuenergy.support.signals import interrupt_once
-    from pytest_gpuenergy.tuning.record_folders import given_folder
-    from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+    from pytest_gpuenergy.control import CURRENT_CLOCKS
+    from pytest_gpuenergy.report import latest_run, write_best_perf
+    from pytest_gpuenergy.support import interrupt_once, run_child
+    from pytest_gpuenergy.tuning import given_folder
+    from pytest_gpuenergy.workloads import measured_products
 
     sizes = " ".join(arguments.sizes)
     measured_products(sizes)

@@ -10,18 +10,26 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, tell
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.product_kernels import (
     add_product_options,
     check_contender,
     product_kernels,
 )
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-from pytest_gpuenergy.support.files import is_file, is_there
-from pytest_gpuenergy.support.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
+from pytest_gpuenergy.support import (
+    AS_MEASURED,
+    FORBIDDEN,
+    INSTALL,
+    DeviceError,
+    InputError,
+    KernelFault,
+    forbidden,
+    is_file,
+    is_there,
+)
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.launch_source import RankedKernel
+    from pytest_gpuenergy.kernels import RankedKernel
 
 _TOOLS = {
     "nvcc": "install the CUDA toolkit, and put its folder bin on the PATH",
@@ -63,11 +71,11 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 
 def run(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.kernels.export import export_kernels
-    from pytest_gpuenergy.support.signals import interrupt_once
-    from pytest_gpuenergy.workloads.gemm_sizes import measured_products
+    from pytest_gpuenergy.devices import open_device
+    from pytest_gpuenergy.engine import Station
+    from pytest_gpuenergy.kernels import export_kernels
+    from pytest_gpuenergy.support import interrupt_once
+    from pytest_gpuenergy.workloads import measured_products
 
     sizes, out = " ".join(arguments.sizes), arguments.out.absolute()
     measured_products(sizes)
@@ -124,7 +132,7 @@ def _build(tools: Mapping[str, str], out: Path) -> None:
     Raises:
         KernelFault: they do not compile.
     """
-    from pytest_gpuenergy.support.children import run_child
+    from pytest_gpuenergy.support import run_child
 
     source, build, log = out / _PROGRAMS, out / _PROGRAMS / "build", out / "build.log"
     configure = ["-S", str(source), "-B", str(build), f"-DCMAKE_CUDA_COMPILER={tools['nvcc']}"]
@@ -144,7 +152,7 @@ def _profile(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Pa
         KernelFault: the kernel computes something wrong.
         DeviceError: the profiler may not read the performance counters, or fails.
     """
-    from pytest_gpuenergy.support.children import run_child
+    from pytest_gpuenergy.support import run_child
 
     name, each = item.workload.name, len(item.kernel.launches)
     program = out / _PROGRAMS / "build" / f"{name}_{item.stem}"

@@ -7,14 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import tell
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.engine.claim import Settings
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.engine.team import Team
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.engine import Settings, Station, Team
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,9 @@ def claim_gpus(
         InputError: there is no such GPU, one is named twice, or they are of different models.
         DeviceError: one cannot be used or claimed.
     """
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.engine.claim import claim
-    from pytest_gpuenergy.engine.team import Member, Team
-    from pytest_gpuenergy.support.worker import Worker
+    from pytest_gpuenergy.devices import open_device
+    from pytest_gpuenergy.engine import Member, Team, claim
+    from pytest_gpuenergy.support import Worker
 
     names = gpu_names(gpus, option)
     devices = [stack.enter_context(open_device(gpu, index=index)) for gpu, index in names]
@@ -79,7 +76,7 @@ def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
     Raises:
         InputError: a name is not understood.
     """
-    from pytest_gpuenergy.devices.select import check_spec
+    from pytest_gpuenergy.devices import check_spec
 
     found = []
     for name in map(str.strip, gpus.split(",")):
@@ -110,7 +107,7 @@ def _check_alike(named: str, devices: Sequence[Device]) -> None:
 
 def _check_limits(named: str, devices: Sequence[Device]) -> None:
     """Refuse GPUs that were left under different limits (``--powercap current``)."""
-    from pytest_gpuenergy.control.limits import enforced_setpoint
+    from pytest_gpuenergy.control import enforced_setpoint
 
     limits_w = [enforced_setpoint(device).power_limit_w for device in devices]
     if len(set(limits_w)) > 1:

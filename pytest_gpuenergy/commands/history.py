@@ -5,15 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from pytest_gpuenergy.commands import (
+from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_output_arguments,
     count,
     write_outcome,
 )
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.support import InputError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -49,8 +49,7 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 def run(arguments: Namespace) -> int:
     """Print, or write."""
     from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
-    from pytest_gpuenergy.gate.history import history
-    from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
+    from pytest_gpuenergy.gate import history, history_json, history_markdown, history_text
 
     check_outputs({"json": arguments.json, "md": arguments.md})
     reports = sorted(runs_of_project(Path.cwd()), key=lambda report: report.run.started)
@@ -62,5 +61,5 @@ def run(arguments: Namespace) -> int:
             f"No run here has a measured kernel with {arguments.words!r} in its label: "
             "see gpuenergy report."
         )
-    write_outcome(arguments, found, terminal, json_document, markdown)
+    write_outcome(arguments, found, history_text, history_json, history_markdown)
     return 0

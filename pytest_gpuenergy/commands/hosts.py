@@ -6,13 +6,17 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_table,
+    tell,
+)
+from pytest_gpuenergy.support import emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet.hosts import Muster
-    from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
-    from pytest_gpuenergy.fleet.spec import Fleet
+    from pytest_gpuenergy.fleet import Fleet, FoundGpu, FoundHost, Muster
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -64,7 +68,7 @@ def run(arguments: Namespace) -> int:
     """Print what was found; 0 if a GPU can measure."""
     from pathlib import Path
 
-    from pytest_gpuenergy.fleet.hosts import ask_hosts, seated
+    from pytest_gpuenergy.fleet import ask_hosts, seated
 
     fleet = _fleet(arguments)
     project = str(Path.cwd())
@@ -79,7 +83,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _fleet(arguments: Namespace) -> Fleet | None:
-    from pytest_gpuenergy.fleet.spec import parse_fleet
+    from pytest_gpuenergy.fleet import parse_fleet
 
     if arguments.ray is not None:
         first, _, rest = arguments.ray.partition(" ")
@@ -92,7 +96,7 @@ def _fleet(arguments: Namespace) -> Fleet | None:
 
 
 def _tx_specs(found: Muster) -> list[str]:
-    from pytest_gpuenergy.fleet.commands import tx_spec
+    from pytest_gpuenergy.fleet import tx_spec
 
     return [tx_spec(seat.command) for seat in found.seats]
 
@@ -135,6 +139,6 @@ def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
 
 
 def _json_of(host: FoundHost) -> object:
-    from pytest_gpuenergy.support.json_output import plain
+    from pytest_gpuenergy.support import plain
 
     return plain(host)

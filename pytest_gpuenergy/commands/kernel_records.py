@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder
-from pytest_gpuenergy.support.project import nearest
-from pytest_gpuenergy.tuning.names import TUNER_NAMES
+from pytest_gpuenergy.support import InputError, is_folder, nearest
+from pytest_gpuenergy.tuning import TUNER_NAMES
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning.records import Record, RecordFile
+    from pytest_gpuenergy.tuning import Record, RecordFile
 
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
@@ -70,7 +68,7 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
         InputError: there are none, or one is damaged.
     """
     from pytest_gpuenergy.tuners import load_records
-    from pytest_gpuenergy.tuning.record_folders import record_paths
+    from pytest_gpuenergy.tuning import record_paths
 
     if records is None:
         records = nearest(Path.cwd(), RECORDS)
@@ -111,7 +109,7 @@ def choose_cases(
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads.table import ALL, CASES, check_named, network, words_of
+    from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, words_of
 
     if not cases and not networks:
         return list(files)
@@ -144,7 +142,7 @@ def _of_group(files: Sequence[RecordFile], word: str, names: Sequence[str]) -> l
 
 
 def _of_word(files: Sequence[RecordFile], word: str) -> list[RecordFile]:
-    from pytest_gpuenergy.workloads.table import numbered_case
+    from pytest_gpuenergy.workloads import numbered_case
 
     if found := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
         return found

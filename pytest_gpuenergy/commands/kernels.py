@@ -6,14 +6,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import (
-    Subparsers,
-    add_command,
-    kernels_export,
-    kernels_sample,
-    print_json,
-    print_table,
-)
+from pytest_gpuenergy.commands import kernels_export, kernels_sample
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.commands.kernel_records import (
     add_case,
     add_records,
@@ -21,10 +15,10 @@ from pytest_gpuenergy.commands.kernel_records import (
     only_set,
     parse_rank,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning.records import Record, RecordFile
+    from pytest_gpuenergy.tuning import Record, RecordFile
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -122,7 +116,7 @@ def _entry(file: RecordFile, record: Record) -> dict[str, Any]:
 
 
 def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
-    from pytest_gpuenergy.report.tables import energy, time
+    from pytest_gpuenergy.report import energy, time
 
     search = time(file.search_ms(record.rank))
     if record.measured is None:
@@ -133,7 +127,7 @@ def _figures(file: RecordFile, record: Record) -> tuple[str, str, str, str]:
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.kernels.source import plan_of
+    from pytest_gpuenergy.kernels import plan_of
     from pytest_gpuenergy.tuners import kernels_of
 
     word = arguments.case

@@ -6,13 +6,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json
 from pytest_gpuenergy.commands.kernel_records import add_case, files_of, only_set
 from pytest_gpuenergy.commands.product_kernels import add_product_options, product_kernels
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels.launch_source import RankedKernel
+    from pytest_gpuenergy.kernels import RankedKernel
 
 _OF_RECORDS = ("case", "network", "kernels", "tuner")
 _OUT = Path("exported")
@@ -63,8 +63,7 @@ ctest --test-dir exported/build --verbose
 
 def run(arguments: Namespace) -> int:
     """Write the chosen kernels."""
-    from pytest_gpuenergy.kernels.export import export_kernels
-    from pytest_gpuenergy.kernels.exported_folder import check_exportable
+    from pytest_gpuenergy.kernels import check_exportable, export_kernels
 
     for name in _OF_PRODUCTS if arguments.gemm is None else _OF_RECORDS:
         if getattr(arguments, name):
@@ -80,7 +79,7 @@ def run(arguments: Namespace) -> int:
     if arguments.gemm is None:
         kernels = _recorded(arguments)
     else:
-        from pytest_gpuenergy.devices.select import open_device
+        from pytest_gpuenergy.devices import open_device
 
         with open_device(arguments.gpu_device or "auto") as device:
             kernels = product_kernels(
@@ -98,9 +97,9 @@ def run(arguments: Namespace) -> int:
 
 def _recorded(arguments: Namespace) -> list[RankedKernel]:
     """The kernels of record files that the options choose."""
-    from pytest_gpuenergy.kernels.launch_source import RankedKernel
+    from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuners import kernels_of
-    from pytest_gpuenergy.tuning.record_folders import choose_ranks
+    from pytest_gpuenergy.tuning import choose_ranks
 
     files = files_of(arguments)
     for file in files:

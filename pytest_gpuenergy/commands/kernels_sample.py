@@ -8,11 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_table,
+    tell,
+)
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tvm.sampling import Sampled, Search
+    from pytest_gpuenergy.tvm import Sampled, Search
 
 
 def add_parser(actions: Subparsers) -> None:
@@ -73,8 +79,8 @@ class _Outcome:
 
 def run(arguments: Namespace) -> int:
     """Choose, write, print; 1 if some of several logs cannot be used."""
-    from pytest_gpuenergy.support.files import is_folder
-    from pytest_gpuenergy.tvm.filtered import is_database, logs_in
+    from pytest_gpuenergy.support import is_folder
+    from pytest_gpuenergy.tvm import is_database, logs_in
 
     log: Path = arguments.log
     if not is_folder(log) or is_database(log):
@@ -91,7 +97,7 @@ def run(arguments: Namespace) -> int:
 
 def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
     """Sample each log, whether or not others can be used."""
-    from pytest_gpuenergy.tvm.filtered import plain_name
+    from pytest_gpuenergy.tvm import plain_name
 
     outcomes: list[_Outcome] = []
     for log in logs:
@@ -121,10 +127,9 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
     Raises:
         InputError: it cannot be used, or a file cannot be written.
     """
-    from pytest_gpuenergy.tuning.outcome import write_performance
-    from pytest_gpuenergy.tvm.filtered import write_filtered
-    from pytest_gpuenergy.tvm.sampling import load_search, sample
-    from pytest_gpuenergy.workloads.table import parse_shape
+    from pytest_gpuenergy.tuning import write_performance
+    from pytest_gpuenergy.tvm import load_search, sample, write_filtered
+    from pytest_gpuenergy.workloads import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)
     search = load_search(log, shape)
@@ -143,7 +148,7 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
 
 
 def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
-    from pytest_gpuenergy.report.tables import time
+    from pytest_gpuenergy.report import time
 
     print_table(
         ("line", "band", "time", "GFLOP/s"),

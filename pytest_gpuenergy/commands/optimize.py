@@ -10,7 +10,13 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_lines, tell
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_lines,
+    tell,
+)
 from pytest_gpuenergy.commands.optimize_llm import (
     add_llm_arguments,
     endpoint_of,
@@ -23,15 +29,12 @@ from pytest_gpuenergy.commands.optimize_strategy import (
     strategy_for,
 )
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import InputError, emulated_mark
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.search.llm.endpoint import Endpoint
-    from pytest_gpuenergy.search.search_state import Gain, SearchState
-    from pytest_gpuenergy.search.spec import KernelSpec
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.search import Endpoint, Gain, KernelSpec, SearchState
 
 _BUILDS = 50
 
@@ -115,11 +118,11 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
 
 def run(arguments: Namespace) -> int:
     """Search each kernel, one after the other."""
-    from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
+    from pytest_gpuenergy.search import read_spec, spec_paths
 
     if arguments.schema is not None:
-        from pytest_gpuenergy.report.views import write_view
-        from pytest_gpuenergy.search.schema import schema_document
+        from pytest_gpuenergy.report import write_view
+        from pytest_gpuenergy.search import schema_document
 
         write_view(arguments.schema, schema_document())
     if arguments.worker is not None:
@@ -141,10 +144,8 @@ def run(arguments: Namespace) -> int:
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     from pytest_gpuenergy.commands.optimize_gpus import claim_gpus
-    from pytest_gpuenergy.engine.claim import Settings
-    from pytest_gpuenergy.support.endless import watched
-    from pytest_gpuenergy.support.files import is_folder
-    from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
     found: list[tuple[KernelSpec, SearchState]] = []
     failed: list[str] = []
@@ -181,7 +182,7 @@ def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[K
     Raises:
         InputError: none is left.
     """
-    from pytest_gpuenergy.search.kernel import refusal_of
+    from pytest_gpuenergy.search import refusal_of
 
     refusals = {spec.name: None if alone else refusal_of(spec, device) for spec in specs}
     for name, refusal in refusals.items():
@@ -200,11 +201,10 @@ def _search_one(
     arguments: Namespace, spec: KernelSpec, gpus: ClaimedGpus, endpoint: Endpoint, stop: Event
 ) -> SearchState:
     from pytest_gpuenergy.commands.optimize_gpus import evaluator_of
-    from pytest_gpuenergy.engine.identity import git_revision_of, run_info
-    from pytest_gpuenergy.record.metrics import Metric
-    from pytest_gpuenergy.search.folder import KernelFolder
-    from pytest_gpuenergy.search.search import Options, Search, identity_of
-    from pytest_gpuenergy.support.run_ids import new_run_id
+    from pytest_gpuenergy.engine import git_revision_of, run_info
+    from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.search import KernelFolder, Options, Search, identity_of
+    from pytest_gpuenergy.support import new_run_id
 
     options = Options(
         arguments.budget_builds, arguments.gpus, arguments.powercap, arguments.smclock
@@ -225,13 +225,10 @@ def _search_one(
 
 def _run_worker(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.optimize_gpus import claim_one
-    from pytest_gpuenergy.engine.claim import Settings
-    from pytest_gpuenergy.search.control import read_control
-    from pytest_gpuenergy.search.evaluation import Bench
-    from pytest_gpuenergy.search.spec_file import read_spec
-    from pytest_gpuenergy.support.files import write_atomically
-    from pytest_gpuenergy.support.json_output import dump, plain
-    from pytest_gpuenergy.tuning.raw_log import writing
+    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.search import Bench, read_control, read_spec
+    from pytest_gpuenergy.support import dump, plain, write_atomically
+    from pytest_gpuenergy.tuning import writing
 
     control = read_control(arguments.worker)
     spec = read_spec(arguments.worker.parent / control.spec)
@@ -262,7 +259,7 @@ def _run_worker(arguments: Namespace) -> int:
 
 def _report(found: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
     from pytest_gpuenergy.commands.optimize_summary import sum_up
-    from pytest_gpuenergy.support.json_output import plain
+    from pytest_gpuenergy.support import plain
 
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in found])

@@ -6,16 +6,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands import gpus as several
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.gpus import gpu_names
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.gpus import ClaimedGpus
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.engine.claim import Settings
-    from pytest_gpuenergy.record.metrics import Metric
-    from pytest_gpuenergy.search.evaluator import Evaluator
-    from pytest_gpuenergy.search.spec import KernelSpec
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.search import Evaluator, KernelSpec
 
 _OPTION = "--gpus"
 _FACTORY = "pytest_gpuenergy.search.gpu_process:GpuProcess"
@@ -28,8 +27,8 @@ def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:
 
 def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """As `claim_gpus`, but only the GPU at a place of the list."""
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.engine.claim import claim
+    from pytest_gpuenergy.devices import open_device
+    from pytest_gpuenergy.engine import claim
 
     names = gpu_names(gpus, _OPTION)
     gpu, index = names[min(place, len(names) - 1)]
@@ -40,9 +39,7 @@ def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> De
 
 def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
     """What evaluates the states of a spec on claimed GPUs."""
-    from pytest_gpuenergy.search.evaluation import Bench
-    from pytest_gpuenergy.search.evaluator import OwnProcess
-    from pytest_gpuenergy.search.team import TeamEvaluator
+    from pytest_gpuenergy.search import Bench, OwnProcess, TeamEvaluator
 
     benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
     if len(benches) == 1:

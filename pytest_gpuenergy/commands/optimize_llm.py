@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_gpuenergy.commands import tell
-from pytest_gpuenergy.search.llm.settings import (
+from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.search import (
     KEY_VARIABLE,
     MODEL,
     PRIOR,
@@ -18,12 +18,10 @@ from pytest_gpuenergy.search.llm.settings import (
     Prices,
     url_in_environment,
 )
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.support import UnavailableError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.search.folder import KernelFolder
-    from pytest_gpuenergy.search.llm.endpoint import Endpoint
-    from pytest_gpuenergy.search.llm.proposals import LlmMoves
+    from pytest_gpuenergy.search import Endpoint, KernelFolder, LlmMoves
 
 _N = TypeVar("_N", int, float)
 
@@ -80,7 +78,7 @@ def endpoint_of(arguments: Namespace) -> Endpoint:
     Raises:
         InputError: the settings cannot be used.
     """
-    from pytest_gpuenergy.search.llm.endpoint import Endpoint
+    from pytest_gpuenergy.search import Endpoint
 
     url = url_in_environment()
     settings = LlmSettings(
@@ -117,10 +115,8 @@ def proposals_for(endpoint: Endpoint, folder: KernelFolder, gpu: str) -> LlmMove
         InputError: earlier answers are damaged.
         OutputError: answers cannot be written.
     """
-    from pytest_gpuenergy.search.llm.answer_log import FILE_NAME, AnswerLog
-    from pytest_gpuenergy.search.llm.consultant import Consultant
-    from pytest_gpuenergy.search.llm.proposals import LlmMoves
-    from pytest_gpuenergy.support.files import is_there
+    from pytest_gpuenergy.search import FILE_NAME, AnswerLog, Consultant, LlmMoves
+    from pytest_gpuenergy.support import is_there
 
     begins = folder.earlier is None or not folder.earlier.nodes
     if not is_there(folder.path / FILE_NAME) and not (begins and endpoint.enabled):

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.optimize_llm import number
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.search.explorer import GraphExplorer
-    from pytest_gpuenergy.search.folder import KernelFolder
-    from pytest_gpuenergy.search.llm.proposals import LlmMoves
-    from pytest_gpuenergy.search.parameters import SearchParameters
-    from pytest_gpuenergy.search.search_state import Identity
-    from pytest_gpuenergy.search.spec import KernelSpec
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.search import (
+        GraphExplorer,
+        Identity,
+        KernelFolder,
+        KernelSpec,
+        LlmMoves,
+        SearchParameters,
+    )
 
 _MIN_GAIN = 0.02
 _NCU_EVERY = 5
@@ -64,7 +66,7 @@ def parameters_of(arguments: Namespace) -> SearchParameters:
     Raises:
         InputError: one is unknown, given twice, or out of bounds.
     """
-    from pytest_gpuenergy.search.parameters import SearchParameters
+    from pytest_gpuenergy.search import SearchParameters
 
     given = {"min_pred_gain": arguments.min_pred_gain, "ncu_every": arguments.ncu_every}
     settings: dict[str, str | float] = {
@@ -104,15 +106,20 @@ def strategy_for(
         InputError: what it began with is damaged.
         OutputError: what it begins with cannot be written.
     """
-    from pytest_gpuenergy.search.explorer import GraphExplorer
-    from pytest_gpuenergy.search.folder import BASELINE
-    from pytest_gpuenergy.search.moves import MOVES
-    from pytest_gpuenergy.search.parameters import SearchParameters
-    from pytest_gpuenergy.search.priors.card import Card
-    from pytest_gpuenergy.search.priors.guide import Guide
-    from pytest_gpuenergy.search.priors.prior import BottleneckPrior
-    from pytest_gpuenergy.search.priors.profiler import Profiler
-    from pytest_gpuenergy.search.priors.tactics import Part, learn, summary, tactics_at_start
+    from pytest_gpuenergy.search import (
+        BASELINE,
+        MOVES,
+        BottleneckPrior,
+        Card,
+        GraphExplorer,
+        Guide,
+        Part,
+        Profiler,
+        SearchParameters,
+        learn,
+        summary,
+        tactics_at_start,
+    )
 
     parameters = SearchParameters.of(identity.strategy)
     part = Part(

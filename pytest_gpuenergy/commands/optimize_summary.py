@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import print_lines
+from pytest_gpuenergy.commands.command_line import print_lines
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.search.search_state import SearchState
-    from pytest_gpuenergy.search.spec import KernelSpec
+    from pytest_gpuenergy.search import KernelSpec, SearchState
 
 SUMMARY_JSON, SUMMARY_MD = "summary.json", "summary.md"
 
@@ -21,12 +20,10 @@ def sum_up(found: Sequence[tuple[KernelSpec, SearchState]], outdir: Path, *, pri
     Raises:
         OutputError: it cannot be written.
     """
-    from pytest_gpuenergy.report.tables import markdown_table
-    from pytest_gpuenergy.search.summary import summary_of, table_of, totals_of
-    from pytest_gpuenergy.support.files import write_atomically
-    from pytest_gpuenergy.support.json_output import dump
-    from pytest_gpuenergy.support.text import aligned
-    from pytest_gpuenergy.tuning.raw_log import writing
+    from pytest_gpuenergy.report import markdown_table
+    from pytest_gpuenergy.search import summary_of, table_of, totals_of
+    from pytest_gpuenergy.support import aligned, dump, write_atomically
+    from pytest_gpuenergy.tuning import writing
 
     summary = summary_of(found)
     if summary is None:

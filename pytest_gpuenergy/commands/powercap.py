@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table
-from pytest_gpuenergy.support.errors import DeviceError, InputError, SetpointError
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control.setpoint import Setpoint
-    from pytest_gpuenergy.devices.gpu import Gpu
+    from pytest_gpuenergy.control import Setpoint
+    from pytest_gpuenergy.devices import Gpu
 
 _LOCK_WAIT_S = 2.0
 _DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
@@ -125,10 +124,16 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control.clocks import supported_clocks
-    from pytest_gpuenergy.control.lease_record import kept_record, leftover
-    from pytest_gpuenergy.control.limits import enforced_setpoint, read_limits
-    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_setpoints
+    from pytest_gpuenergy.control import (
+        cap_table,
+        enforced_setpoint,
+        kept_record,
+        leftover,
+        project_tables,
+        read_limits,
+        resolve_setpoints,
+        supported_clocks,
+    )
 
     limits = read_limits(gpu)
     table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
@@ -173,7 +178,7 @@ def _shown_clocks(state: dict[str, Any]) -> str:
 
 
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.engine.station import Station
+    from pytest_gpuenergy.engine import Station
 
     if arguments.cap is None and arguments.smclock is None:
         raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
@@ -203,9 +208,13 @@ def _set(arguments: Namespace) -> int:
 
 
 def _asked_cap(gpu: Gpu, arguments: Namespace) -> Setpoint:
-    from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.control.setpoint import CURRENT
-    from pytest_gpuenergy.control.tables import cap_table, project_tables, resolve_one
+    from pytest_gpuenergy.control import (
+        CURRENT,
+        cap_table,
+        project_tables,
+        read_limits,
+        resolve_one,
+    )
 
     if arguments.cap is None:
         return CURRENT
@@ -215,7 +224,7 @@ def _asked_cap(gpu: Gpu, arguments: Namespace) -> Setpoint:
 
 
 def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
-    from pytest_gpuenergy.control.clocks import resolve_clock, supported_clocks
+    from pytest_gpuenergy.control import resolve_clock, supported_clocks
 
     if arguments.smclock is None:
         return None
@@ -223,8 +232,8 @@ def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control.lease_record import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.devices.select import open_recorded
+    from pytest_gpuenergy.control import recorded_uuids, restorable_uuids
+    from pytest_gpuenergy.devices import open_recorded
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -253,9 +262,8 @@ def _restore(arguments: Namespace) -> int:
 
 
 def _restored(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control.lease import restore_kept, restore_leftover
-    from pytest_gpuenergy.control.limits import read_limits
-    from pytest_gpuenergy.devices.lock import gpu_lock
+    from pytest_gpuenergy.control import read_limits, restore_kept, restore_leftover
+    from pytest_gpuenergy.devices import gpu_lock
 
     with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A run starts from the limit that `set` has written, so the run is undone first.
@@ -273,7 +281,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
 
 @contextmanager
 def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
-    from pytest_gpuenergy.devices.select import open_gpu
+    from pytest_gpuenergy.devices import open_gpu
 
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":

@@ -6,14 +6,13 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.kernel_records import RECORDS
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.support import InputError, nearest
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.launch_source import RankedKernel
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import RankedKernel
 
 USUAL_CONTENDER = "template"
 
@@ -67,11 +66,10 @@ def product_kernels(
         UnavailableError: the contender has no kernel for a product.
     """
     from pytest_gpuenergy.contenders import CONTENDERS, Bench
-    from pytest_gpuenergy.kernels.kernel import Kernel
-    from pytest_gpuenergy.kernels.launch_source import RankedKernel
-    from pytest_gpuenergy.tuning.record_folders import given_folder
-    from pytest_gpuenergy.tvm.store import KernelStore
-    from pytest_gpuenergy.workloads.gemm_sizes import measured_products, search_words_said
+    from pytest_gpuenergy.kernels import Kernel, RankedKernel
+    from pytest_gpuenergy.tuning import given_folder
+    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.workloads import measured_products, search_words_said
 
     products = measured_products(sizes)
     if said := search_words_said(sizes):

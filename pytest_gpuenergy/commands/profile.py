@@ -7,8 +7,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    count,
+    print_json,
+    print_lines,
+)
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.commands.profile_run import ProfileRun
@@ -103,9 +109,8 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 def run(arguments: Namespace) -> int:
     """Load, profile, extract, write, and print a summary; with ``--tp``, in several processes."""
     from pytest_gpuenergy.commands.profile_run import profiled
-    from pytest_gpuenergy.replay.programs import check_packages
-    from pytest_gpuenergy.replay.ranks import is_rank, run_ranks
-    from pytest_gpuenergy.report.views import check_writable
+    from pytest_gpuenergy.replay import check_packages, is_rank, run_ranks
+    from pytest_gpuenergy.report import check_writable
 
     _check(arguments)
     check_packages(arguments.model)
@@ -126,8 +131,8 @@ def _check(arguments: Namespace) -> None:
         InputError: a function or an exported file is asked for what it cannot do.
         ReportError: the file to export to cannot be written.
     """
-    from pytest_gpuenergy.replay.programs import is_export, is_function
-    from pytest_gpuenergy.report.views import check_writable
+    from pytest_gpuenergy.replay import is_export, is_function
+    from pytest_gpuenergy.report import check_writable
 
     if arguments.tp > 1 and (is_function(arguments.model) or is_export(arguments.model)):
         what = "a function" if is_function(arguments.model) else "an exported file"
@@ -149,8 +154,8 @@ def _check(arguments: Namespace) -> None:
 
 
 def _print(arguments: Namespace, found: ProfileRun) -> None:
-    from pytest_gpuenergy.replay.summary import json_document, terminal
-    from pytest_gpuenergy.support.json_output import plain
+    from pytest_gpuenergy.replay import json_document, terminal
+    from pytest_gpuenergy.support import plain
 
     record, exported = found.record, found.exported
     if arguments.json:

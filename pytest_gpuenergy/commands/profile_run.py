@@ -10,35 +10,36 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.extract import write_results
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.replay.calls import unevenly_called, unique_calls, write_calls
-from pytest_gpuenergy.replay.clocks import ClockError
-from pytest_gpuenergy.replay.extraction import Extraction, extract
-from pytest_gpuenergy.replay.models import load_program
-from pytest_gpuenergy.replay.power import write_power
-from pytest_gpuenergy.replay.profiling import (
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.replay import (
+    ALONE,
     HOST,
+    ClockError,
+    Extraction,
+    PowerSampler,
     Profiled,
     ProfileRecord,
-    profile_program,
-    write_profile,
-)
-from pytest_gpuenergy.replay.programs import Prompt
-from pytest_gpuenergy.replay.ranks import (
-    ALONE,
+    Prompt,
     device_word,
+    extract,
     folder_of_rank,
     joined,
+    load_program,
+    profile_program,
     rank_of_process,
+    unevenly_called,
+    unique_calls,
+    write_calls,
+    write_power,
+    write_profile,
 )
-from pytest_gpuenergy.replay.sampling import PowerSampler
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.exporting import Exported
+    from pytest_gpuenergy.replay import Exported
 
 
 class ProfileRun(NamedTuple):
@@ -93,7 +94,7 @@ def profiled(arguments: Namespace, stack: ExitStack) -> ProfileRun:
         write_results(found, arguments.out, record.model)
     exported = None
     if arguments.export is not None:
-        from pytest_gpuenergy.replay.exporting import export_program
+        from pytest_gpuenergy.replay import export_program
 
         exported = export_program(program, record, done.forms, device, arguments.export)
         record = replace(record, export=exported.file)

@@ -9,11 +9,18 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, count, print_json, print_lines, tell
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    count,
+    print_json,
+    print_lines,
+    tell,
+)
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options, named_setpoints
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.reporting import ReplayReport
+    from pytest_gpuenergy.replay import ReplayReport
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -103,26 +110,22 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
-    from pytest_gpuenergy.devices.select import check_spec
-    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
-    from pytest_gpuenergy.replay.ranks import (
+    from pytest_gpuenergy.devices import check_spec
+    from pytest_gpuenergy.replay import (
+        combined,
         device_word,
         is_rank,
-        rank_of_process,
-        run_ranks,
-    )
-    from pytest_gpuenergy.replay.report_text import terminal
-    from pytest_gpuenergy.replay.reporting import (
-        combined,
         page_values,
+        rank_folders,
+        rank_of_process,
+        read_profile,
+        report_lines,
+        run_ranks,
         schema_document,
         write_report,
     )
-    from pytest_gpuenergy.report.html import write_html
-    from pytest_gpuenergy.report.store import Report
-    from pytest_gpuenergy.report.views import check_writable, write_view
-    from pytest_gpuenergy.support.errors import InputError
-    from pytest_gpuenergy.support.json_output import plain
+    from pytest_gpuenergy.report import Report, check_writable, write_html, write_view
+    from pytest_gpuenergy.support import InputError, plain
 
     if arguments.schema is not None:
         write_view(arguments.schema, schema_document())
@@ -170,7 +173,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(plain(report))
     else:
-        print_lines([*terminal(report), "", f"written to {path}"])
+        print_lines([*report_lines(report), "", f"written to {path}"])
     return 0
 
 
@@ -188,12 +191,10 @@ def _replayed(
     Returns:
         The reports of all these ranks.
     """
-    from pytest_gpuenergy.devices.select import open_device
-    from pytest_gpuenergy.energy.power_log import PowerLog
-    from pytest_gpuenergy.engine.station import Station
-    from pytest_gpuenergy.replay.plan import planner_for
-    from pytest_gpuenergy.replay.ranks import ALONE, joined
-    from pytest_gpuenergy.replay.replaying import Replay
+    from pytest_gpuenergy.devices import open_device
+    from pytest_gpuenergy.energy import PowerLog
+    from pytest_gpuenergy.engine import Station
+    from pytest_gpuenergy.replay import ALONE, Replay, joined, planner_for
 
     with ExitStack() as stack:
         stack.enter_context(_alone_in(folder))
@@ -244,8 +245,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         InputError: another process does.
         OSError: the folder cannot be read.
     """
-    from pytest_gpuenergy.support.errors import InputError
-    from pytest_gpuenergy.support.files import lock
+    from pytest_gpuenergy.support import InputError, lock
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -6,19 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import (
-    Subparsers,
-    add_command,
-    report_searches,
-    write_text,
-)
+from pytest_gpuenergy.commands import report_searches
+from pytest_gpuenergy.commands.command_line import Subparsers, add_command, write_text
 from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.commands.report_views import TEXTS, print_summary, write_views
 from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.report import Report
 
 
 _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
@@ -119,9 +115,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 
 def run(arguments: Namespace) -> int:
     """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
-    from pytest_gpuenergy.report.figure_table import check_sort
-    from pytest_gpuenergy.report.mean import mean_of_runs
-    from pytest_gpuenergy.report.merging import merge
+    from pytest_gpuenergy.report import check_sort, mean_of_runs, merge
 
     asked = {name: getattr(arguments, name) for name in TEXTS}
     for name in ("baseline", "trend"):
@@ -139,7 +133,7 @@ def run(arguments: Namespace) -> int:
     read = [*named, arguments.baseline, *(arguments.trend or ())]
     check_outputs(paths, read, folders, outdirs)
     if arguments.schema is not None:
-        from pytest_gpuenergy.report.schema import schema_document
+        from pytest_gpuenergy.report import schema_document
 
         write_text(schema_document(), arguments.schema)
     written = [*asked.values(), *folders.values(), arguments.parquet]
@@ -159,7 +153,7 @@ def run(arguments: Namespace) -> int:
     report = _chosen(mean_of_runs(runs) if arguments.mean else merge(runs), arguments)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
-        from pytest_gpuenergy.report.boards import check_gains
+        from pytest_gpuenergy.report import check_gains
 
         check_gains(report)
     write_views(report, runs, searches, arguments)

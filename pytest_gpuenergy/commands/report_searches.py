@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import print_lines
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.commands.command_line import print_lines
+from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.search.page import SearchRecord
+    from pytest_gpuenergy.search import SearchRecord
 
 
 def split(named: Iterable[str]) -> tuple[list[str], list[Path]]:
     """The runs among what was named, and the folders of searches."""
-    from pytest_gpuenergy.report.store import is_run
-    from pytest_gpuenergy.search.page import search_folders
+    from pytest_gpuenergy.report import is_run
+    from pytest_gpuenergy.search import search_folders
 
     runs, searches = list[str](), list[Path]()
     for name in named:
@@ -34,7 +34,7 @@ def read(named: Iterable[Path]) -> list[SearchRecord]:
     Raises:
         InputError: one cannot be read.
     """
-    from pytest_gpuenergy.search.page import read_searches
+    from pytest_gpuenergy.search import read_searches
 
     found = [one for path in named for one in read_searches(path)]
     return list({one.folder.resolve(): one for one in found}.values())
@@ -55,9 +55,8 @@ def show_alone(
         InputError: such an option is given.
         ReportError: the page cannot be written.
     """
-    from pytest_gpuenergy.commands import write_text
-    from pytest_gpuenergy.report.html import html_page
-    from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.commands.command_line import write_text
+    from pytest_gpuenergy.report import Report, html_page
 
     for name in others:
         raise InputError(
@@ -73,15 +72,15 @@ def show_alone(
 
 def values(searches: Iterable[SearchRecord]) -> list[Mapping[str, Any]]:
     """What the page shows of searches."""
-    from pytest_gpuenergy.search.page import search_values
+    from pytest_gpuenergy.search import search_values
 
     return [search_values(one) for one in searches]
 
 
 def print_searches(searches: Sequence[SearchRecord]) -> None:
     """A table of what they have gained, and the sums."""
-    from pytest_gpuenergy.search.summary import summary_of, table_of, totals_of
-    from pytest_gpuenergy.support.text import aligned
+    from pytest_gpuenergy.search import summary_of, table_of, totals_of
+    from pytest_gpuenergy.support import aligned
 
     summary = summary_of((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import print_lines, report_searches, stdout_width, write_text
+from pytest_gpuenergy.commands import report_searches
+from pytest_gpuenergy.commands.command_line import print_lines, stdout_width, write_text
 from pytest_gpuenergy.commands.runs import find_runs, load_runs, runs_of_project
-from pytest_gpuenergy.support.text import emulated_mark, wrapped
+from pytest_gpuenergy.support import emulated_mark, wrapped
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.report.store import Report
-    from pytest_gpuenergy.search.page import SearchRecord
+    from pytest_gpuenergy.report import Report
+    from pytest_gpuenergy.search import SearchRecord
 
 
 TEXTS = {
@@ -53,26 +54,29 @@ def write_views(
             text = _text(name, report, calibrated=arguments.calibrated)
         write_text(text, target)
     if arguments.csv is not None:
-        from pytest_gpuenergy.report.views import write_classic_csv
+        from pytest_gpuenergy.report import write_classic_csv
 
         write_classic_csv(report, arguments.csv)
     if arguments.best_perf is not None:
-        from pytest_gpuenergy.report.best_perf import write_best_perf
+        from pytest_gpuenergy.report import write_best_perf
 
         write_best_perf(report, arguments.best_perf)
     if arguments.parquet is not None:
-        from pytest_gpuenergy.report.tidy import write_parquet
+        from pytest_gpuenergy.report import write_parquet
 
         write_parquet(report, arguments.parquet)
 
 
 def _text(name: str, report: Report, *, calibrated: bool) -> str:
     """The view that the option ``name`` asks for; the page is `_page`."""
-    from pytest_gpuenergy.report.boards import calibrated_report
-    from pytest_gpuenergy.report.markdown import markdown
-    from pytest_gpuenergy.report.tidy import tidy_csv
-    from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
-    from pytest_gpuenergy.report.views import json_document
+    from pytest_gpuenergy.report import (
+        bencher_json,
+        calibrated_report,
+        github_action_json,
+        json_document,
+        markdown,
+        tidy_csv,
+    )
 
     if name == "md":
         return markdown(calibrated_report(report) if calibrated else report, calibrated=calibrated)
@@ -92,9 +96,8 @@ def _page(
     arguments: Namespace,
 ) -> str:
     """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
-    from pytest_gpuenergy.gate.page import trend_values, verdicts_of
-    from pytest_gpuenergy.gate.settings import GateSettings
-    from pytest_gpuenergy.report.html import html_page
+    from pytest_gpuenergy.gate import GateSettings, trend_values, verdicts_of
+    from pytest_gpuenergy.report import html_page
 
     baseline = verdicts = trend = None
     if arguments.baseline is not None:
@@ -110,11 +113,14 @@ def _page(
 
 def print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
     """Print the tables of a report, by GPU model, and what can be said of its boards."""
-    from pytest_gpuenergy.report.best_lines import best_lines
-    from pytest_gpuenergy.report.board_lines import board_lines, calibration_lines
-    from pytest_gpuenergy.report.boards import calibrated_report
-    from pytest_gpuenergy.report.models import by_model
-    from pytest_gpuenergy.report.tables import summary
+    from pytest_gpuenergy.report import (
+        best_lines,
+        board_lines,
+        by_model,
+        calibrated_report,
+        calibration_lines,
+        summary,
+    )
 
     report = calibrated_report(report) if calibrated else report
     emulated = report.run.emulated

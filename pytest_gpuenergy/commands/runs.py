@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import tell
-from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.files import matching
+from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.support import InputError, ReportError, matching
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.report import Report
 
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
@@ -20,7 +19,7 @@ def find_runs(runs: Sequence[str]) -> list[Path]:
     Raises:
         InputError: there is no latest run.
     """
-    from pytest_gpuenergy.report.store import HOME, find_run, latest_run
+    from pytest_gpuenergy.report import HOME, find_run, latest_run
 
     if runs:
         return [find_run(Path(run), Path()) for run in runs]
@@ -42,8 +41,7 @@ def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
     Raises:
         InputError: one cannot be read, or a run names another GPU than ``gpu``.
     """
-    from pytest_gpuenergy.report.legacy import is_legacy, load_legacy
-    from pytest_gpuenergy.report.store import load_report
+    from pytest_gpuenergy.report import is_legacy, load_legacy, load_report
 
     reports = [load_legacy(path, gpu) if is_legacy(path) else load_report(path) for path in paths]
     if gpu is not None and not all(report.run.gpu_name == gpu for report in reports):
@@ -65,7 +63,7 @@ def runs_of_project(root: Path) -> list[Report]:
     Raises:
         InputError: there is none.
     """
-    from pytest_gpuenergy.report.store import HOME, is_run, load_report
+    from pytest_gpuenergy.report import HOME, is_run, load_report
 
     reports = []
     for folder in filter(is_run, matching(root / HOME / "runs", "*")):
@@ -95,10 +93,8 @@ def check_outputs(
     Raises:
         InputError: one would.
     """
-    from pytest_gpuenergy.report.legacy import is_legacy, outputs_in
-    from pytest_gpuenergy.report.store import files_read
-    from pytest_gpuenergy.report.views import Target, check_targets
-    from pytest_gpuenergy.search.page import files_of
+    from pytest_gpuenergy.report import Target, check_targets, files_read, is_legacy, outputs_in
+    from pytest_gpuenergy.search import files_of
 
     targets = [
         Target(f"--{name}", Path(path))

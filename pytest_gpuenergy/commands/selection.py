@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.ids import is_named
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.table import (
-    ALL,
-    CASES,
-    check_named,
-    network,
-    numbered_case,
-    words_of,
-)
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import is_named
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import ALL, CASES, check_named, network, numbered_case, words_of
 
 _MOST_NAMES = 12
 

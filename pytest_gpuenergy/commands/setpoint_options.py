@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuenergy.control.setpoint import Setpoint
-    from pytest_gpuenergy.devices.gpu import Gpu
+    from pytest_gpuenergy.control import Setpoint
+    from pytest_gpuenergy.devices import Gpu
 
 
 def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
@@ -39,7 +39,7 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
 
 def named_setpoints(gpu: Gpu, arguments: Namespace) -> Sequence[Setpoint]:
     """What ``--powercap`` and ``--smclock`` name; raises as `NamedSetpoints.of`."""
-    from pytest_gpuenergy.control.tables import NamedSetpoints
+    from pytest_gpuenergy.control import NamedSetpoints
 
     words = (arguments.powercap, Path.cwd(), arguments.smclock)
     return NamedSetpoints.of(gpu, *words).setpoints

@@ -8,7 +8,13 @@ from contextlib import ExitStack
 from threading import Event
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import Subparsers, add_command, print_json, print_table, tell
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_command,
+    print_json,
+    print_table,
+    tell,
+)
 from pytest_gpuenergy.commands.tune_options import (
     Wanted,
     add_device_options,
@@ -19,7 +25,7 @@ from pytest_gpuenergy.commands.tune_options import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning.outcome import TuneResult
+    from pytest_gpuenergy.tuning import TuneResult
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -54,11 +60,9 @@ def run(arguments: Namespace) -> int:
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
     from pytest_gpuenergy.commands.tune_gpus import claim_all
-    from pytest_gpuenergy.support.signals import interrupt_once
+    from pytest_gpuenergy.support import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
-    from pytest_gpuenergy.tuning.outcome import is_kept, keep_outcome
-    from pytest_gpuenergy.tuning.progress import live_stream
-    from pytest_gpuenergy.tuning.tuner import Tuner
+    from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
 
     groups = settled(arguments, wanted)
     results: list[TuneResult] = []

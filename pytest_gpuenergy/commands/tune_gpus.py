@@ -8,15 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.gpus import ClaimedGpus, claim_gpus
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.claim import Settings
-from pytest_gpuenergy.engine.team import Team
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tuning.confirm import Confirm, confirm_with
-from pytest_gpuenergy.tuning.records import Measured
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import Settings, Team
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.tuning import Confirm, Measured, confirm_with
+from pytest_gpuenergy.workloads import Workload
 
 _FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
 
@@ -51,8 +49,7 @@ def claim_all(stack: ExitStack, arguments: Namespace) -> TuningGpus:
             stack, arguments.gpu_device, settings, option="--gpu-device", factory=_FACTORY
         )
         return TuningGpus(gpus.devices, gpus.team, partial(_confirm, gpus))
-    from pytest_gpuenergy.fleet.search_team import claim_fleet
-    from pytest_gpuenergy.fleet.spec import parse_fleet
+    from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
 
     fleet = parse_fleet(arguments.fleet, "--fleet")
     found = claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")

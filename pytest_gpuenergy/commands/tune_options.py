@@ -9,15 +9,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import tell
+from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.tuning.names import TUNER_NAMES, TunerName
-from pytest_gpuenergy.tvm.settings import SPACES, STRATEGIES, SearchSettings
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.tuning import TUNER_NAMES, TunerName
+from pytest_gpuenergy.tvm import SPACES, STRATEGIES, SearchSettings
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning.tuner import TuneSettings
-    from pytest_gpuenergy.workloads.workload import Workload
+    from pytest_gpuenergy.tuning import TuneSettings
+    from pytest_gpuenergy.workloads import Workload
 
 OUT = Path("tuned")
 """Where record files are written unless told otherwise."""
@@ -182,7 +182,7 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
     Raises:
         InputError: there is no such workload or network, or a shape is not understood.
     """
-    from pytest_gpuenergy.workloads.table import choose_workloads
+    from pytest_gpuenergy.workloads import choose_workloads
 
     named = arguments.case or arguments.network or arguments.shape
     chosen = distinct(
@@ -196,7 +196,7 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
 
 def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
     """One of each shape, tuner by tuner; the others are reported."""
-    from pytest_gpuenergy.workloads.table import distinct_shapes
+    from pytest_gpuenergy.workloads import distinct_shapes
 
     by_tuner: dict[TunerName | None, dict[Workload, Wanted]] = {}
     for one in wanted:
@@ -222,7 +222,7 @@ class Group:
 
 def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
     """How each workload is tuned, in their order; neighbours that are tuned alike are together."""
-    from pytest_gpuenergy.tuning.names import usual_tuner
+    from pytest_gpuenergy.tuning import usual_tuner
 
     def how(one: Wanted) -> tuple[TunerName, int]:
         quick = _QUICK_TRIALS if arguments.quick else _TRIALS
@@ -242,7 +242,7 @@ def settled(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
 
 def _tune_settings(arguments: Namespace, trials: int) -> TuneSettings:
     """What the tuner is asked for."""
-    from pytest_gpuenergy.tuning.tuner import TuneSettings
+    from pytest_gpuenergy.tuning import TuneSettings
 
     return TuneSettings(
         trials=trials,

@@ -12,9 +12,8 @@ from pytest_gpuenergy.control.clocks import refuse_unsupported
 from pytest_gpuenergy.control.lease_record import kept_record
 from pytest_gpuenergy.control.ledger import Ledger
 from pytest_gpuenergy.control.writers import SettingsWriter
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import SetpointError, SettingRefusedError
-from pytest_gpuenergy.support.signals import uninterrupted
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import SetpointError, SettingRefusedError, uninterrupted
 
 
 class ClockLease:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from pytest_gpuenergy.control.words import listed_words
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError, InputError, SetpointError
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import DeviceError, InputError, SetpointError
 
 STEPS = 5
 """The number of clocks that ``all`` stands for."""

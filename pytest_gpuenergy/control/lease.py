@@ -19,9 +19,8 @@ from pytest_gpuenergy.control.limits import enforced_setpoint, present_limit_mw
 from pytest_gpuenergy.control.power_lease import PowerLease, put_back_limit, told_of_limit
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import SetpointError
-from pytest_gpuenergy.support.signals import uninterrupted
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import SetpointError, uninterrupted
 
 
 class Lease:

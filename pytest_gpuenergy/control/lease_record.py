@@ -12,11 +12,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.support.errors import InputError, SetpointError
-from pytest_gpuenergy.support.files import is_link, is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, shown
-from pytest_gpuenergy.support.paths import state_dir
-from pytest_gpuenergy.support.pids import start_ticks
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    SetpointError,
+    decode,
+    is_link,
+    is_there,
+    read_bytes,
+    shown,
+    start_ticks,
+    state_dir,
+    write_atomically,
+)
 
 _LARGEST_BYTES = 1 << 16
 _Reported = Annotated[int, Meta(ge=1, lt=1 << 32)]  # what NVML can report

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control.lease_record import Change, LeaseRecord
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.support import SetpointError
 
 
 class Ledger:

@@ -6,10 +6,8 @@ import contextlib
 
 from pytest_gpuenergy.control.lease import restore_leftover
 from pytest_gpuenergy.control.lease_record import dead_run_uuids, run_uuids
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import nvml_gpu, open_emulated, open_recorded
-from pytest_gpuenergy.support.errors import DeviceError, SetpointError
+from pytest_gpuenergy.devices import Gpu, gpu_lock, nvml_gpu, open_emulated, open_recorded
+from pytest_gpuenergy.support import DeviceError, SetpointError
 
 
 def restore_leftovers(like: Gpu, *, but: str | None = None) -> list[str]:

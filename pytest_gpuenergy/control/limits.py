@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.control.lease_record import locked_mhz
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError, SetpointError
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import DeviceError, SetpointError
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from pytest_gpuenergy.control.lease_record import Change
 from pytest_gpuenergy.control.ledger import Ledger
 from pytest_gpuenergy.control.limits import enforced_limit_w, present_limit_mw
 from pytest_gpuenergy.control.writers import SettingsWriter
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import SetpointError
-from pytest_gpuenergy.support.signals import uninterrupted
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import SetpointError, uninterrupted
 
 SETTLE_S = 0.5
 """How long the enforced limit may take to follow the requested one."""

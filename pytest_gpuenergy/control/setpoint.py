@@ -6,10 +6,10 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.record.identity import setpoint_folder
+from pytest_gpuenergy.record import setpoint_folder
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.record.measurement import Measurement
+    from pytest_gpuenergy.record import Measurement
 
 
 @dataclass(frozen=True)

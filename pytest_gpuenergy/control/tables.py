@@ -16,9 +16,8 @@ from pytest_gpuenergy.control.clocks import (
 from pytest_gpuenergy.control.limits import PowerLimits, read_limits
 from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
 from pytest_gpuenergy.control.words import listed_words
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.project import project_table
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import DeviceError, InputError, project_table
 
 CAP_TABLES_W: dict[str, tuple[float, ...]] = {
     "RTX 3090": (100, 200, 300, 420, 450),

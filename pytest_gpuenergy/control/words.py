@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 
 def listed_words(

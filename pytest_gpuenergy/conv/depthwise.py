@@ -9,11 +9,10 @@ from typing import ClassVar
 
 from pytest_gpuenergy.conv.estimate import Work, cycles_of, plane_bytes, store_work, window_work
 from pytest_gpuenergy.conv.tile import Tile, tiles_tried
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Conv2d, Workload
 
 _MOST_KEPT = 160
 """Numbers in registers of a thread that are worth trying: with more, a block has few warps."""

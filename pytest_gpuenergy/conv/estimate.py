@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from pytest_gpuenergy.conv.tile import Tile
-from pytest_gpuenergy.tuning.card import WARP_LANES, Card
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.tuning import WARP_LANES, Card
+from pytest_gpuenergy.workloads import Conv2d
 
 _SCHEDULERS = 4
 """Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.conv.templates import TEMPLATES, Parameters, ranked
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.tuning.card import card_of
-from pytest_gpuenergy.tuning.template_form import TemplateForm
-from pytest_gpuenergy.tuning.template_space import ParameterSpace
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.tuning import ParameterSpace, TemplateForm, card_of
+from pytest_gpuenergy.workloads import Conv2d
 
 TEMPLATE_FORM: TemplateForm[Parameters] = TemplateForm(TEMPLATES)
 _AT_ONCE = 16

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pytest_gpuenergy.conv.depthwise import DepthwiseParameters
 from pytest_gpuenergy.conv.grouped import GroupedParameters
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Conv2d
 
 Parameters = DepthwiseParameters | GroupedParameters
 TEMPLATES: Mapping[str, type[Parameters]] = {

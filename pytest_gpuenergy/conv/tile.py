@@ -10,13 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, Origin
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import WARP_LANES, Card
-from pytest_gpuenergy.tuning.names import TEMPLATE
-from pytest_gpuenergy.tuning.template import TemplateParameters
-from pytest_gpuenergy.tuning.template_text import Constant, template_text
-from pytest_gpuenergy.workloads.conv2d import Conv2d
+from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, Origin
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import (
+    TEMPLATE,
+    WARP_LANES,
+    Card,
+    Constant,
+    TemplateParameters,
+    template_text,
+)
+from pytest_gpuenergy.workloads import Conv2d
 
 _WIDEST = 4
 """Elements of the widest load, 16 bytes."""

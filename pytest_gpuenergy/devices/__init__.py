@@ -1,6 +1,5 @@
 """Where kernels run: a real GPU through CuPy and NVML, or an emulated one."""
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Clock, Device, Repeater, Timeline, Work
+from lazy_loader import attach_stub
 
-__all__ = ["Arena", "Clock", "Device", "Repeater", "Timeline", "Work"]
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

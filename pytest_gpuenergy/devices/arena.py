@@ -12,9 +12,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices.arrays import Arrays, HostArrays, Memory
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
-from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.repetition import repeated, write_repeated
-from pytest_gpuenergy.workloads.workload import Array, Tensor
+from pytest_gpuenergy.workloads import Array, Tensor, repeated, stored_as, write_repeated
 
 _ALIGNMENT = 256
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from pytest_gpuenergy.devices.guards import Bytes
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.workloads import Array
 
 
 class Arrays(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 MAX_SETS = 8192
 """Each set of buffers is a node of the replayed CUDA graph."""

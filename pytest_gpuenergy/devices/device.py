@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import IoContract
 
 # It waits for some 20 us.
 _LIGHT = """extern "C" __global__ void light_load() {

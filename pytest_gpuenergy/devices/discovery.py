@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of, text
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 _CUDA_SUCCESS = 0
 

@@ -17,10 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.files import lock, open_file
-from pytest_gpuenergy.support.folders import keeps_entries
-from pytest_gpuenergy.support.paths import state_dir
+from pytest_gpuenergy.support import DeviceError, keeps_entries, lock, open_file, state_dir
 
 # The same for all users, whatever their TMPDIR. On some systems only root can write in /run/lock.
 MACHINE_FOLDER = Path("/tmp")  # noqa: S108 -- see above

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pytest_gpuenergy.support.errors import DeviceError, WritesDeniedError
+from pytest_gpuenergy.support import DeviceError, WritesDeniedError
 
 NEEDED = (
     "NVMLError",

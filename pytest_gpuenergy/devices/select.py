@@ -13,7 +13,7 @@ from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, nvml_uuids
 from pytest_gpuenergy.devices.gpu import Gpu, NvmlGpu
 from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of
 from pytest_gpuenergy.devices.visible import visible_gpus
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support import DeviceError, InputError
 
 _EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
 _MOST_EMULATED = 16

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import NamedTuple
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.nvml import absence
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.support import DeviceError
 
 _EVERY_S = 1.0
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.device import ClockSamples
-from pytest_gpuenergy.record.clock_state import ClockState
+from pytest_gpuenergy.devices import ClockSamples
+from pytest_gpuenergy.record import ClockState
 
 LEAST_STEP = 4e-4
 """A smaller relative change of the clock is not a step."""

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy.schedule import Schedule, regular_times_s, schedule_of, step_numbers
 from pytest_gpuenergy.energy.source import CounterError, Edge
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 _PATIENCE_S = 0.6
 _MARGIN_READS = 1.5

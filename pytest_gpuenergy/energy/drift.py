@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy.sensors import power_by_samples_w
 
 SIGNIFICANT = 2.0

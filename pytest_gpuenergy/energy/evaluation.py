@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices.device import Timeline
+from pytest_gpuenergy.devices import Timeline
 from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
 from pytest_gpuenergy.energy.drift import unsettled
 from pytest_gpuenergy.energy.gain import Gain, gains
@@ -24,12 +24,8 @@ from pytest_gpuenergy.energy.statistics import estimate
 from pytest_gpuenergy.energy.steadiness import Steadiness
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.support.statistics import NORMAL
+from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
+from pytest_gpuenergy.support import NORMAL
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from pytest_gpuenergy.energy.thermal import Settling
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Metric
 
 _SLOWED = 0.3
 """A card at its power limit that gets warmer leaks more, has less power left for its work, and

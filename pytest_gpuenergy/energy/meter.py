@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device, Repeater
+from pytest_gpuenergy.devices import Device, Repeater
 from pytest_gpuenergy.energy.drift import PowerHistory
 from pytest_gpuenergy.energy.evaluation import Observation, evaluate
 from pytest_gpuenergy.energy.preheat import Announce, Preheat

@@ -8,10 +8,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy.card_samples import CardSamples, read_regularly
-from pytest_gpuenergy.support.csv_output import csv_text
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError, csv_text
 
 _SAME_S = 1e-3  # its samples are further apart
 

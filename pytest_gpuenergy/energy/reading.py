@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.energy.thermal import Settling
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import absence
+from pytest_gpuenergy.devices import Device, Gpu, absence
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 READINGS_PER_PERIOD = 2
 """More than one, so that no sensor update is missed."""

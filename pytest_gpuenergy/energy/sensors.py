@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.nvml import absence
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.support import DeviceError
 
 SW_POWER_CAP = 0x4
 INVALIDATING_REASONS = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_gpuenergy.record.estimate import WANDER
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import WANDER, Metric
 
 PREHEAT_S = 5.0
 """By how much a measurement by itself may be longer until the temperature has settled."""

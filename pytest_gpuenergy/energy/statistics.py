@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.support.statistics import NORMAL, student_t
+from pytest_gpuenergy.record import Estimate
+from pytest_gpuenergy.support import NORMAL, student_t
 
 
 def estimate(

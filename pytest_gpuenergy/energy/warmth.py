@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy.drift import PowerHistory
 from pytest_gpuenergy.energy.sensors import read_temperature
 from pytest_gpuenergy.energy.source import Edge

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.devices import Timeline
+from pytest_gpuenergy.record import Window
 
 
 def cut_windows(

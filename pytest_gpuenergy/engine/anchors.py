@@ -11,16 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.gate.drift import judge_check, unchecked
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.anchor import DRIFT
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.store import Report, RunFolder
-from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.gate import judge_check, unchecked
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.record import DRIFT, Measurement
+from pytest_gpuenergy.report import Report, RunFolder
+from pytest_gpuenergy.support import GpuEnergyError, SetpointError
+from pytest_gpuenergy.workloads import Workload
 
 
 @dataclass

@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.arrays import Arrays, HostArrays
-from pytest_gpuenergy.devices.device import Relaunching
-from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, written
+from pytest_gpuenergy.devices import (
+    GUARD_BYTES,
+    Arena,
+    Arrays,
+    Bytes,
+    HostArrays,
+    Relaunching,
+    written,
+)
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import numbers, stored, stored_as
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Array, ErrorBound, numbers, stored, stored_as
 
 _SINGLE = 3
 """Single launches that are checked: a kernel that works at every fourth one can be right at one."""

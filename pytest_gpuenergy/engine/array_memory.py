@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.engine.host_arrays import is_tensor
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.workloads import Array
 
 
 def overwrite(value: Any, content: Array) -> None:

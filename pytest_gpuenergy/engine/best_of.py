@@ -12,21 +12,25 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.evaluate import Rig, evaluate
 from pytest_gpuenergy.engine.identity import software
 from pytest_gpuenergy.engine.objective import KEEP_ONE_OF
 from pytest_gpuenergy.engine.quick import measure_time_ms, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import GpuEnergyError, KernelFault, UnavailableError
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import (
+    FormError,
+    GpuEnergyError,
+    KernelFault,
+    UnavailableError,
+    cache_dir,
+    decode,
+    encode,
+    keep_for_later,
+)
+from pytest_gpuenergy.workloads import Workload
 
 _FORMAT = 1
 _FINAL_S = 0.15

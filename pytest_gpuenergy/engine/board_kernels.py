@@ -11,13 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
-from pytest_gpuenergy.record.peaks import peaks_of
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.contract import Contract
-from pytest_gpuenergy.workloads.number_types import Array
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.record import peaks_of
+from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor, Workload
 
 ORIGIN = "board-anchor"
 """Of these kernels, as `KernelInfo.origin`."""

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.board_kernels import ORIGIN, BoardKernel, board_kernels
 from pytest_gpuenergy.engine.harness import Harness, Subject, describe_kernel, describe_workload
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.support import GpuEnergyError
 
 _TRIES = 2
 """Measurements of a kernel whose figures are flagged, such as for a step of the card's state."""

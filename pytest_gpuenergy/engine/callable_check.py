@@ -7,18 +7,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pytest_gpuenergy.devices.cuda.driver import (
+from pytest_gpuenergy.devices import (
+    Launches,
+    Repeater,
+    Timeline,
     end_persistence,
     monotonic_s,
     wait_for_context,
 )
-from pytest_gpuenergy.devices.device import Launches, Repeater, Timeline
 from pytest_gpuenergy.engine.arena_check import falsified
 from pytest_gpuenergy.engine.array_memory import overlap, overwrite
 from pytest_gpuenergy.engine.host_arrays import arrays_in, contents_of, numbers_of
 from pytest_gpuenergy.engine.results import Expected
-from pytest_gpuenergy.support.errors import KernelFault, ResultError
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.support import KernelFault, ResultError
+from pytest_gpuenergy.workloads import Array
 
 
 class Replayed(Protocol):

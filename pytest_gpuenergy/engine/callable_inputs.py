@@ -10,9 +10,9 @@ from pytest_gpuenergy.engine.array_memory import overlap, overwrite
 from pytest_gpuenergy.engine.comparison import compare
 from pytest_gpuenergy.engine.host_arrays import arrays_in, contents_of, copied, host_array
 from pytest_gpuenergy.engine.results import Expected, Specification
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import KernelFault, ResultError
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault, ResultError
+from pytest_gpuenergy.workloads import Array
 
 Arguments = tuple[object, ...]
 _NARROW = 2.0**-5

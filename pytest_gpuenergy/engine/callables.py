@@ -13,12 +13,10 @@ from pytest_gpuenergy.engine.callable_check import CallableCheck, WatchedRepeate
 from pytest_gpuenergy.engine.callable_inputs import first_call
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.results import Specification
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Correctness, Measurement, WorkloadInfo
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+    from pytest_gpuenergy.devices import GraphRepeater
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class VerifiedCallable:
 
     def measure(self, harness: Harness, info: WorkloadInfo, subject: Subject) -> Measurement:
         """Measure replays of its graph; flagged if it could not be captured in one."""
-        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+        from pytest_gpuenergy.devices import GraphRepeater
 
         captured = []
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.control.tables import one_setpoint
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import one_setpoint
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.station import Station
 
 LOCK_WAIT_S = 2.0

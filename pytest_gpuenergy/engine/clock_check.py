@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.sensors import RESTRAINING_REASONS
+from pytest_gpuenergy.energy import RESTRAINING_REASONS, Reading
 
 TOLERANCE = 0.02
 """A clock that differs from the lock by less than this fraction keeps to it.

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array, is_untouched
-from pytest_gpuenergy.workloads.sensitivity import Condition, Values
+from pytest_gpuenergy.devices import DeviceArrays
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import Array, Condition, ErrorBound, Values, is_untouched
 
 _PIECE = 8192  # elements
 _DEVICE_PIECE = 1 << 24

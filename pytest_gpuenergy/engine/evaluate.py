@@ -11,18 +11,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Arena, Device
 from pytest_gpuenergy.engine.harness import Harness, Subject
 from pytest_gpuenergy.engine.objective import Evaluation, promising
 from pytest_gpuenergy.engine.quick import measure_sustained, measure_time_ms
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.record import Measurement, Metric
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gpuenergy.control.clocks import supported_clocks
-from pytest_gpuenergy.devices.device import ClockSamples, Device
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.energy.sensors import RESTRAINING_REASONS, read_conditions
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.support.errors import KernelFault, SetpointError
+from pytest_gpuenergy.control import supported_clocks
+from pytest_gpuenergy.devices import ClockSamples, Device, Gpu
+from pytest_gpuenergy.energy import RESTRAINING_REASONS, read_conditions
+from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.support import KernelFault, SetpointError
 
 RAMP_S = 0.6
 """How long the clock may take to rise from that of a card at rest."""

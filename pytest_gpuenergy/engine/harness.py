@@ -11,28 +11,25 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
-from pytest_gpuenergy.devices.cuda.device import HostClock
-from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.preheat import Announce
-from pytest_gpuenergy.energy.processes import ProcessWatch
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import CounterError
+from pytest_gpuenergy.control import CURRENT, UNKNOWN, Setpoint
+from pytest_gpuenergy.devices import Device, HostClock, Repeater
+from pytest_gpuenergy.energy import (
+    SW_POWER_CAP,
+    Announce,
+    CounterError,
+    EnergyMeter,
+    MeterSettings,
+    ProcessWatch,
+    Reading,
+)
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.clock_check import keeps_to_lock, lock_flags
 from pytest_gpuenergy.engine.verification import arenas_for, check_of
 from pytest_gpuenergy.engine.verified import Verifier
-from pytest_gpuenergy.kernels.job import CacheState, Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.kernels.launch_info import launch_infos
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job, launch_infos
+from pytest_gpuenergy.record import Identity, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 R = TypeVar("R", bound=Repeater)
 

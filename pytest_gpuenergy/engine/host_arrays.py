@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.support.errors import ResultError
-from pytest_gpuenergy.workloads.number_types import BFLOAT16, Array
+from pytest_gpuenergy.support import ResultError
+from pytest_gpuenergy.workloads import BFLOAT16, Array
 
 _CUDA = 2  # kDLCUDA of DLPack
 

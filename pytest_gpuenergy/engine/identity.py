@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pytest_gpuenergy.control.limits import read_limits
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.control import read_limits
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.support import DeviceError, host_name
 
 _RECORDED = (
     "pytest-gpuenergy",

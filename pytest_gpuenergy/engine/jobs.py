@@ -23,22 +23,32 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices import Arena, DeviceArrays
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.engine.references import cached_reference
 from pytest_gpuenergy.engine.verification import arenas_in
-from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
-from pytest_gpuenergy.kernels.job import CacheState, Job
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.workloads.contract import check_tensor
-from pytest_gpuenergy.workloads.number_types import stored_as
-from pytest_gpuenergy.workloads.sensitivity import Condition
-from pytest_gpuenergy.workloads.workload import Array, IoContract, Tensor, Workload
+from pytest_gpuenergy.kernels import CacheState, Job, read_kernel, write_kernel
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    encode,
+    is_there,
+    read_bytes,
+    schema_version,
+    shown,
+    write_atomically,
+)
+from pytest_gpuenergy.workloads import (
+    Array,
+    Condition,
+    IoContract,
+    Tensor,
+    Workload,
+    check_tensor,
+    stored_as,
+)
 
 JOB_VERSION = 1
 """``schema_version`` of the jobs written and read here."""

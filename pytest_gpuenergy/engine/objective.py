@@ -10,9 +10,8 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.amounts import AboveZero, NotNegative
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import Outcome
+from pytest_gpuenergy.record import AboveZero, Metric, NotNegative
+from pytest_gpuenergy.support import Outcome
 
 KEEP_ONE_OF = 4
 """Each step of successive halving keeps one candidate in this many: all are timed, the power of

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:

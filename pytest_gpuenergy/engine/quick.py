@@ -7,17 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device, Timeline
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import CounterError
+from pytest_gpuenergy.devices import Arena, Device, Timeline
+from pytest_gpuenergy.energy import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 DURATION_S = 0.03
 TIMEOUT_S = 20.0

@@ -19,29 +19,27 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arrays import DeviceArrays, HostArrays
+from pytest_gpuenergy.devices import DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
-from pytest_gpuenergy.support.endless import ended_by_signals
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.memory import enough_memory
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.edges import REACHES, Edges, fits
-from pytest_gpuenergy.workloads.number_types import (
+from pytest_gpuenergy.support import cache_dir, ended_by_signals, enough_memory, keep_for_later
+from pytest_gpuenergy.workloads import (
+    REACHES,
     Array,
+    Condition,
+    Edges,
+    IoContract,
+    Values,
+    Workload,
+    conditions_of,
+    fits,
     is_floating,
     largest,
     least,
-    unit_roundoff,
-)
-from pytest_gpuenergy.workloads.repetition import repeated
-from pytest_gpuenergy.workloads.sensitivity import (
-    Condition,
-    Values,
-    conditions_of,
+    repeated,
     scales_of,
     terms_of,
+    unit_roundoff,
 )
-from pytest_gpuenergy.workloads.workload import IoContract, Workload
 
 FORMAT = 10
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"

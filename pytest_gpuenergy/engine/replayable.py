@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.record import WorkloadInfo
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,20 @@ from pytest_gpuenergy.engine.host_arrays import (
     parts_of,
     type_of,
 )
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.endless import ended_by_signals
-from pytest_gpuenergy.support.errors import ResultError
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, is_untouched, unit_roundoff
-from pytest_gpuenergy.workloads.sensitivity import (
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import ResultError, ended_by_signals
+from pytest_gpuenergy.workloads import (
+    UNTOUCHED,
+    Array,
+    ErrorBound,
     Values,
+    Workload,
     conditions_of,
+    is_untouched,
     likely_conditions,
     terms_of,
+    unit_roundoff,
 )
-from pytest_gpuenergy.workloads.workload import Workload
 
 _HALVES = ("float16", "bfloat16")
 

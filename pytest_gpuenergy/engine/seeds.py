@@ -16,14 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.edges import UNIFORM, UNIFORM_FLOATS
-from pytest_gpuenergy.workloads.number_types import is_floating
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.support import FormError, cache_dir, decode, encode, keep_for_later
+from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_floating
 
 SEEDS = (0, 1)
 """Of ordinary inputs, and of negative ones with edges."""

@@ -10,23 +10,18 @@ import atexit
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.leftovers import restore_leftovers
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import SettingsWriter
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.preheat import Announce
-from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.energy.settings import PREHEAT_S, MeterSettings
+from pytest_gpuenergy.control import CURRENT, Lease, Setpoint, SettingsWriter, restore_leftovers
+from pytest_gpuenergy.devices import Device, Gpu, gpu_lock, open_device
+from pytest_gpuenergy.energy import PREHEAT_S, Announce, MeterSettings, choose_source
 from pytest_gpuenergy.engine.foreign_lock import refuse_locked
 from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.kernels.job import CacheState
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.scratch import remove_leftovers
-from pytest_gpuenergy.support.signals import termination_as_interrupt, uninterrupted
+from pytest_gpuenergy.kernels import CacheState
+from pytest_gpuenergy.support import (
+    DeviceError,
+    remove_leftovers,
+    termination_as_interrupt,
+    uninterrupted,
+)
 
 LOCK_WAIT_S = 10.0
 """How long a command waits for a GPU that another run is using."""

@@ -19,9 +19,8 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock
 from typing import Any, Literal, Protocol, TypeVar
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.worker import WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.support import DeviceError, WorkerDiedError, WorkerTimeoutError
 
 HANGS_AFTER_S = 1800.0
 """Far more than a task takes whose kernels all use up their time."""

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Arena, arena_bytes
-from pytest_gpuenergy.devices.arrays import DeviceArrays, Memory
-from pytest_gpuenergy.devices.device import Device, Loaded
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
+from pytest_gpuenergy.devices import (
+    GUARD_BYTES,
+    Arena,
+    Device,
+    DeviceArrays,
+    Loaded,
+    Memory,
+    arena_bytes,
+)
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference, places
 from pytest_gpuenergy.engine.precision import check_precision
@@ -27,20 +32,30 @@ from pytest_gpuenergy.engine.references import (
     ordinary_inputs,
 )
 from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.endless import watched
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.memory import enough_memory
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.support.scratch import scratch_folder
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import Array, is_floating, rounded_to, stored_as
-from pytest_gpuenergy.workloads.workload import IoContract, Tensor, Workload
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import (
+    DeviceError,
+    FormError,
+    KernelFault,
+    cache_dir,
+    decode,
+    encode,
+    enough_memory,
+    keep_for_later,
+    scratch_folder,
+    watched,
+)
+from pytest_gpuenergy.workloads import (
+    Array,
+    ErrorBound,
+    IoContract,
+    Tensor,
+    Workload,
+    is_floating,
+    rounded_to,
+    stored_as,
+)
 
 _FORMAT = 8
 _STALE_TURN = 1

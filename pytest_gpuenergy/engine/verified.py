@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.workloads import Workload
 
 
 class Verifier:

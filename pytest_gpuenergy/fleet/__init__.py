@@ -4,3 +4,7 @@ A *seat* is a GPU with the command that starts a Python interpreter beside it. p
 *relay* for each seat, a small process on the controller's host that starts the seat's interpreter,
 passes messages between both, and says in one sentence why a seat cannot be used, or was lost.
 """
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

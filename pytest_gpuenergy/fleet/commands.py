@@ -12,9 +12,9 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuenergy.devices.nvml import WRITES_VARIABLE
+from pytest_gpuenergy.devices import WRITES_VARIABLE
 from pytest_gpuenergy.fleet.spec import RayFleet, SlurmFleet, SshFleet, SshHost
-from pytest_gpuenergy.support.hosts import FLEET_GPU
+from pytest_gpuenergy.support import FLEET_GPU
 
 BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
 """What an interpreter is to run: a line of Python, given as text, from its input."""

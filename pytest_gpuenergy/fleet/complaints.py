@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.support.text import shortened
+from pytest_gpuenergy.support import printable, shortened
 
 _LATER = re.compile(
     r"srun: (Job step aborted|forcing job|got SIG|interrupt)|Connection closed|"

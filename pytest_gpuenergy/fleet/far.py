@@ -18,9 +18,7 @@ from pytest_gpuenergy.fleet.complaints import usage_problem
 from pytest_gpuenergy.fleet.messages import INTERRUPT, PULSE, STARTED, UNFIT
 from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
-from pytest_gpuenergy.support.errors import told
-from pytest_gpuenergy.support.files import is_folder
-from pytest_gpuenergy.support.hosts import name_emulated_host
+from pytest_gpuenergy.support import is_folder, name_emulated_host, told
 
 _GONE = object()
 

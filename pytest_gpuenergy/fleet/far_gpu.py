@@ -18,12 +18,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.claim import Settings, claim
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.station import LOCK_WAIT_S, Station
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.engine import LOCK_WAIT_S, Evaluation, Settings, Station, claim
 from pytest_gpuenergy.fleet.gpu_messages import (
     BEAT,
     INPUTS,
@@ -45,15 +42,20 @@ from pytest_gpuenergy.fleet.gpu_messages import (
 )
 from pytest_gpuenergy.fleet.probe import other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, KernelFault, told
-from pytest_gpuenergy.support.hosts import host_name, name_emulated_host
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.scratch import disk_folder
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tuning.confirm import Confirm, confirm_with
-from pytest_gpuenergy.tuning.gpu_process import TimingTask
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import (
+    DeviceError,
+    GpuEnergyError,
+    KernelFault,
+    Worker,
+    disk_folder,
+    encode,
+    host_name,
+    name_emulated_host,
+    told,
+)
+from pytest_gpuenergy.tuning import Confirm, TimingTask, confirm_with
+from pytest_gpuenergy.workloads import Workload
 
 _FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
 _RESTS_WITHIN_S = 120.0

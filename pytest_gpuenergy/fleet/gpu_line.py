@@ -16,8 +16,7 @@ from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment
 from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.gpu_messages import BEAT, MARK, Beaten, Message, framed
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support import DeviceError, FormError, decode
 
 ENDS_WITHIN_S = 10.0
 """For a process to restore the settings of its GPU."""

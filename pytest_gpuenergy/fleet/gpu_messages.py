@@ -13,19 +13,20 @@ from typing import IO, Any, Literal
 
 from msgspec import Struct, field
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.support.errors import (
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.engine import Evaluation
+from pytest_gpuenergy.support import (
     DeviceError,
     GpuEnergyError,
     InputError,
     KernelFault,
     Outcome,
     SetpointError,
+    WorkerDiedError,
+    WorkerTimeoutError,
     told,
 )
-from pytest_gpuenergy.support.worker import WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.tuning.records import Measured
+from pytest_gpuenergy.tuning import Measured
 
 MARK = b"gpuenergy-gpu: "
 

@@ -29,8 +29,7 @@ from pytest_gpuenergy.fleet.probe import (
     probe_host,
 )
 from pytest_gpuenergy.fleet.spec import FLEET_OPTION, Fleet, SlurmFleet, SshFleet, SshHost
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode
 
 SLURM_PLACE = "slurm"
 """What a place is called that Slurm chooses."""

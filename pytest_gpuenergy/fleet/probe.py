@@ -19,16 +19,27 @@ from typing import Any
 from msgspec import Struct
 
 import pytest_gpuenergy
-from pytest_gpuenergy.control.limits import read_limits
-from pytest_gpuenergy.control.writers import choose_writer
-from pytest_gpuenergy.devices.discovery import find_gpus
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import absence, text
-from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, nvml_gpu
-from pytest_gpuenergy.energy.samples import average_power_mw, instant_power_mw
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, told
-from pytest_gpuenergy.support.hosts import FLEET_GPU, host_name, name_emulated_host
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.control import choose_writer, read_limits
+from pytest_gpuenergy.devices import (
+    EmulatedSpec,
+    Gpu,
+    absence,
+    check_spec,
+    find_gpus,
+    nvml_gpu,
+    text,
+)
+from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
+from pytest_gpuenergy.support import (
+    FLEET_GPU,
+    DeviceError,
+    GpuEnergyError,
+    InputError,
+    encode,
+    host_name,
+    name_emulated_host,
+    told,
+)
 
 MARK = "gpuenergy-probe: "
 """What the line with the answer begins with, among whatever else a host prints."""
@@ -165,8 +176,7 @@ def _real() -> Iterator[FoundGpu]:
 
 
 def _emulated(spec: str, count: int) -> Iterator[FoundGpu]:
-    from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-    from pytest_gpuenergy.devices.select import open_device
+    from pytest_gpuenergy.devices import find_compiler, open_device
 
     find_compiler()
     for index in range(count):

@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from pytest_gpuenergy.fleet.ray_cluster import PROJECT_VARIABLE
-from pytest_gpuenergy.report.store import HOME
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.files import is_folder
-from pytest_gpuenergy.support.hosts import FLEET_GPU
-from pytest_gpuenergy.support.paths import state_dir
+from pytest_gpuenergy.report import HOME
+from pytest_gpuenergy.support import FLEET_GPU, DeviceError, is_folder, state_dir
 
 _PIECE_BYTES = 1 << 16
 _PATIENCE_S = 10.0

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.imports import needs
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.support.text import shortened
+from pytest_gpuenergy.support import DeviceError, needs, printable, shortened
 
 PROJECT_VARIABLE = "GPUENERGY_FLEET_PROJECT"
 """Name of the project that Ray sends to its nodes."""

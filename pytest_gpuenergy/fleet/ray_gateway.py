@@ -17,7 +17,7 @@ from typing import Any
 
 from pytest_gpuenergy.fleet.commands import environment_of
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 _READ_WAIT_S = 30.0
 _STOP_WAIT_S = 15.0

@@ -17,9 +17,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.fleet.commands import environment_of
 from pytest_gpuenergy.fleet.probe import MARK, FoundGpu, FoundHost
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode
 
 _NODE_WAIT_S = 90.0
 _TAKEN = "another job of the cluster has it."

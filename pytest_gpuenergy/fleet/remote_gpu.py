@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from pytest_gpuenergy.engine.team import HostLostError
+from pytest_gpuenergy.engine import HostLostError
 from pytest_gpuenergy.fleet.gpu_line import ENDS_WITHIN_S, Line
 from pytest_gpuenergy.fleet.gpu_messages import (
     INPUTS,
@@ -30,12 +30,10 @@ from pytest_gpuenergy.fleet.gpu_messages import (
 )
 from pytest_gpuenergy.fleet.hosts import SLURM_PLACE, Seat
 from pytest_gpuenergy.fleet.spec import SILENCE_S
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.worker import WorkerTimeoutError
-from pytest_gpuenergy.tuning.gpu_process import TimingTask
-from pytest_gpuenergy.tuning.records import Measured
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.support import DeviceError, WorkerTimeoutError
+from pytest_gpuenergy.tuning import Measured, TimingTask
+from pytest_gpuenergy.workloads import Workload
 
 MOST_LOSSES = 4
 """A GPU that has been lost more often is not used any more."""

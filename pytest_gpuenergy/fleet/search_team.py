@@ -12,19 +12,16 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.claim import Settings
-from pytest_gpuenergy.engine.team import HostLostError, Member, Team, lost_twice
+from pytest_gpuenergy.engine import HostLostError, Member, Settings, Team, lost_twice
 from pytest_gpuenergy.fleet.gpu_messages import Started
 from pytest_gpuenergy.fleet.hosts import Muster, ask_hosts, muster, none_left, seated
 from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, check_fleet_device, own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 from pytest_gpuenergy.fleet.spec import Fleet, SlurmFleet
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.tuning.confirm import Confirm
-from pytest_gpuenergy.tuning.far_device import FarDevice
-from pytest_gpuenergy.tuning.records import Measured
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.tuning import Confirm, FarDevice, Measured
+from pytest_gpuenergy.workloads import Workload
 
 _T = TypeVar("_T")
 _TOGETHER = 64

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import shortened
+from pytest_gpuenergy.support import InputError, shortened
 
 FLEET_OPTION = "--gpuenergy-fleet"
 MOST_WORKERS = 4096

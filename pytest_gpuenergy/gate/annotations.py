@@ -14,7 +14,7 @@ from pytest_gpuenergy.gate.comparison import Comparison
 from pytest_gpuenergy.gate.shift_views import shift_problem
 from pytest_gpuenergy.gate.verdict import Verdict, fails
 from pytest_gpuenergy.gate.views import describe, label, loss
-from pytest_gpuenergy.support.terminal import printable_text
+from pytest_gpuenergy.support import printable_text
 
 SHOWN = 10
 """Number of annotations of one kind that GitHub keeps per step."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.gate.comparison import Unmatched
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report.models import Models
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import Measurement, StationInfo
+from pytest_gpuenergy.report import Models, Report
+from pytest_gpuenergy.support import InputError
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,20 @@ from pytest_gpuenergy.gate.doubt import Doubt
 from pytest_gpuenergy.gate.relative import JudgedShift, Tails, judge_shift
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, count_comparisons, fails, judge
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.counterparts import Counterparts
-from pytest_gpuenergy.report.models import Models, by_model, counterparts_by_model
-from pytest_gpuenergy.report.shift import Pair, Shifts, common_shifts, pair
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import ordered
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.record import Identity, Measurement, Metric, RunInfo
+from pytest_gpuenergy.report import (
+    Counterparts,
+    Models,
+    Pair,
+    Report,
+    Shifts,
+    by_model,
+    common_shifts,
+    counterparts_by_model,
+    ordered,
+    pair,
+)
+from pytest_gpuenergy.support import InputError, emulated_mark
 
 
 @dataclass(frozen=True)

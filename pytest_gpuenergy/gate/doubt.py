@@ -11,10 +11,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.shift import energy_source
+from pytest_gpuenergy.record import Estimate, Measurement, Metric
+from pytest_gpuenergy.report import energy_source
 
 SLIGHT = 1.1
 """Factor of flags for an effect of a few per cent, which has its size in their definition.

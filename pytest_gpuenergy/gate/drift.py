@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pytest_gpuenergy.record.anchor import AnchorCheck, CheckVerdict, distance
-from pytest_gpuenergy.record.estimate import WANDER, Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import log_ratio, sample
+from pytest_gpuenergy.record import (
+    METRICS,
+    WANDER,
+    AnchorCheck,
+    CheckVerdict,
+    Estimate,
+    Measurement,
+    Metric,
+    distance,
+    log_ratio,
+    sample,
+)
 
 BOUND = 0.03
 """A larger change of a figure, as a fraction, is drift.

@@ -12,12 +12,8 @@ from statistics import fmean, median
 
 from pytest_gpuenergy.gate.changepoints import ChangePoint, change_points
 from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import ordered
+from pytest_gpuenergy.record import Identity, Interval, Metric, RunInfo
+from pytest_gpuenergy.report import Report, ordered
 
 
 @dataclass(frozen=True)

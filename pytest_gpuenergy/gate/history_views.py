@@ -7,16 +7,15 @@ from typing import Any
 
 from pytest_gpuenergy.gate.history import Change, Point, Series
 from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.text import markdown_text
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import emulated_mark, wrapped
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.report import markdown_text
+from pytest_gpuenergy.support import dump, emulated_mark, wrapped
 
 SERIES_SHOWN = 8
 """With more series, the terminal shows no values."""
 
 
-def terminal(found: Sequence[Series], width: int | None = None) -> Iterator[str]:
+def history_text(found: Sequence[Series], width: int | None = None) -> Iterator[str]:
     """Each series with its values and changes, in lines of at most ``width`` characters."""
     for line in _lines(found):
         yield from wrapped(line, width)
@@ -45,7 +44,7 @@ def heading(series: Series) -> str:
     return words if series.spread is None else f"{words}, spread {_percent(series.spread)}"
 
 
-def markdown(found: Sequence[Series]) -> str:
+def history_markdown(found: Sequence[Series]) -> str:
     """A Markdown table with a row per series, followed by a list of changes."""
     lines = [
         "| kernel | metric | GPU | runs | first | latest | spread | changes |",
@@ -71,7 +70,7 @@ def markdown(found: Sequence[Series]) -> str:
     return "\n".join([*lines, *([""] if changes else []), *changes]) + "\n"
 
 
-def json_document(found: Sequence[Series]) -> str:
+def history_json(found: Sequence[Series]) -> str:
     """The series as JSON, ``schema_version`` 1; changes and spreads are fractions."""
     return dump({"schema_version": 1, "series": [_series(series) for series in found]})
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_gpuenergy.gate.views import label
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import Identity, Measurement
+from pytest_gpuenergy.support import InputError
 
 
 class Identities:

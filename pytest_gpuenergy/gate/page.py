@@ -13,9 +13,9 @@ from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.shift_views import shift_lines
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
 from pytest_gpuenergy.gate.views import as_json, label, summary
-from pytest_gpuenergy.record.metrics import METRICS
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import METRICS
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import InputError
 
 Values = dict[str, Any]
 _ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.gate.settings import GateSettings
 from pytest_gpuenergy.gate.verdict import FALSE_ALARM, Verdict, decide
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.ratio import normal_quantile
-from pytest_gpuenergy.report.shift import CommonShift, Pair, Shifts
+from pytest_gpuenergy.record import Estimate, normal_quantile
+from pytest_gpuenergy.report import CommonShift, Pair, Shifts
 
 CHANGED, UNCHANGED, SHIFT = 0.7, 0.2, 0.05
 """Shares of `FALSE_ALARM` for the kernels that may have changed, for those that have not, and for

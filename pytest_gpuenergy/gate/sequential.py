@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.ratio import paired_log_ratio, point_ratio
+from pytest_gpuenergy.record import Estimate, paired_log_ratio, point_ratio
 
 _GRID = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 """Rounds after which to look: even ones, because a linear drift cancels in two of them (ABBA). With

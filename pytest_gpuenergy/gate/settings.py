@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD, SAME_BOARD_SD
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import METRICS, OTHER_BOARD_SD, SAME_BOARD_SD, Metric
+from pytest_gpuenergy.support import InputError
 
 DEFAULT_LIMIT = 0.05
 """Limit of each metric when none is given; exceeding it fails only if the gate is strict."""

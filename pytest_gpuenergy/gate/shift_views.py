@@ -8,9 +8,8 @@ from typing import Any
 
 from pytest_gpuenergy.gate.relative import JudgedShift
 from pytest_gpuenergy.gate.verdict import Verdict
-from pytest_gpuenergy.report.shift import USUAL_SCATTER, CommonShift, Place
-from pytest_gpuenergy.report.text import signed_percent
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.report import USUAL_SCATTER, CommonShift, Place, signed_percent
+from pytest_gpuenergy.support import emulated_mark
 
 
 def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:

@@ -8,12 +8,18 @@ from enum import StrEnum
 
 from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_flags, doubts_of_pair, widened
 from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.estimate import WANDER, Estimate
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import log_excess, log_ratio, point_ratio, sample
-from pytest_gpuenergy.report.shift import CommonShift
+from pytest_gpuenergy.record import (
+    WANDER,
+    Estimate,
+    Identity,
+    Measurement,
+    Metric,
+    log_excess,
+    log_ratio,
+    point_ratio,
+    sample,
+)
+from pytest_gpuenergy.report import CommonShift
 
 FALSE_ALARM = 0.01
 """Largest fraction of runs without a regression in which a gate raises an alarm."""

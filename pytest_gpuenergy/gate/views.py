@@ -11,11 +11,9 @@ from typing import Any
 from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
 from pytest_gpuenergy.gate.shift_views import shift_json, shift_lines
 from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.text import markdown_text, signed_percent
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import emulated_mark, fitted, wrapped
+from pytest_gpuenergy.record import Identity, RunInfo
+from pytest_gpuenergy.report import markdown_text, signed_percent
+from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped
 
 ROWS_SHOWN = 40
 _NAMES_SHOWN = 5

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.kernels import TensorMap
+from pytest_gpuenergy.workloads import Gemm
 
 LINE_BYTES = 128
 """Of the lines in shared memory whose pieces are swizzled."""

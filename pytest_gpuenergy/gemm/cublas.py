@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.kernel import Origin
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.kernels import LibraryCall, Origin
+from pytest_gpuenergy.support import UnavailableError
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
 
 _WORKSPACE_BYTES = 32 << 20
 """What cuBLAS takes by default on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 from pytest_gpuenergy.gemm.tiling import Tiling
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Gemm
 
 _BUSY_WARPS = 12
 """Warps of a multiprocessor that hide the latency of multiplications and of shared memory."""

@@ -14,9 +14,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.support import WITHOUT_GPU, DeviceError, Worker
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 PACKAGE = "nvidia-matmul-heuristics"
 _MODULE = "nvMatmulHeuristics"

@@ -13,12 +13,10 @@ from pytest_gpuenergy.gemm.boxes import LINE_BYTES, ROW_BYTES, can_copy_boxes, m
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.tiled_kernel import tiled_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.tuning.template_text import Constant
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.kernels import Kernel, TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Card, Constant
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 WARPGROUP = 128  # threads
 WARPGROUP_ROWS = 64

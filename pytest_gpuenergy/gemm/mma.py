@@ -10,10 +10,10 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.estimate import Step, cycles_of
 from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _PIECE = 16
 """A warp's part of a tile comes in pieces of 16 x 16."""

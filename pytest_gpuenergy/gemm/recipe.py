@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.gemm.templates import TEMPLATES, Parameters
-from pytest_gpuenergy.tuning.template_form import TemplateForm
+from pytest_gpuenergy.tuning import TemplateForm
 
 TEMPLATE_FORM: TemplateForm[Parameters] = TemplateForm(TEMPLATES)

@@ -11,15 +11,10 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.estimate import SCHEDULERS, Step, cycles_of
 from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
 from pytest_gpuenergy.gemm.tiling import Tiling
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import (
-    FIRST_ASYNCHRONOUS,
-    SHARED_BYTES_PER_CYCLE,
-    WARP_LANES,
-    Card,
-)
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import FIRST_ASYNCHRONOUS, SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LANES = (4, 8)
 """Threads of a warp along M and along N."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.gemm.heuristics import PACKAGE, advice
 from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
 from pytest_gpuenergy.gemm.templates import Parameters, ranked
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.tuning.card import Card, card_of
-from pytest_gpuenergy.tuning.records import RecordFile
-from pytest_gpuenergy.tuning.template_space import ParameterSpace
-from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.support import FormError, InputError
+from pytest_gpuenergy.tuning import Card, ParameterSpace, RecordFile, card_of
+from pytest_gpuenergy.workloads import Gemm, Workload
 
 _MOST_ADVISED = 4
 """Trials that the heuristics may choose: a quarter of 16."""

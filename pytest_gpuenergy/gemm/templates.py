@@ -8,9 +8,9 @@ from pytest_gpuenergy.gemm.mma import MmaParameters
 from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.gemm.wgmma_tf32 import WgmmaTf32Parameters
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Gemm
 
 Parameters = SimtParameters | MmaParameters | WgmmaParameters | WgmmaTf32Parameters
 TEMPLATES: Mapping[str, type[Parameters]] = {

@@ -6,13 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.gemm.tiling import MOST_STEPS, Tiling
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.names import TEMPLATE
-from pytest_gpuenergy.tuning.template_text import Constant, template_text
-from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import TEMPLATE, Constant, template_text
+from pytest_gpuenergy.workloads import Gemm, Tensor
 
 _SUM_THREADS = 256
 _SUMS_OF_THREAD = 4

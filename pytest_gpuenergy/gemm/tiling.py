@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.tuning.template import LARGEST, TemplateParameters
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import LARGEST, Card, TemplateParameters
+from pytest_gpuenergy.workloads import Gemm, Mode, Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _THREADS = range(64, 513)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_gpuenergy.kernels.kernel import Origin
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.kernels import Origin, TritonKernel
+from pytest_gpuenergy.support import UnavailableError, cuda_dir
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LEAST_CAPABILITY = 80
 """The first that Triton supports."""

@@ -14,10 +14,9 @@ from pytest_gpuenergy.gemm.hopper import (
     HopperTiling,
     places_after,
 )
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import SHARED_BYTES_PER_CYCLE
-from pytest_gpuenergy.tuning.template_text import Constant
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LINE = 32  # elements
 _WIDEST = 256  # columns of one instruction

@@ -14,12 +14,8 @@ from pathlib import Path
 from pytest_gpuenergy.kernels.exported_folder import write_export
 from pytest_gpuenergy.kernels.launch_source import TENSOR_MAPS, RankedKernel, c_type, launch_source
 from pytest_gpuenergy.kernels.source import plan_of
-from pytest_gpuenergy.support.csv_output import Cell, csv_text
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.workloads.distributions import NORMAL
-from pytest_gpuenergy.workloads.workload import Tensor, Workload, is_plain_name
+from pytest_gpuenergy.support import Cell, InputError, csv_text, cuda_dir, is_file
+from pytest_gpuenergy.workloads import NORMAL, Tensor, Workload, is_plain_name
 
 _DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
 _BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"

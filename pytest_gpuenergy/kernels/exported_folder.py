@@ -11,10 +11,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_link, is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    encode,
+    is_link,
+    is_there,
+    read_bytes,
+    write_atomically,
+)
 
 SIGN = "gpuenergy-export.json"
 """The file that lists what an export has written."""

@@ -12,10 +12,15 @@ from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Kind, Origi
 from pytest_gpuenergy.kernels.program import CudaProgram, Headers
 from pytest_gpuenergy.kernels.source import StoredWorkspace, plan_of, read_plan, workspace_of
 from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    encode,
+    is_there,
+    read_bytes,
+    write_atomically,
+)
 
 _PLAN, _SOURCE = "kernel.json", "kernel.cu"
 _LARGEST_BYTES = 16 << 20

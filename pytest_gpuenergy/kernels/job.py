@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.workloads.workload import IoContract, Scalar, Workload
+from pytest_gpuenergy.workloads import IoContract, Scalar, Workload
 
 CacheState = Literal["hot", "cold"]
 """``hot``: all launches use the same buffers, so whatever fits in the L2 cache is there.

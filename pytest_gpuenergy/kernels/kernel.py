@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.record.amounts import AboveZero
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads.number_types import whole, whole_sizes
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.record import AboveZero
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import Tensor, whole, whole_sizes
 
 Kind = Literal["cuda", "triton", "library", "program"]
 Dim3 = tuple[int, int, int]

@@ -7,7 +7,7 @@ import re
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
 from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.record.infos import LaunchInfo
+from pytest_gpuenergy.record import LaunchInfo
 
 _WARP = 32
 _COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.kernels.kernel import Kernel, Launch
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import Tensor, Workload
 
 TENSOR_MAPS = "tensor_maps.cuh"
 """The header that encodes tensor maps, for sources that have some."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, check_source
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.number_types import whole_sizes
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import whole_sizes
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,17 @@ from pytest_gpuenergy.kernels.kernel import (
 )
 from pytest_gpuenergy.kernels.reachable import HOST_HEADER
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.workloads.number_types import FLOATS, whole_sizes
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    is_file,
+    is_folder,
+    read_bytes,
+    schema_version,
+    shown,
+)
+from pytest_gpuenergy.workloads import FLOATS, Tensor, whole_sizes
 
 PLAN_VERSION = 1
 """``schema_version`` of the launch plans written and read here."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.number_types import stored_as, whole_sizes
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import stored_as, whole_sizes
 
 Swizzle = Literal[0, 32, 64, 128]
 MapType = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]

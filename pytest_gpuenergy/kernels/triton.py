@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.number_types import whole, whole_sizes
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import whole, whole_sizes
 
 Constant = bool | int | float | str
 _MOST_WARPS = 32  # of a block

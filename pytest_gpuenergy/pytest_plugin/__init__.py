@@ -1,1 +1,5 @@
 """Everything that depends on pytest: options, fixtures, gate, xdist, order, outputs, bridge."""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

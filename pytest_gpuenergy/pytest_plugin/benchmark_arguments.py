@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import ErrorBound, Workload
 
 
 def limit_of(bound: object) -> ErrorBound | None:

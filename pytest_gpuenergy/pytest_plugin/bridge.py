@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.pytest_plugin._compat import (
     UNIT,
     Record,
@@ -23,12 +23,9 @@ from pytest_gpuenergy.pytest_plugin._compat import (
     unit_of,
 )
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.models import Models
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.json_output import plain
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.record import Measurement, Metric
+from pytest_gpuenergy.report import Models, Report
+from pytest_gpuenergy.support import emulated_mark, plain
 
 UNITS = {"mJ": "µJ", "mJ·ms": "µJ·ms"}
 """The records' units, and their thousandths."""

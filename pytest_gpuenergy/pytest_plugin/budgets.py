@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from pytest_gpuenergy.gate.settings import parse_percent
+from pytest_gpuenergy.gate import parse_percent
 from pytest_gpuenergy.pytest_plugin.names import EDP_MARKER, ENERGY_MARKER
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import InputError
 
 
 @dataclass(frozen=True)

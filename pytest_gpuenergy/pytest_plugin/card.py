@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import CURRENT, UNKNOWN, Setpoint
-from pytest_gpuenergy.control.tables import NamedSetpoints
-from pytest_gpuenergy.control.writers import SettingsWriter, choose_writer
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.sensors import answers
-from pytest_gpuenergy.engine.station import Station
+from pytest_gpuenergy.control import (
+    CURRENT,
+    UNKNOWN,
+    NamedSetpoints,
+    Setpoint,
+    SettingsWriter,
+    choose_writer,
+    enforced_setpoint,
+)
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.energy import answers
+from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.pytest_plugin.link import SET
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.setpoints import named_setpoints
@@ -87,7 +91,7 @@ class Card:
         """
         device, options = self.device, self._options
         if device.emulated:
-            from pytest_gpuenergy.devices.emulated.compiler import find_compiler
+            from pytest_gpuenergy.devices import find_compiler
 
             find_compiler()  # without a compiler, every item would fail the same way
         self._station = Station(

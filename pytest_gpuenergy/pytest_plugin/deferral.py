@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_gpuenergy.energy.processes import ProcessWatch
+from pytest_gpuenergy.energy import ProcessWatch
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.groups import groups_of
 from pytest_gpuenergy.pytest_plugin.link import (
@@ -24,8 +24,7 @@ from pytest_gpuenergy.pytest_plugin.link import (
 )
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, told
-from pytest_gpuenergy.support.hosts import host_name
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError, host_name, told
 
 _PATIENCE_S = 5.0
 """How long the processes of a worker that was lost may take to end."""

@@ -9,13 +9,15 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.engine.callables import VerifiedCallable
-from pytest_gpuenergy.engine.harness import Subject, describe_workload
-from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.engine.results import Specification
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.control import CURRENT, Setpoint
+from pytest_gpuenergy.engine import (
+    Replayable,
+    Specification,
+    Subject,
+    VerifiedCallable,
+    describe_workload,
+)
+from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
     check_options,
     check_subject,
@@ -26,13 +28,16 @@ from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plai
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.pytest_plugin.verify_only import end_verified
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.tables import words
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError, KernelFault
-from pytest_gpuenergy.support.text import emulated_mark
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.workload import Workload, whole_flops
+from pytest_gpuenergy.record import Measurement, WorkloadInfo
+from pytest_gpuenergy.report import words
+from pytest_gpuenergy.support import (
+    DeviceError,
+    GpuEnergyError,
+    InputError,
+    KernelFault,
+    emulated_mark,
+)
+from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
 
 
 class EnergyBenchmark:
@@ -185,7 +190,7 @@ class EnergyBenchmark:
     def _export(
         self, kernel: AnyKernel, workload: Workload, named: Subject, folder: Path
     ) -> NoReturn:
-        from pytest_gpuenergy.ab.exhibit import export, export_failure
+        from pytest_gpuenergy.ab import export, export_failure
 
         draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
         if fault is not None:

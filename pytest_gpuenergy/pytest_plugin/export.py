@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.gate import measures_energy
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 
 class ExportPlugin:
@@ -20,7 +20,7 @@ class ExportPlugin:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Create the folder when there are energy items, whether or not they succeed."""
-        from pytest_gpuenergy.ab.exhibit import begin_export
+        from pytest_gpuenergy.ab import begin_export
 
         if any(map(measures_energy, session.items)):
             with contextlib.suppress(GpuEnergyError):  # each item will report it
@@ -28,7 +28,7 @@ class ExportPlugin:
 
     def finish(self, problems: Sequence[str]) -> list[str]:
         """Write the problems that failed the run as a whole; returns problems of doing so."""
-        from pytest_gpuenergy.ab.exhibit import export_problems
+        from pytest_gpuenergy.ab import export_problems
 
         try:
             if problems:

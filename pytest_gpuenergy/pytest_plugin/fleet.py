@@ -14,18 +14,24 @@ from typing import Any
 import pytest
 
 import pytest_gpuenergy
-from pytest_gpuenergy.control.clocks import clock_words
-from pytest_gpuenergy.control.tables import cap_words
-from pytest_gpuenergy.fleet.commands import tx_spec
-from pytest_gpuenergy.fleet.hosts import Muster, Seat, muster, none_left
-from pytest_gpuenergy.fleet.messages import GAVE_UP, SEAT, STATION
-from pytest_gpuenergy.fleet.probe import own_version
-from pytest_gpuenergy.fleet.relay import RELAY
-from pytest_gpuenergy.fleet.spec import Fleet, parse_fleet
+from pytest_gpuenergy.control import cap_words, clock_words
+from pytest_gpuenergy.fleet import (
+    GAVE_UP,
+    RELAY,
+    SEAT,
+    STATION,
+    Fleet,
+    Muster,
+    Seat,
+    muster,
+    none_left,
+    own_version,
+    parse_fleet,
+    tx_spec,
+)
 from pytest_gpuenergy.pytest_plugin.option_table import either, named_device, stated
 from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.terminal import printable
+from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
 RESTARTS_PER_SEAT = 4
 """As pytest-xdist does for ``-n``."""

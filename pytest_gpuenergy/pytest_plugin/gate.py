@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase, replace_in_failure
 from pytest_gpuenergy.pytest_plugin.budgets import KINDS, Budget, budgets_of
 from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
-from pytest_gpuenergy.record.metrics import METRICS
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
-from pytest_gpuenergy.support.text import emulated_mark, wrapped
+from pytest_gpuenergy.record import METRICS
+from pytest_gpuenergy.support import (
+    InputError,
+    emulated_mark,
+    printable,
+    show_section,
+    terminal_width,
+    wrapped,
+)
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.gate.comparison import Baseline, Comparison, Unmatched
-    from pytest_gpuenergy.gate.verdict import Judgement
+    from pytest_gpuenergy.gate import Baseline, Comparison, Judgement, Unmatched
     from pytest_gpuenergy.pytest_plugin.options import Options
-    from pytest_gpuenergy.record.measurement import Measurement
-    from pytest_gpuenergy.record.run import RunInfo
-    from pytest_gpuenergy.report.shift import Pair
-    from pytest_gpuenergy.report.store import Report
+    from pytest_gpuenergy.record import Measurement, RunInfo
+    from pytest_gpuenergy.report import Pair, Report
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
@@ -74,8 +76,8 @@ class GatePlugin:
         self._in_junit: dict[str, JunitCase] = {}
         self._config = config
         if options.baseline is not None:
-            from pytest_gpuenergy.gate.comparison import Baseline
-            from pytest_gpuenergy.report.store import find_run, load_report
+            from pytest_gpuenergy.gate import Baseline
+            from pytest_gpuenergy.report import find_run, load_report
 
             report = load_report(find_run(options.baseline, options.root))
             self._baseline = Baseline(report, options.gate)
@@ -115,7 +117,7 @@ class GatePlugin:
         These are the verdicts of the run. The one that an item got in its call phase knew only the
         unchanged kernels that were measured before it.
         """
-        from pytest_gpuenergy.gate.comparison import compare
+        from pytest_gpuenergy.gate import compare
 
         if self._comparison is None and self._baseline is not None:
             deselects = self._selection.deselects
@@ -130,9 +132,9 @@ class GatePlugin:
         Returns:
             The problems that fail the run.
         """
-        from pytest_gpuenergy.gate.views import missing_words
-        from pytest_gpuenergy.record.anchor import DRIFT
-        from pytest_gpuenergy.report.store import Report
+        from pytest_gpuenergy.gate import missing_words
+        from pytest_gpuenergy.record import DRIFT
+        from pytest_gpuenergy.report import Report
 
         if self._baseline is not None and self._settings.enforced and not self._compared:
             if any(name == MISSING for _, name in self._results):
@@ -264,7 +266,7 @@ class GatePlugin:
 
     def _annotations(self) -> Iterator[str]:
         """In GitHub Actions, the annotations that ``gpuenergy compare`` prints, and of budgets."""
-        from pytest_gpuenergy.gate.annotations import annotate_counts, limited, wanted
+        from pytest_gpuenergy.gate import annotate_counts, limited, wanted
 
         if wanted():
             levels: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
@@ -283,7 +285,7 @@ class GatePlugin:
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._results:
             return
-        from pytest_gpuenergy.gate.views import loss, tally
+        from pytest_gpuenergy.gate import loss, tally
 
         if self._baseline is not None:
             run = self._baseline.run
@@ -310,9 +312,8 @@ class GatePlugin:
     def _judge(
         self, baseline: Baseline, measurement: Measurement, run: RunInfo
     ) -> Sequence[Judgement] | Unmatched:
-        from pytest_gpuenergy.gate.comparison import Unmatched
-        from pytest_gpuenergy.gate.relative import Tails
-        from pytest_gpuenergy.report.shift import common_shifts
+        from pytest_gpuenergy.gate import Tails, Unmatched
+        from pytest_gpuenergy.report import common_shifts
 
         found = baseline.pair(measurement, run)
         if isinstance(found, Unmatched):
@@ -324,9 +325,7 @@ class GatePlugin:
 
     def _settle(self, comparison: Comparison) -> list[str]:
         """Take over the verdicts that are given with all kernels; returns what fails the run."""
-        from pytest_gpuenergy.gate.shift_views import shift_lines, shift_problem
-        from pytest_gpuenergy.gate.verdict import fails
-        from pytest_gpuenergy.gate.views import describe
+        from pytest_gpuenergy.gate import describe, fails, shift_lines, shift_problem
 
         emulated = comparison.new.emulated
         problems = []
@@ -356,8 +355,7 @@ class GatePlugin:
     def _judge_budget(
         self, item: pytest.Item, m: Measurement, run: RunInfo, budget: Budget
     ) -> Iterator[str]:
-        from pytest_gpuenergy.gate.verdict import Verdict, judge_budget
-        from pytest_gpuenergy.gate.views import BUDGET_VERDICTS, budget_words
+        from pytest_gpuenergy.gate import BUDGET_VERDICTS, Verdict, budget_words, judge_budget
 
         judgement = judge_budget(
             m, budget.most, budget.rel, self._settings, self._comparisons, budget.kind.metric
@@ -371,9 +369,7 @@ class GatePlugin:
     def _record(
         self, item: pytest.Item, result: Sequence[Judgement] | Unmatched, run: RunInfo
     ) -> Iterator[str]:
-        from pytest_gpuenergy.gate.comparison import Unmatched
-        from pytest_gpuenergy.gate.verdict import fails
-        from pytest_gpuenergy.gate.views import describe
+        from pytest_gpuenergy.gate import Unmatched, describe, fails
 
         if isinstance(result, Unmatched):
             set_properties(item, [(MISSING, result.why)])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, POWERCAP_FIXTURE
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.record import WorkloadInfo
+from pytest_gpuenergy.workloads import Workload
 
 Seen = dict[tuple[str, str], dict[int, int]]
 """The values of each parameter of each test, by identity, numbered as they appear."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import SettingsWriter, check_setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.samples import choose_source
+from pytest_gpuenergy.control import CURRENT, Setpoint, SettingsWriter, check_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.pytest_plugin.card import Card
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.support.errors import GpuEnergyError, SetpointError
+from pytest_gpuenergy.support import GpuEnergyError, SetpointError
 
 
 def header_lines(card: Card, options: Options) -> list[str]:

@@ -8,8 +8,8 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from pytest_gpuenergy.control.lease_record import run_uuids
+from pytest_gpuenergy.control import run_uuids
 from pytest_gpuenergy.pytest_plugin.worker import Worker
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 
 class Losses:

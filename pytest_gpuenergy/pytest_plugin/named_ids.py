@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.report.ids import ids_of
-from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.report import HOME, RunFolder, ids_of, is_run
+from pytest_gpuenergy.support import GpuEnergyError, is_folder
 
 _SETPOINT = re.compile(
     r"(?<=[-\[])([0-9]{1,5}(?:\.[0-9]{1,3})?W(?:-[0-9]{1,5}MHz)?|[0-9]{1,5}MHz|current)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.record.measurement import Measurement
+    from pytest_gpuenergy.record import Measurement
 
 DEVICE_FIXTURE = "_gpuenergy_device"
 POWERCAP_FIXTURE = "_gpuenergy_powercap"

@@ -12,11 +12,10 @@ from typing import TypeVar
 
 import pytest
 
-from pytest_gpuenergy.control.clocks import clock_words
-from pytest_gpuenergy.control.tables import cap_words
-from pytest_gpuenergy.devices.select import check_spec, count_gpus
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState
+from pytest_gpuenergy.control import cap_words, clock_words
+from pytest_gpuenergy.devices import check_spec, count_gpus
+from pytest_gpuenergy.gate import GateSettings
+from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
 from pytest_gpuenergy.pytest_plugin.option_table import (
     AUTO,
@@ -26,9 +25,8 @@ from pytest_gpuenergy.pytest_plugin.option_table import (
     stated,
 )
 from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
-from pytest_gpuenergy.report.figure_table import check_sort
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.hosts import gpu_number
+from pytest_gpuenergy.report import check_sort
+from pytest_gpuenergy.support import InputError, gpu_number
 
 _MOST_S = 1_000_000
 ORDERS = ("interleaved", "file")

@@ -7,29 +7,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.gate.identity import shared_identities
-from pytest_gpuenergy.gate.page import verdict_values
+from pytest_gpuenergy.gate import shared_identities, verdict_values
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.header import emulated_line
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.record.measurement import VERIFIED
-from pytest_gpuenergy.report.anchor import anchor_lines
-from pytest_gpuenergy.report.best_lines import best_lines
-from pytest_gpuenergy.report.board_lines import board_lines
-from pytest_gpuenergy.report.durations import duration_lines
-from pytest_gpuenergy.report.models import by_model
-from pytest_gpuenergy.report.store import HOME, Report, files_read, find_run
-from pytest_gpuenergy.report.tables import idle_caps, summary
-from pytest_gpuenergy.report.views import (
+from pytest_gpuenergy.record import VERIFIED
+from pytest_gpuenergy.report import (
+    HOME,
+    Report,
     Target,
+    anchor_lines,
+    best_lines,
+    board_lines,
+    by_model,
     check_targets,
     check_writable,
+    duration_lines,
+    files_read,
+    find_run,
+    idle_caps,
+    summary,
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support.errors import GpuEnergyError, told
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.support import GpuEnergyError, told, wrapped
 
 
 def check_outputs(options: Options) -> None:
@@ -93,7 +95,7 @@ def write_outputs(
     ]
     if html_paths:
         # To import it takes a tenth of the time until a run without a page begins.
-        from pytest_gpuenergy.report.html import write_html
+        from pytest_gpuenergy.report import write_html
 
         page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
         outputs.append((page, html_paths))

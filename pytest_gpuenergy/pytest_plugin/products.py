@@ -11,23 +11,22 @@ import pytest
 
 from pytest_gpuenergy.pytest_plugin.left_out import left_out_lines
 from pytest_gpuenergy.pytest_plugin.names import RUN
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.project import nearest
-from pytest_gpuenergy.tuning.record_folders import given_folder
-from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.gemm_sizes import (
+from pytest_gpuenergy.support import GpuEnergyError, nearest
+from pytest_gpuenergy.tuning import given_folder
+from pytest_gpuenergy.workloads import (
+    Gemm,
     measured_products,
+    network,
     products_in,
     search_words_said,
 )
-from pytest_gpuenergy.workloads.table import network
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.contenders import Bench
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import AnyKernel
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
-    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.tvm import KernelStore
 
 MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
 """By contender, product and UUID of the GPU."""
@@ -138,7 +137,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def kernel_store() -> Iterator[KernelStore]:
     """Makes the kernels of TVM's records."""
-    from pytest_gpuenergy.tvm.store import KernelStore
+    from pytest_gpuenergy.tvm import KernelStore
 
     with KernelStore() as store:
         yield store

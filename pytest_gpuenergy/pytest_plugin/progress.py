@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.support.text import span
+from pytest_gpuenergy.support import span
 
 INTERVAL_S = 30.0
 CI_INTERVAL_S = 300.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.engine.replayable import Replayable
+    from pytest_gpuenergy.engine import Replayable
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.pytest_plugin.replays import Bound
 

@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.support.project import nearest
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import GpuEnergyError, InputError, emulated_mark, is_file, nearest
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.engine.replayable import Replayable
-    from pytest_gpuenergy.record.measurement import Measurement
-    from pytest_gpuenergy.replay.calls import UniqueCall
-    from pytest_gpuenergy.replay.plan import Plan
-    from pytest_gpuenergy.replay.profiling import ProfileRecord
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.engine import Replayable
+    from pytest_gpuenergy.record import Measurement
+    from pytest_gpuenergy.replay import Plan, ProfileRecord, UniqueCall
 
 PROFILES = Path("bench", "profiles")
 _PREFILL, _DECODE = "prefill", "decode"
@@ -137,7 +132,7 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 @pytest.fixture(scope="session")
 def replay_plans(gpu: Device) -> object:
     """A function from a profile to its plan, which is made once."""
-    from pytest_gpuenergy.replay.plan import planner_for
+    from pytest_gpuenergy.replay import planner_for
 
     @cache
     def plan(of: Profiled) -> Plan:
@@ -169,8 +164,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
     Raises:
         InputError: one is missing or damaged, or has no such step.
     """
-    from pytest_gpuenergy.replay.calls import read_calls
-    from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
+    from pytest_gpuenergy.replay import rank_folders, read_calls, read_profile
 
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
@@ -217,8 +211,7 @@ def _folders(config: pytest.Config) -> list[Path]:
 
 
 def _items(of: Profiled) -> list[Item]:
-    from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
-    from pytest_gpuenergy.replay.plan import model_name, step_workload
+    from pytest_gpuenergy.replay import EAGER, GRAPH, LAYERS, model_name, step_key, step_workload
 
     name = model_name(of.profile)
     found = []

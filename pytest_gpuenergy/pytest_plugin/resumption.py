@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.engine.harness import Subject
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.engine import Subject
 from pytest_gpuenergy.pytest_plugin.link import ASK_CAP, ASK_ITEM, ASK_RUN, Link
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.record import Measurement, RunInfo, WorkloadInfo
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import InputError, decode, encode
 
 
 class Resumption:

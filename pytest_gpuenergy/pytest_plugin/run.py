@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import CURRENT, Setpoint
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
 from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
@@ -30,12 +30,19 @@ from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, S
 from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
 from pytest_gpuenergy.pytest_plugin.workers import Workers
 from pytest_gpuenergy.pytest_plugin.xdist import DEFERS, PROBLEMS, RUN_ID, WorkerPlugin
-from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, SetpointError, told
-from pytest_gpuenergy.support.paths import settle_places
-from pytest_gpuenergy.support.signals import undisturbed
-from pytest_gpuenergy.support.terminal import printable, show_section, terminal_width
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.report import latest_run
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    SetpointError,
+    printable,
+    settle_places,
+    show_section,
+    terminal_width,
+    told,
+    undisturbed,
+    wrapped,
+)
 
 _OVER = (
     pytest.ExitCode.OK,

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_folder, is_there
-from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    UnavailableError,
+    is_folder,
+    is_there,
+    nearest,
+)
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices.device import Device
-    from pytest_gpuenergy.kernels.kernel import AnyKernel
-    from pytest_gpuenergy.report.store import Report
-    from pytest_gpuenergy.search.spec import KernelSpec
-    from pytest_gpuenergy.search.state import State
+    from pytest_gpuenergy.devices import Device
+    from pytest_gpuenergy.kernels import AnyKernel
+    from pytest_gpuenergy.report import Report
+    from pytest_gpuenergy.search import KernelSpec, State
     from pytest_gpuenergy.workloads import Workload
 
 SPECS = Path("bench", "search", "kernels")
@@ -99,7 +103,7 @@ def variants(config: pytest.Config) -> list[Variant]:
     Raises:
         InputError: a spec or the folder of ``--search-out`` cannot be used.
     """
-    from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
+    from pytest_gpuenergy.search import read_spec, spec_paths
 
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
     outdir = _outdir(config)
@@ -124,7 +128,7 @@ def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
     Raises:
         GpuEnergyError: their files cannot be read.
     """
-    from pytest_gpuenergy.search.page import read_searches, search_folders, search_values
+    from pytest_gpuenergy.search import read_searches, search_folders, search_values
 
     outdir = _outdir(config)
     if outdir is None or not search_folders(outdir):
@@ -144,7 +148,7 @@ def _outdir(config: pytest.Config) -> Path | None:
 
 def _best_of(spec: KernelSpec, outdir: Path) -> State | None:
     """The variant that a search has kept; None without one that is better than the baseline."""
-    from pytest_gpuenergy.search.control import read_control
+    from pytest_gpuenergy.search import read_control
 
     path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
     if not is_there(path):
@@ -156,8 +160,7 @@ def _best_of(spec: KernelSpec, outdir: Path) -> State | None:
 
 
 def _ready(one: Variant, gpu: Device) -> ReadyVariant:
-    from pytest_gpuenergy.search.kernel import kernel_of
-    from pytest_gpuenergy.search.workload import workload_of
+    from pytest_gpuenergy.search import kernel_of, workload_of
 
     sizes = one.spec.sizes[0]
     kernel = kernel_of(one.spec, one.state, sizes)

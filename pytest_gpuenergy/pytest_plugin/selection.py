@@ -19,9 +19,9 @@ from _pytest.mark.expression import Expression
 from pytest_gpuenergy.pytest_plugin._compat import command_line, unmatched
 from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.option_table import either
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.report.ids import ids_of
-from pytest_gpuenergy.support.files import is_there
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import ids_of
+from pytest_gpuenergy.support import is_there
 
 COLLECTED = "gpuenergy_collected"
 """Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pytest_gpuenergy
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 
 class BadOptionError(pytest.Collector.CollectError):

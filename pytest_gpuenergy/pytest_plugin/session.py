@@ -7,19 +7,20 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from pytest_gpuenergy.control.lease_record import run_uuids
-from pytest_gpuenergy.control.leftovers import restore_leftovers
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.select import open_gpu
-from pytest_gpuenergy.energy.preheat import Announce
-from pytest_gpuenergy.energy.settings import PREHEAT_S
-from pytest_gpuenergy.engine.anchors import AnchorWatch
-from pytest_gpuenergy.engine.boards import BoardWatch
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.identity import git_revision_of, run_info
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.gate.identity import Identities
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.control import Setpoint, restore_leftovers, run_uuids
+from pytest_gpuenergy.devices import open_gpu
+from pytest_gpuenergy.energy import PREHEAT_S, Announce
+from pytest_gpuenergy.engine import (
+    AnchorWatch,
+    BoardWatch,
+    Harness,
+    Station,
+    Subject,
+    git_revision_of,
+    run_info,
+)
+from pytest_gpuenergy.gate import Identities
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.pytest_plugin.card import Card
 from pytest_gpuenergy.pytest_plugin.link import (
     ENDED,
@@ -30,15 +31,19 @@ from pytest_gpuenergy.pytest_plugin.link import (
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.resumption import Resumption
 from pytest_gpuenergy.pytest_plugin.travel import SentFolder
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.store import HOME, Report, RunFolder
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.files import check_room, is_there
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.paths import cache_dir, state_dir
-from pytest_gpuenergy.support.signals import termination_as_interrupt
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.record import Measurement, RunInfo
+from pytest_gpuenergy.report import HOME, Report, RunFolder
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+    cache_dir,
+    check_room,
+    encode,
+    is_there,
+    state_dir,
+    termination_as_interrupt,
+)
+from pytest_gpuenergy.workloads import Workload
 
 _MOST_PREHEAT_S = 30.0
 _ROOM_BYTES = 1 << 20

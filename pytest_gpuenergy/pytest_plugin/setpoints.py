@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.tables import NamedSetpoints
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.control import NamedSetpoints, Setpoint
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin.options import Options
 
 

@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.pytest_plugin.link import BOARD_CHECK, CHECK, MEASUREMENT, RUN
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report.store import HOME, RunFolder, is_run
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, StationInfo
+from pytest_gpuenergy.report import HOME, RunFolder, is_run
+from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode
 
 
 class SentFolder(RunFolder):

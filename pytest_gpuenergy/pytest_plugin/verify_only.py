@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_gpuenergy.pytest_plugin.names import FIGURES
-from pytest_gpuenergy.record.measurement import VERIFIED
+from pytest_gpuenergy.record import VERIFIED
 
 _ENDED = pytest.StashKey[bool]()
 

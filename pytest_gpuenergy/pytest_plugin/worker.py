@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_gpuenergy.fleet.messages import SEAT
+from pytest_gpuenergy.fleet import SEAT
 from pytest_gpuenergy.pytest_plugin import link
-from pytest_gpuenergy.record.station import StationInfo
+from pytest_gpuenergy.record import StationInfo
 
 
 @dataclass

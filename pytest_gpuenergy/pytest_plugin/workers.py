@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.fleet.messages import GAVE_UP
+from pytest_gpuenergy.fleet import GAVE_UP
 from pytest_gpuenergy.pytest_plugin import link
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
@@ -19,9 +19,8 @@ from pytest_gpuenergy.pytest_plugin.resumption import Answers
 from pytest_gpuenergy.pytest_plugin.travel import Gathering
 from pytest_gpuenergy.pytest_plugin.worker import Worker
 from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin, is_plain
-from pytest_gpuenergy.report.store import durations_s, latest_run
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.support.terminal import printable
+from pytest_gpuenergy.report import durations_s, latest_run
+from pytest_gpuenergy.support import GpuEnergyError, printable
 
 _DISTRIBUTIONS = ("load", "loadgroup")
 """Of pytest-xdist's, those in whose place `WorkloadScheduling` comes."""

@@ -65,7 +65,7 @@ class WorkerPlugin:
     @cached_property
     def run_id(self) -> str:
         """Id of the run that all workers write to; projects without items of ours need none."""
-        from pytest_gpuenergy.support.run_ids import new_run_id
+        from pytest_gpuenergy.support import new_run_id
 
         return new_run_id()
 

@@ -1,1 +1,5 @@
 """What a run records: frozen structs and their JSON form. Imports only `support`."""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

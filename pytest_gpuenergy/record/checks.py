@@ -13,7 +13,7 @@ from statistics import fmean
 
 from pytest_gpuenergy.record.measurement import FIGURES, Measurement
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError
 
 MOST_W = 1e4
 """More than any GPU draws: boards of 2026 are rated up to 1.4 kW."""

@@ -14,7 +14,7 @@ from pytest_gpuenergy.record.identity import Identity
 from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
 from pytest_gpuenergy.record.metrics import Metric
 from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.support.errors import Outcome
+from pytest_gpuenergy.support import Outcome
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
 VERIFIED = "verified, not measured"

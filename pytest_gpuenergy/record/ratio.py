@@ -13,7 +13,7 @@ from statistics import NormalDist, fmean, stdev
 from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.measurement import Measurement
 from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.statistics import NORMAL, student_t
+from pytest_gpuenergy.support import NORMAL, student_t
 
 _MANY = 1000
 """Largest number of degrees of freedom for which Student's t is computed."""

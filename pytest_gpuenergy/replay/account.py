@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import (
     LAYERS,

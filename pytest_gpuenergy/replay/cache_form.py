@@ -13,7 +13,7 @@ import torch
 from torch.export import Dim
 
 from pytest_gpuenergy.replay.programs import appendable
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 
 @dataclass(frozen=True)

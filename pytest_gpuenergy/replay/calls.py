@@ -15,17 +15,18 @@ from msgspec import Struct
 from pytest_gpuenergy.replay.launches import Launch, Sizes
 from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.replay.unique import identity
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, write_atomically
-from pytest_gpuenergy.support.json_input import (
+from pytest_gpuenergy.support import (
     FormError,
+    InputError,
     convert,
     decode,
+    encode,
+    is_file,
     read_bytes,
     shown,
     typed,
+    write_atomically,
 )
-from pytest_gpuenergy.support.json_output import encode
 
 CALLS_JSONL = "operator_calls.jsonl"
 OUTSIDE = "none"

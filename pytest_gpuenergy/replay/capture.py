@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_gpuenergy.replay.calls import CallForm
-from pytest_gpuenergy.replay.reuse import Reuse, ReuseStack, Span
+from pytest_gpuenergy.replay.reuse import Reuse, ReuseSpan, ReuseStack
 
 _LARGEST_ALIGNMENT = 256
 
@@ -263,7 +263,7 @@ def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...
     read = _tensors(arguments)
     known = {_storage(one) for one in read}
     tensors = read + [one for one in _tensors(returned) if _storage(one) not in known]
-    spans = [Span(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
+    spans = [ReuseSpan(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
     found = [
         Reuse(min(span.size_bytes, one.numel() * one.element_size()), memory.distance_bytes(span))
         for one, span in zip(tensors, spans, strict=True)

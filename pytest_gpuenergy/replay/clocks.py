@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 CLOCK = "gpuenergy clock"
 """The name of the annotations."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.replay.launches import Launch
 from pytest_gpuenergy.replay.signature import category_of
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 _MOST = 0.95
 

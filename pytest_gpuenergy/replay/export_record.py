@@ -7,8 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.programs import NO_PROMPT, Prompt
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, schema_version, shown
+from pytest_gpuenergy.support import FormError, InputError, decode, schema_version, shown
 
 EXPORT_VERSION = 1
 """``schema_version`` of the exports written and read here."""

@@ -27,7 +27,7 @@ from pytest_gpuenergy.replay.programs import (
     Prompt,
     random_tokens,
 )
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support import DeviceError, InputError
 
 PREFILL, DECODE, CALL = "prefill", "decode", "call"
 """Names of programs in an export; a function has ``CALL`` alone."""

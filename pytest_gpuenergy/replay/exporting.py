@@ -37,9 +37,7 @@ from pytest_gpuenergy.replay.exported import (
 from pytest_gpuenergy.replay.models import LanguageModel
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.replay.programs import FunctionProgram, Program, Prompt, appendable
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import written_atomically, written_to
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import InputError, encode, written_atomically, written_to
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,17 @@ from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_f
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
-from pytest_gpuenergy.support.csv_output import Cell, csv_text
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
-from pytest_gpuenergy.support.json_output import dump, encode, plain
+from pytest_gpuenergy.support import (
+    Cell,
+    InputError,
+    csv_text,
+    dump,
+    encode,
+    is_file,
+    is_folder,
+    plain,
+    write_atomically,
+)
 
 SCHEMA_VERSION = 1
 

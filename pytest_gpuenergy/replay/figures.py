@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 
 GRAPH, EAGER, LAYERS = "graph", "eager", "layers"
 GAP = "gap"

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from pytest_gpuenergy.replay.launches import PHASES, Sizes
-from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support import FormError, decode
 
 _LARGEST = 1 << 63
 _LONGEST_US = 1e17

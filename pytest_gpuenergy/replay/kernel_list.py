@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.replay import kernel_fields as fields
 from pytest_gpuenergy.replay.launches import Launch, Operator, Work
 from pytest_gpuenergy.replay.unique import UniqueKernel, identity
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked
+from pytest_gpuenergy.support import FormError, InputError, decode, is_file, read_unpacked
 
 UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 

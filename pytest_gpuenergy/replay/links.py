@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import (
     EAGER,
@@ -20,7 +20,7 @@ from pytest_gpuenergy.replay.figures import (
 from pytest_gpuenergy.replay.ranks import Ranks
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.engine.replayable import Replayable
+    from pytest_gpuenergy.engine import Replayable
     from pytest_gpuenergy.replay.plan import Plan
 
 

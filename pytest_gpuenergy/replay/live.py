@@ -17,8 +17,8 @@ import torch
 from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.engine.replayable import Replayable
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.launches import Launch, launches
@@ -42,7 +42,7 @@ from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.trace import read_trace, write_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 _COLD_FACTOR = 3
 _PROFILED = 24
@@ -132,7 +132,7 @@ def _repeater(
 ) -> Repeat:
     @contextmanager
     def repeater() -> Iterator[Repeater]:
-        from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
+        from pytest_gpuenergy.devices import GraphRepeater
 
         try:
             with torch.inference_mode():

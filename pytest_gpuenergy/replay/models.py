@@ -20,8 +20,7 @@ from pytest_gpuenergy.replay.programs import (
     random_tokens,
 )
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support.errors import DeviceError, GpuEnergyError, InputError
-from pytest_gpuenergy.support.files import is_file, is_folder
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError, InputError, is_file, is_folder
 
 _BLOOM_560M = {
     "model_type": "bloom",

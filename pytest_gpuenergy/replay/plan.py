@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.devices import Device, Repeater
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import Measurement, WorkloadInfo
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import (
     GAP,
@@ -23,7 +22,7 @@ from pytest_gpuenergy.replay.figures import (
 from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.programs import check_packages, is_export
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 
 Cache = Literal["model", "hot", "cold"]
 Repeat = Callable[[], AbstractContextManager[Repeater]]
@@ -201,7 +200,7 @@ def planner_for(
         InputError: PyTorch cannot use the GPU, the folder has no profile, or one of more ranks.
         UnavailableError: a package that the profile's program needs is not installed.
     """
-    from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+    from pytest_gpuenergy.devices import EmulatedDevice
 
     if isinstance(device, EmulatedDevice):
         if export:

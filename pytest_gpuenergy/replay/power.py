@@ -16,13 +16,10 @@ from msgspec import Struct
 
 from pytest_gpuenergy.replay.clocks import Alignment
 from pytest_gpuenergy.replay.launches import PHASES, Launch
-from pytest_gpuenergy.support.csv_output import csv_text
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_input import read_bytes
+from pytest_gpuenergy.support import InputError, csv_text, read_bytes, write_atomically
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.energy.card_samples import PowerSample
+    from pytest_gpuenergy.energy import PowerSample
 
 POWER_CSV = "power.csv"
 WINDOW_US = 26_000.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices.cuda.driver import stop_tracing_at_exit
+from pytest_gpuenergy.devices import stop_tracing_at_exit
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.clocks import CLOCK, ClockRead
 from pytest_gpuenergy.replay.kernel_list import list_in
@@ -20,10 +20,17 @@ from pytest_gpuenergy.replay.power import POWER_CSV, PowerAlignment
 from pytest_gpuenergy.replay.programs import Program, Prompt
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks, folder_of_rank
 from pytest_gpuenergy.replay.trace import write_trace
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import (
+    DeviceError,
+    FormError,
+    InputError,
+    decode,
+    dump,
+    is_file,
+    is_folder,
+    read_bytes,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay.sampling import PowerSampler

@@ -12,9 +12,7 @@ from inspect import getclosurevars
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.support.imports import needs
+from pytest_gpuenergy.support import InputError, UnavailableError, is_file, needs
 
 OWN = "own"
 """Weights, attention and type of a function: it brings them along."""

@@ -13,8 +13,7 @@ from signal import Signals
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
-from pytest_gpuenergy.support.children import run_together
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support import DeviceError, InputError, run_together
 
 T = TypeVar("T")
 
@@ -196,7 +195,7 @@ def device_word(spec: str, rank: int, count: int) -> tuple[str, int]:
     Raises:
         InputError: there are not as many GPUs.
     """
-    from pytest_gpuenergy.devices.select import count_gpus
+    from pytest_gpuenergy.devices import count_gpus
 
     if count == 1:
         return spec, 0

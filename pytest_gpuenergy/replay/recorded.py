@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of_figures
-from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.record.checks import check
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.devices import EmulatedDevice, demand_of_figures
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import Measurement, check
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import (
     EAGER,
@@ -37,9 +35,7 @@ from pytest_gpuenergy.replay.plan import (
     replayable_step,
 )
 from pytest_gpuenergy.replay.profiling import ProfileRecord
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.support.json_input import FormError, decode, shown
+from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
 
 RECORDED = "results/measurements.jsonl"
 

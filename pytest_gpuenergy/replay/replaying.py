@@ -9,15 +9,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.energy.samples import choose_source
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.identity import git_revision_of, run_info
-from pytest_gpuenergy.engine.replayable import Replayable
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.kernels.job import CacheState
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.control import CURRENT, Setpoint
+from pytest_gpuenergy.energy import choose_source
+from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_revision_of, run_info
+from pytest_gpuenergy.kernels import CacheState
+from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account import Account, Saving, account, savings
 from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.figures import (
@@ -35,12 +31,16 @@ from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.support.errors import DeviceError, InputError
-from pytest_gpuenergy.support.files import is_file, write_atomically
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.run_ids import new_run_id
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.report import RunFolder
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+    emulated_mark,
+    encode,
+    is_file,
+    new_run_id,
+    write_atomically,
+)
 
 MEASUREMENTS_JSONL = "measurements.jsonl"
 OTHERS_JSONL = "measurements-others.jsonl"

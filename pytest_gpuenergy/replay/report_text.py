@@ -8,12 +8,12 @@ from pytest_gpuenergy.replay.account import Account, Saving
 from pytest_gpuenergy.replay.figures import GRAPH
 from pytest_gpuenergy.replay.reporting import ReplayReport
 from pytest_gpuenergy.replay.totals import Total
-from pytest_gpuenergy.support.text import aligned, emulated_mark
+from pytest_gpuenergy.support import aligned, emulated_mark
 
 _SHOWN = 10
 
 
-def terminal(report: ReplayReport) -> Iterator[str]:
+def report_lines(report: ReplayReport) -> Iterator[str]:
     """Lines: the accounts, the calls that take most, what limits would save, what is missing."""
     label = emulated_mark(report.run.emulated)
     yield f"{report.profile.model} on {report.run.gpu_name}{label}"

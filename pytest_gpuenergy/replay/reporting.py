@@ -8,14 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account import Account, Saving
 from pytest_gpuenergy.replay.profiling import ProfileRecord
 from pytest_gpuenergy.replay.totals import Total, totals_of
-from pytest_gpuenergy.report.schema import schema_of
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import dump, plain
+from pytest_gpuenergy.report import schema_of
+from pytest_gpuenergy.support import dump, plain, write_atomically
 
 RESULTS = {False: "results", True: "results-emulated"}
 """Folder of the results, by whether the GPU is emulated."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Span(NamedTuple):
+class ReuseSpan(NamedTuple):
     """Consecutive bytes of memory."""
 
     address: int
@@ -45,7 +45,7 @@ class ReuseStack:
         self._spans: list[tuple[int, int, int]] = []
         self._uses = 0
 
-    def distance_bytes(self, span: Span) -> int:
+    def distance_bytes(self, span: ReuseSpan) -> int:
         """See `Reuse`; the mean over the bytes of the span, at most the limit."""
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:
@@ -64,7 +64,7 @@ class ReuseStack:
         weighted += left * self._limit_bytes
         return min(self._limit_bytes, span.size_bytes + weighted // span.size_bytes)
 
-    def use(self, span: Span) -> None:
+    def use(self, span: ReuseSpan) -> None:
         """Note that a span is used."""
         begin, end = span.address, span.address + span.size_bytes
         if begin == end:

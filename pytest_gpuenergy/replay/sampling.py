@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from threading import Lock
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.card_samples import CardSamples, PowerSample, read_regularly
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import CardSamples, PowerSample, read_regularly
 from pytest_gpuenergy.replay.clocks import Bracket, ClockError, ClockRead, align
 from pytest_gpuenergy.replay.power import PowerAlignment, PowerCurve, Span
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 _PATIENCE_S = 2.0
 _STEP_S = 0.005

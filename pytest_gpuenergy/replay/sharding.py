@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpuenergy.replay.ranks import EXCHANGES
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 _COLUMNS, _ROWS, _GATHERED = "colwise", "rowwise", "colwise_gather_output"
 _EMBEDDING = "embedding_rowwise"

@@ -11,8 +11,7 @@ from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
 from pytest_gpuenergy.replay.power import SHORTEST_US, PhasePower, phase_powers
 from pytest_gpuenergy.replay.signature import TIERS
 from pytest_gpuenergy.replay.unique import UniqueKernel
-from pytest_gpuenergy.support.json_output import plain
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support import aligned, plain
 
 _SHOWN = 10
 _LONGEST_NAME = 44

@@ -10,14 +10,14 @@ from string import Template
 from pytest_gpuenergy.replay import charts
 from pytest_gpuenergy.replay.extraction import Extraction
 from pytest_gpuenergy.replay.summary import headline
-from pytest_gpuenergy.report.html.parts import (
+from pytest_gpuenergy.report import (
     check_html,
+    draw,
     embedded_json,
     script_hash,
     vega_script,
+    write_view,
 )
-from pytest_gpuenergy.report.plot import draw
-from pytest_gpuenergy.report.views import write_view
 
 GANTT_HTML = "gantt.html"
 GANTT_PNG = "gantt.png"

@@ -11,9 +11,15 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.files import is_file, written_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    ReportError,
+    decode,
+    is_file,
+    read_unpacked,
+    written_atomically,
+)
 
 _LARGEST_BYTES = 1 << 31
 _TAIL_BYTES = 64

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record.anchor import DRIFT, AnchorCheck, distance
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.record import DRIFT, AnchorCheck, Estimate, Measurement, Metric, distance
+from pytest_gpuenergy.support import emulated_mark
 
 
 def anchor_lines(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_gpuenergy.record.infos import LaunchInfo
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import LaunchInfo, Measurement
 
 Value = str | int | float | bool
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from math import log1p
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.record import METRICS, Measurement
 from pytest_gpuenergy.report.clock_saving import ClockSaving
 from pytest_gpuenergy.report.tables import Best, best_of_each, title_label
 from pytest_gpuenergy.report.text import signed_percent
-from pytest_gpuenergy.support.text import fitted, wrapped
+from pytest_gpuenergy.support import fitted, wrapped
 
 CLOCK_OVER_CAP = "best locked clock over best cap without one"
 

@@ -6,16 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import KernelInfo, Measurement, Metric
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import ordered
 from pytest_gpuenergy.report.ties import tie
 from pytest_gpuenergy.report.views import write_view
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.support.text import aligned
+from pytest_gpuenergy.support import aligned, printable
 
 FILE = "best_perf.txt"
 _KIND, _SIZES = "gemm", ("M", "N", "K")

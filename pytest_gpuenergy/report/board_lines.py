@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record.board import BoardGain
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, spread
+from pytest_gpuenergy.record import BoardGain, Estimate, Metric
+from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, board_spread
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.text import markdown_text
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import emulated_mark
 
 _NAMED = 4
 """Boards named in the summary; of more, only those that take most and least energy."""
@@ -24,7 +22,7 @@ def board_lines(report: Report) -> Iterator[str]:
     label = emulated_mark(report.run.emulated)
     for model, gains in _by_model(boards.compared).items():
         caps = _by_cap(gains)
-        cap, widest = max(caps.items(), key=lambda entry: spread(entry[1], Metric.ENERGY))
+        cap, widest = max(caps.items(), key=lambda entry: board_spread(entry[1], Metric.ENERGY))
         others = "" if len(caps) == 1 else f", the widest of {len(caps)} caps"
         yield (
             f"boards{label}: {len(widest)} of {model}, spread {_percent(widest, Metric.ENERGY)} in "
@@ -111,7 +109,7 @@ def _named(gain: BoardGain) -> str:
 
 
 def _percent(gains: Sequence[BoardGain], metric: Metric) -> str:
-    return f"{100 * spread(gains, metric):.1f} %"
+    return f"{100 * board_spread(gains, metric):.1f} %"
 
 
 def _ends(ratio: Estimate | None) -> str:

@@ -15,16 +15,25 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.board import BOARD_KERNEL_SD, BoardGain, Calibrated, CalibratedItem
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import Sample, around, sample, welch
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.station import StationInfo
+from pytest_gpuenergy.record import (
+    BOARD_KERNEL_SD,
+    METRICS,
+    BoardGain,
+    Calibrated,
+    CalibratedItem,
+    Estimate,
+    Interval,
+    Measurement,
+    Metric,
+    RunInfo,
+    Sample,
+    StationInfo,
+    around,
+    sample,
+    welch,
+)
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.statistics import NORMAL
+from pytest_gpuenergy.support import NORMAL, InputError
 
 UNCALIBRATED = "uncalibrated"
 """What is noted of a figure among calibrated ones whose board has no gain."""
@@ -190,7 +199,7 @@ def check_gains(report: Report) -> None:
     )
 
 
-def spread(gains: Iterable[BoardGain], metric: Metric) -> float:
+def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
     """By how much the board that takes most takes more than the one that takes least: 0.04."""
     found = [gain.of(metric) for gain in gains]
     values = [one.value for one in found if one is not None]

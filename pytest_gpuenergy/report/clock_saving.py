@@ -7,13 +7,19 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import Sample, limited, log_ratio, point_ratio, sample
-from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
+from pytest_gpuenergy.record import (
+    OTHER_BOARD_SD,
+    Estimate,
+    Measurement,
+    Metric,
+    Sample,
+    limited,
+    log_ratio,
+    point_ratio,
+    sample,
+)
 from pytest_gpuenergy.report.ties import MISSED, Tie, tie
-from pytest_gpuenergy.support.statistics import largest_of
+from pytest_gpuenergy.support import largest_of
 
 
 class ClockSaving(Struct, frozen=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Identity, Measurement
 
 
 class Counterparts:

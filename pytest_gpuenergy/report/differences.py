@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Interval, Measurement, Metric
 from pytest_gpuenergy.report.models import AlikeCounterparts
 from pytest_gpuenergy.report.shift import CommonShift, common_shifts, pair, pairs
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import ReportInputError
+from pytest_gpuenergy.support import ReportInputError
 
 
 @dataclass(frozen=True)

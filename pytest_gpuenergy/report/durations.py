@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record.measurement import PHASES, Measurement
-from pytest_gpuenergy.support.text import span
+from pytest_gpuenergy.record import PHASES, Measurement
+from pytest_gpuenergy.support import span
 
 SLOWEST = 5
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import shortened, wrapped
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import InputError, shortened, wrapped
 
 _USUAL_LABEL, _SHORT_LABEL, _LEAST_LABEL = 10, 16, 4
 _NOTE_INDENT = 4

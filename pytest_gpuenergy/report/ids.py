@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 
 _LEAST_DIGEST = 8
 _OPERATORS = ("and", "or", "not")

@@ -15,14 +15,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.checks import check
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record import KernelInfo, Measurement, RunInfo, WorkloadInfo, check
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, is_run
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder, is_link, is_there, matching
-from pytest_gpuenergy.support.json_input import FormError, read_bytes
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    is_folder,
+    is_link,
+    is_there,
+    matching,
+    read_bytes,
+)
 
 FLAG = "legacy"
 """The flag in `Measurement.validity`: how the figures were measured is unknown."""

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import limited
-from pytest_gpuenergy.support.statistics import NORMAL
+from pytest_gpuenergy.record import Interval, Measurement, Metric, limited
+from pytest_gpuenergy.support import NORMAL
 
 _LEAST = 5
 """Least number of kernels of which the level of a run is estimated."""

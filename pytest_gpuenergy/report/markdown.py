@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import UNLOCKED, clocks
+from pytest_gpuenergy.record import METRICS, UNLOCKED, Measurement, Metric, clocks
 from pytest_gpuenergy.report.anchor import anchor_lines
 from pytest_gpuenergy.report.best_lines import CLOCK_OVER_CAP, saving_words
 from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
@@ -15,7 +13,7 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
 from pytest_gpuenergy.report.text import markdown_text, spread
 from pytest_gpuenergy.report.ties import near_front
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import emulated_mark
 
 
 def markdown(report: Report, *, calibrated: bool = False) -> str:

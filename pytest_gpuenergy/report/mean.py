@@ -13,9 +13,7 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.record import METRICS, Measurement, Metric, Window
 from pytest_gpuenergy.report.levels import (
     Found,
     Mean,
@@ -27,7 +25,7 @@ from pytest_gpuenergy.report.levels import (
 from pytest_gpuenergy.report.merging import by_run, merge
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.errors import ReportInputError
+from pytest_gpuenergy.support import ReportInputError
 
 _AVERAGED = (
     "raw_energy_mj",

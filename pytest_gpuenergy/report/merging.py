@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report.store import UNKNOWN_GPU, Report, joined, latest_only
-from pytest_gpuenergy.support.errors import ReportInputError
+from pytest_gpuenergy.support import ReportInputError
 
 
 def merge(reports: Sequence[Report]) -> Report:

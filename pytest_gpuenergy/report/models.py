@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.report.counterparts import Counterparts
 from pytest_gpuenergy.report.store import Report
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.imports import needs
-from pytest_gpuenergy.support.terminal import without_controls
+from pytest_gpuenergy.support import InputError, needs, without_controls
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.peaks import Peaks, peaks_of
+from pytest_gpuenergy.record import Interval, Measurement, Peaks, peaks_of
 
 Roof = Literal["compute", "memory"]
 TF32_ERROR = 2.0**-10

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.record.measurement import FIGURES
+from pytest_gpuenergy.record import FIGURES
 from pytest_gpuenergy.report.standings import ReportDocument
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import dump
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

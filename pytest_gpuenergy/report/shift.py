@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.estimate import WANDER, Estimate
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import Sample, around, normal_quantile, sample, welch
-from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
+from pytest_gpuenergy.record import (
+    METRICS,
+    SAME_BOARD_SD,
+    WANDER,
+    Estimate,
+    Measurement,
+    Metric,
+    Sample,
+    around,
+    normal_quantile,
+    sample,
+    welch,
+)
 from pytest_gpuenergy.report.models import AlikeCounterparts
 from pytest_gpuenergy.report.store import Report
 

@@ -6,10 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.board import BoardGain, CalibratedItem
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import BoardGain, CalibratedItem, Interval, Measurement, Metric
 from pytest_gpuenergy.report.clock_saving import ClockSaving
 from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
 from pytest_gpuenergy.report.tables import best_of_each

@@ -13,29 +13,26 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.checks import check, check_ids
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.support.errors import GpuEnergyError, ReportError, ReportInputError
-from pytest_gpuenergy.support.files import (
+from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, StationInfo, check, check_ids
+from pytest_gpuenergy.support import (
+    FormError,
+    GpuEnergyError,
+    NotJsonError,
+    ReportError,
+    ReportInputError,
+    decode,
+    dump,
+    encode,
+    followed,
     is_folder,
     is_there,
     lock,
     matching,
     open_file,
-    write_atomically,
-)
-from pytest_gpuenergy.support.folders import followed
-from pytest_gpuenergy.support.json_input import (
-    FormError,
-    NotJsonError,
-    decode,
     schema_version,
     shown,
+    write_atomically,
 )
-from pytest_gpuenergy.support.json_output import dump, encode
 
 SCHEMA_VERSION = 1
 HOME = ".gpuenergy"

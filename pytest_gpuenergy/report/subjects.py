@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement, WorkloadInfo
 
 
 class Subjects:

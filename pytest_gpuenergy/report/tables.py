@@ -6,16 +6,23 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import Order, clocks, limit_label, setpoint_order
+from pytest_gpuenergy.record import (
+    METRICS,
+    VERIFIED,
+    Measurement,
+    Metric,
+    Order,
+    clocks,
+    limit_label,
+    setpoint_order,
+)
 from pytest_gpuenergy.report.clock_saving import ClockSaving, clock_saving
 from pytest_gpuenergy.report.figure_table import Column, Row, arranged, figure_table
 from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.report.text import figures, spread
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
-from pytest_gpuenergy.support.text import wrapped
+from pytest_gpuenergy.support import wrapped
 
 ROWS_SHOWN = 30
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from html import escape
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.support.terminal import without_controls
+from pytest_gpuenergy.record import Estimate
+from pytest_gpuenergy.support import without_controls
 
 _MARKUP = str.maketrans({c: f"&#{ord(c)};" for c in "|`*[]\\"})
 

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.board import Calibrated
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.record import Calibrated, Measurement, RunInfo
 from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
 from pytest_gpuenergy.report.boards import Boards
 from pytest_gpuenergy.report.models import Models, by_model
@@ -24,10 +22,7 @@ from pytest_gpuenergy.report.roofline import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.tables import best_of_each
 from pytest_gpuenergy.report.views import write_view
-from pytest_gpuenergy.support.csv_output import Cell, csv_text
-from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.imports import needs
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import Cell, InputError, ReportError, csv_text, encode, needs
 
 _STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")

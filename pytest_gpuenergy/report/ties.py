@@ -12,16 +12,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import Sample, log_ratio, sample
-from pytest_gpuenergy.record.repeatability import OTHER_BOARD_SD
-from pytest_gpuenergy.record.setpoints import (
+from pytest_gpuenergy.record import (
+    OTHER_BOARD_SD,
     UNLOCKED,
+    Measurement,
+    Metric,
+    Sample,
     clock_label,
     clocks,
     limit_label,
     limits,
+    log_ratio,
+    sample,
     setpoints,
 )
 

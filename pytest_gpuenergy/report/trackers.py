@@ -10,12 +10,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report.models import Models
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import dump, emulated_mark
 
 _BENCHER_MEASURES = {
     Metric.TIME: ("latency", 1e6),

@@ -10,18 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpuenergy.record.identity import setpoint_folder
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.setpoints import setpoint_order
+from pytest_gpuenergy.record import Measurement, setpoint_folder, setpoint_order
 from pytest_gpuenergy.report.boards import Boards, calibrated_items
 from pytest_gpuenergy.report.models import by_model
 from pytest_gpuenergy.report.standings import ReportDocument, standings
 from pytest_gpuenergy.report.store import Report, is_raw
-from pytest_gpuenergy.support.csv_output import csv_text
-from pytest_gpuenergy.support.errors import InputError, ReportError
-from pytest_gpuenergy.support.files import check_folder_writable, lock, write_atomically, written_to
-from pytest_gpuenergy.support.folders import followed
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import (
+    InputError,
+    ReportError,
+    check_folder_writable,
+    csv_text,
+    dump,
+    followed,
+    lock,
+    write_atomically,
+    written_to,
+)
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 DIGITS = 6

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.search.move import Application, Move
-from pytest_gpuenergy.search.policy import GraphStrategy, SearchRecord
+from pytest_gpuenergy.search.policy import GraphStrategy, StoredSearch
 from pytest_gpuenergy.search.space import Action, Proposal
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.json_input import decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import decode, encode
 
 
 def foreseen(
@@ -27,7 +26,7 @@ def foreseen(
         count: the most proposals.
     """
     running = [name for name, one in strategy.graph.nodes.items() if one.standing == "running"]
-    record = decode(encode(strategy.record()), SearchRecord)
+    record = decode(encode(strategy.record()), StoredSearch)
     copy = GraphStrategy.resumed(_Foresight(strategy.graph.root, actions), record)
     found: list[Proposal] = []
     while len(found) < count and (proposal := copy.propose()) is not None:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from pytest_gpuenergy.kernels.kernel import check_source, is_entry
+from pytest_gpuenergy.kernels import check_source, is_entry
 from pytest_gpuenergy.search.data import check_constant, inline_data
 from pytest_gpuenergy.search.layout import layout_of
 from pytest_gpuenergy.search.reference import BUILTINS
@@ -16,9 +16,8 @@ from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import LaunchPlan, Size
 from pytest_gpuenergy.search.triton_names import chooser_of
 from pytest_gpuenergy.search.workload import block_names, scalar_of
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, shown
-from pytest_gpuenergy.workloads.number_types import is_floating, is_known, largest, least, stored_as
+from pytest_gpuenergy.support import FormError, InputError, shown
+from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TAKEN = {*FUNCTIONS, *block_names(()), "np"}

@@ -9,12 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.gate.verdict import tail_of
-from pytest_gpuenergy.record.estimate import WANDER, Estimate
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.ratio import paired_log_ratio
-from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
-from pytest_gpuenergy.support.statistics import student_t
+from pytest_gpuenergy.gate import tail_of
+from pytest_gpuenergy.record import (
+    METRICS,
+    SAME_BOARD_SD,
+    WANDER,
+    Estimate,
+    Metric,
+    paired_log_ratio,
+)
+from pytest_gpuenergy.support import student_t
 
 CONFIRMED = 3
 """The best variants, at most, that are measured alternately with the baseline until one is kept."""

@@ -8,26 +8,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.ab.rounds import Turns, take_turns
-from pytest_gpuenergy.control.setpoint import CURRENT
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.engine.harness import describe_workload
-from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.gate.doubt import widened
-from pytest_gpuenergy.gate.verdict import Verdict, decide
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.ab import Exhibit, Turns, take_turns
+from pytest_gpuenergy.control import CURRENT
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import Reading
+from pytest_gpuenergy.engine import describe_workload, read_job, write_job
+from pytest_gpuenergy.gate import Verdict, decide, widened
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.record import METRICS, Estimate, Interval, KernelInfo, Measurement, Metric
 from pytest_gpuenergy.search.claim import LASTING_SD, claimed_change, is_out_of_reach
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.search_state import Gain, TurnFigures
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.scratch import disk_folder
+from pytest_gpuenergy.support import disk_folder
 
 ROUNDS = 6
 TIMEOUT_S = 60.0

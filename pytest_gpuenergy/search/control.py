@@ -6,10 +6,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    read_bytes,
+    schema_version,
+    shown,
+)
 
 CONTROL_VERSION = 1
 """``schema_version`` of the files written and read here."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.search.spec import TensorSpec
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.workloads.number_types import (
+from pytest_gpuenergy.support import FormError
+from pytest_gpuenergy.workloads import (
     Array,
     is_floating,
     largest,

@@ -13,20 +13,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
 
-from pytest_gpuenergy.devices.device import Device, Repeater
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, answers
-from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.quick import DURATION_S, QUICK, TIMEOUT_S, median_time_ms
-from pytest_gpuenergy.engine.references import Drawing
-from pytest_gpuenergy.engine.seeds import drawings_of
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.peaks import peaks_of
+from pytest_gpuenergy.devices import Device, Repeater
+from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, Reading, answers
+from pytest_gpuenergy.engine import (
+    DURATION_S,
+    QUICK,
+    TIMEOUT_S,
+    Drawing,
+    arenas_for,
+    check_again,
+    check_of,
+    drawings_of,
+    median_time_ms,
+    verify,
+)
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.record import Correctness, Metric, peaks_of
 from pytest_gpuenergy.search.hidden import Hidden
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.limit import Limit
@@ -39,7 +41,7 @@ from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.workload import SpecWorkload, name_of, workload_of
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
 
 @dataclass(frozen=True)

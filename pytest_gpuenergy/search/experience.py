@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from pytest_gpuenergy.search.graph_record import Edge, Node
+from pytest_gpuenergy.search.graph_record import Edge, GraphNode
 
 _UNITS = 1e9
 """Of a gain. Whole numbers add up to the same in any order, so that a resumed search goes on as one
@@ -35,7 +35,7 @@ class Experience:
         self._predicted: defaultdict[str, int] = defaultdict(int)
         self._errors: defaultdict[str, int] = defaultdict(int)
 
-    def observe(self, edges: Iterable[tuple[Node, Edge, Node]]) -> None:
+    def observe(self, edges: Iterable[tuple[GraphNode, Edge, GraphNode]]) -> None:
         """Take edges into account, each with its tail and head; each edge once."""
         for tail, edge, head in edges:
             gain = head.own - tail.own

@@ -13,24 +13,27 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.result import RESULT_VERSION, Result
 from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_lines, read_state
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import write_spec
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import (
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
     drop_torn_line,
+    dump,
+    encode,
     is_there,
     lock,
     open_file,
+    read_bytes,
     write_atomically,
 )
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import dump, encode
-from pytest_gpuenergy.tuning.raw_log import writing
+from pytest_gpuenergy.tuning import writing
 
 BASELINE, VARIANTS = "baseline", "variants"
 SPEC_JSON, STATE_JSON = "spec.json", "search_state.json"

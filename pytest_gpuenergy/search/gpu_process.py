@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result

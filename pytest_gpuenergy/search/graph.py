@@ -30,7 +30,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node, check
+from pytest_gpuenergy.search.graph_record import Edge, GraphNode, GraphRecord, check
 from pytest_gpuenergy.search.space import Action, Incumbent, Proposal
 
 
@@ -44,7 +44,7 @@ class SearchGraph:
 
     def __init__(self, root: str, prunes: Callable[[Edge], bool]) -> None:
         self.root = root
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, GraphNode] = {}
         self._prunes = prunes
         self._proposed = 0
         self._into: defaultdict[str, list[tuple[str, Edge]]] = defaultdict(list)
@@ -62,7 +62,7 @@ class SearchGraph:
         cost, _, state = min(known)
         return Incumbent(state, cost)
 
-    def forward(self, state: str) -> Iterator[tuple[Edge, Node]]:
+    def forward(self, state: str) -> Iterator[tuple[Edge, GraphNode]]:
         """The edges of a state that lead to one proposed later, with that one."""
         node = self.nodes[state]
         for edge in node.edges or ():
@@ -75,13 +75,13 @@ class SearchGraph:
         edges = self.nodes[state].edges or ()
         return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
 
-    def known_edges_to(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+    def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
         """The edges to a state that has a result, as tail, edge and head."""
         node = self.nodes[state]
         for tail, edge in self._into[state]:
             yield self.nodes[tail], edge, node
 
-    def known_edges_from(self, state: str) -> Iterator[tuple[Node, Edge, Node]]:
+    def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
         """The edges from a state to those that have results, likewise."""
         node = self.nodes[state]
         for edge in node.edges or ():
@@ -110,7 +110,7 @@ class SearchGraph:
 
     def add(self, proposal: Proposal) -> None:
         """Begin the evaluation of a new state, or of an abandoned one."""
-        self.nodes[proposal.state] = Node(self._proposed)
+        self.nodes[proposal.state] = GraphNode(self._proposed)
         self._proposed += 1
         for node, edge in self._along(proposal):
             node.running += 1
@@ -166,11 +166,11 @@ class SearchGraph:
             self._evaluate(state, node)
             node.open = self._is_open(state, node)
 
-    def _enter(self, state: str, node: Node) -> None:
+    def _enter(self, state: str, node: GraphNode) -> None:
         for edge in node.edges or ():
             self._into[edge.child].append((state, edge))
 
-    def _along(self, proposal: Proposal) -> Iterator[tuple[Node, Edge | None]]:
+    def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, Edge | None]]:
         """The nodes of a path and of its end, each with the edge that leads on."""
         for state, after in itertools.pairwise((*proposal.path, proposal.state)):
             node = self.nodes[state]
@@ -203,7 +203,7 @@ class SearchGraph:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.nodes[parent].number, parent))
 
-    def _evaluate(self, state: str, node: Node) -> None:
+    def _evaluate(self, state: str, node: GraphNode) -> None:
         total, weight, best = node.own, 1, node.own
         for edge, child in self.forward(state):
             if child.standing != "running":
@@ -226,7 +226,7 @@ class SearchGraph:
         for parent, _ in self._into[state]:
             self._update_open(parent)
 
-    def _is_open(self, state: str, node: Node) -> bool:
+    def _is_open(self, state: str, node: GraphNode) -> bool:
         if node.standing != "good" or node.edges is None:
             return node.standing == "good"
         return any(child.open for _, child in self.forward(state)) or bool(self.untried(state))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.support import FormError, shown
 
 _LARGEST_GAIN = 1000.0
 _LEAST_COST = 1e-150
@@ -39,7 +39,7 @@ class Edge(Struct):
     family: str = ""
 
 
-class Node(Struct):
+class GraphNode(Struct):
     """A state that was proposed.
 
     Attributes:
@@ -75,7 +75,7 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
         proposed: number of proposals so far, with those that were abandoned.
     """
 
-    nodes: dict[str, Node]
+    nodes: dict[str, GraphNode]
     proposed: int
 
 
@@ -100,7 +100,7 @@ def check(record: GraphRecord, root: str) -> None:
             reached.update(edge.child for edge in node.edges or ())
 
 
-def _check_result(state: str, node: Node, proposed: int) -> None:
+def _check_result(state: str, node: GraphNode, proposed: int) -> None:
     good = node.standing == "good"
     if not (is_cost(node.cost) if good else node.cost is None):
         raise FormError(f"{shown(state)} has the cost {shown(node.cost)}")

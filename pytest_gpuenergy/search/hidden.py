@@ -6,10 +6,9 @@ import random
 import secrets
 from collections import defaultdict
 
-from pytest_gpuenergy.engine.references import Drawing, KeptCases
-from pytest_gpuenergy.engine.seeds import LARGEST_SEED, SEEDS
+from pytest_gpuenergy.engine import LARGEST_SEED, SEEDS, Drawing, KeptCases
 from pytest_gpuenergy.search.reference import KnownOutputs
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.workloads import IoContract
 
 _TURNS = 3
 """Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""

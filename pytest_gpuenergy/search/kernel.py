@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, Kernel, Launch, Origin
-from pytest_gpuenergy.kernels.triton import TritonKernel
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
 from pytest_gpuenergy.search.layout import layout_of
 from pytest_gpuenergy.search.sizes import ceil_div, evaluate
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import Constant, Size, State
 from pytest_gpuenergy.search.workload import block_names
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import stored_as
 
 _CLEAR = "gpuenergy_clear"
 _CLEAR_THREADS = 256

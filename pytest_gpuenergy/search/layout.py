@@ -10,8 +10,7 @@ from typing import Any
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import TensorSpec
 from pytest_gpuenergy.search.state import Size
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError, InputError
 
 
 @dataclass(frozen=True)

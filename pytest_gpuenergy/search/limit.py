@@ -7,7 +7,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.search_state import Node
 
 _LEAST_OF_LEAST = 0.7

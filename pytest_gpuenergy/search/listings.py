@@ -7,11 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 _Listed = tuple[AnyKernel | None, Mapping[str, str]]
 

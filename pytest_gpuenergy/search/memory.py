@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import Workload
 
 _BYTES = 8
 """Of an element: inputs are drawn, and outputs computed, in double precision."""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_gpuenergy.search.checks import check_with
 from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError, InputError
 
 Sizes = Mapping[str, int]
 

@@ -10,18 +10,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.metrics import METRICS
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.report.html.rows import finite
+from pytest_gpuenergy.record import METRICS, RunInfo
+from pytest_gpuenergy.report import finite
 from pytest_gpuenergy.search.folder import BASELINE, EVENTS_JSONL, SPEC_JSON, STATE_JSON, VARIANTS
 from pytest_gpuenergy.search.graph_record import GraphRecord
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState, read_state
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import read_spec
 from pytest_gpuenergy.search.summary import KernelSummary, summary_of
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, matching
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
+from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
 
 Values = dict[str, Any]
 _LARGEST_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "puct_c": (0.0, 100.0),

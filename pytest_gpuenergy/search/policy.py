@@ -11,14 +11,13 @@ from msgspec import Struct
 
 from pytest_gpuenergy.search.experience import Experience
 from pytest_gpuenergy.search.graph import SearchGraph
-from pytest_gpuenergy.search.graph_record import Edge, GraphRecord, Node, is_cost
+from pytest_gpuenergy.search.graph_record import Edge, GraphNode, GraphRecord, is_cost
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.space import Incumbent, Proposal, Space
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError, InputError
 
 
-class SearchRecord(Struct, frozen=True, forbid_unknown_fields=True):
+class StoredSearch(Struct, frozen=True, forbid_unknown_fields=True):
     """A search as it is stored between runs.
 
     Attributes:
@@ -70,7 +69,7 @@ class GraphStrategy:
         self._scale: tuple[float, float] | None = None
 
     @classmethod
-    def resumed(cls, space: Space, record: SearchRecord) -> GraphStrategy:
+    def resumed(cls, space: Space, record: StoredSearch) -> GraphStrategy:
         """Go on with a stored search; evaluations that were running then are proposed again.
 
         Raises:
@@ -99,9 +98,9 @@ class GraphStrategy:
         """The best state so far; None before the root has succeeded."""
         return self.graph.incumbent
 
-    def record(self) -> SearchRecord:
+    def record(self) -> StoredSearch:
         """The search as it is stored; it shares its nodes with this one."""
-        return SearchRecord(
+        return StoredSearch(
             self.graph.root, self._seed, asdict(self.parameters), self.graph.record()
         )
 
@@ -198,7 +197,7 @@ class GraphStrategy:
     def _random(self, *words: str) -> random.Random:
         return random.Random(repr((self._seed, *words)))  # noqa: S311 -- no secret
 
-    def _choose(self, state: str, node: Node) -> Edge:
+    def _choose(self, state: str, node: GraphNode) -> Edge:
         """The action to take at a state that is open."""
         self._set_priors(state, node)
         edges = node.edges or []
@@ -221,11 +220,11 @@ class GraphStrategy:
 
         return max([*tried, *allowed], key=score)
 
-    def _below(self, node: Node) -> float:
+    def _below(self, node: GraphNode) -> float:
         share = self.parameters.best_share
         return share * node.best + (1 - share) * node.mean
 
-    def _widened(self, node: Node) -> int:
+    def _widened(self, node: GraphNode) -> int:
         """How many actions a state has open."""
         visits = max(1, node.visits + node.running)
         parameters = self.parameters
@@ -233,7 +232,7 @@ class GraphStrategy:
             parameters.prog_widen_thresh * math.pow(visits, parameters.prog_widen_exponent)
         )
 
-    def _set_priors(self, state: str, node: Node) -> None:
+    def _set_priors(self, state: str, node: GraphNode) -> None:
         known = self.graph.nodes
         edges = [e for e in node.edges or () if e.child in known or not self._prunes(e)]
         gains = [self._experience.gain(edge) / self.parameters.prior_temperature for edge in edges]

@@ -10,21 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.verification import arenas_of
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import arenas_of
+from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.search.layout import Layout
-from pytest_gpuenergy.support.endless import (
+from pytest_gpuenergy.support import (
     LONGEST_S,
     EndlessError,
+    InputError,
     ended_after,
     ended_by_signals,
 )
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.contract import reference_values
-from pytest_gpuenergy.workloads.number_types import Array, numbers, stored
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.workloads import Array, IoContract, numbers, reference_values, stored
 
 BUILTINS = frozenset(
     {

@@ -10,7 +10,7 @@ from pytest_gpuenergy.search.output_reads import outputs_read
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.triton_checks import ModuleError
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 
 def check_text(state: State, spec: KernelSpec) -> None:

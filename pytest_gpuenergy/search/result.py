@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.amounts import AboveZero, NotNegative
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import Outcome
+from pytest_gpuenergy.record import AboveZero, Correctness, Metric, NotNegative
+from pytest_gpuenergy.support import Outcome
 
 RESULT_VERSION = 1
 """``schema_version`` of the results written and read here."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.record.peaks import Peaks
+from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.workload import SpecWorkload
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from pytest_gpuenergy.report.schema import DIALECT
+from pytest_gpuenergy.report import DIALECT
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.spec_file import SPEC_VERSION
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import dump
 
 
 def spec_schema() -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.record.run import RunInfo
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.confirmation import Confirmation, by_cost
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.evaluation import Bench
@@ -37,8 +37,7 @@ from pytest_gpuenergy.search.search_state import (
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import InputError, emulated_mark
 
 _AHEAD = 2
 """States that are compiled while one is evaluated."""

@@ -10,13 +10,19 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search.graph_record import GraphRecord
 from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.support.errors import InputError, Outcome
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    Outcome,
+    decode,
+    encode,
+    read_bytes,
+    schema_version,
+    shown,
+)
 
 STATE_VERSION = 1
 """``schema_version`` of the files written and read here."""

@@ -6,8 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 
 Size = int | str
 

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.spec import Checkout, KernelSpec
-from pytest_gpuenergy.support.files import is_file, is_folder
-from pytest_gpuenergy.support.json_input import FormError, read_bytes, shown
+from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, shown
 
 SOURCES = "sources"
 """The folder beside a spec in which its checkout is looked for."""

@@ -9,10 +9,17 @@ import msgspec
 from pytest_gpuenergy.search.checks import check_spec
 from pytest_gpuenergy.search.source_files import with_source
 from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    dump,
+    is_folder,
+    read_bytes,
+    schema_version,
+    shown,
+    write_atomically,
+)
 
 SPEC_VERSION = 1
 """``schema_version`` of the specs read here."""

@@ -7,9 +7,8 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.record import METRICS, Interval, Metric
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.workload import workload_of

@@ -18,8 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from pytest_gpuenergy.search.space import Action
-from pytest_gpuenergy.support.errors import InputError, Outcome
-from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked, shown
+from pytest_gpuenergy.support import FormError, InputError, Outcome, decode, read_unpacked, shown
 
 LARGEST_BYTES = 256 << 20
 

@@ -7,13 +7,13 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from pytest_gpuenergy.engine.team import Team
+from pytest_gpuenergy.engine import Team
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.gpu_process import Task
 from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 
 @dataclass(frozen=True)

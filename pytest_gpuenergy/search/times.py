@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from pytest_gpuenergy.report.tables import markdown_table
+from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search.result import Result
 
 

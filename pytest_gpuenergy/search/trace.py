@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from pytest_gpuenergy.record.metrics import METRICS
+from pytest_gpuenergy.record import METRICS
 from pytest_gpuenergy.search.kernel import macros
 from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.json_output import dump
+from pytest_gpuenergy.support import dump
 
 
 def candidate_diff(parent: State, child: State) -> str:

@@ -12,11 +12,15 @@ from pytest_gpuenergy.search.layout import Layout, layout_of
 from pytest_gpuenergy.search.reference import Expressions
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.contract import Contract
-from pytest_gpuenergy.workloads.edges import Edges
-from pytest_gpuenergy.workloads.number_types import Array, is_floating
-from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+from pytest_gpuenergy.workloads import (
+    Array,
+    Contract,
+    Edges,
+    ErrorBound,
+    Scalar,
+    Tensor,
+    is_floating,
+)
 
 _LONGEST_NAME = 100
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]

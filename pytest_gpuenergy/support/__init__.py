@@ -1,1 +1,5 @@
 """What every package may use: errors, files, processes, signals. Independent of GPUs."""
+
+from lazy_loader import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

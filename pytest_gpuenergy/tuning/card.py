@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.support import UnavailableError
 
 _KIB = 1024
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": cores, threads and

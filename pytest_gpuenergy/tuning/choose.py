@@ -10,10 +10,10 @@ from threading import Event
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.objective import Typical, cost_ms
-from pytest_gpuenergy.kernels.kernel import Origin
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.engine import Typical, cost_ms
+from pytest_gpuenergy.kernels import Origin
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning.confirm import Confirm
 from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.tuning.records import BANDS, Band, Measured

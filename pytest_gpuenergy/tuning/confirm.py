@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gpuenergy.engine.evaluate import confirm
-from pytest_gpuenergy.engine.quick import verify_timed
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.engine import Station, confirm, verify_timed
+from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.tuning.records import Measured
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 Confirm = Callable[[Kernel, Workload], Measured | None]
 """Verifies a kernel and measures it; raises KernelFault if it fails, returns None if there are no

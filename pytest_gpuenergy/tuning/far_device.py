@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.cuda.device import HostClock
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.control import Setpoint, enforced_setpoint
+from pytest_gpuenergy.devices import Arena, Device, HostClock, KernelRepeater, Loaded
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.support import DeviceError
 
 
 class FarDevice(Device):

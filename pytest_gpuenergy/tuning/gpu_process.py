@@ -13,16 +13,17 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.sensors import answers
-from pytest_gpuenergy.engine.jobs import load_arrays
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.quick import measure_sustained, measure_time_ms
-from pytest_gpuenergy.engine.verification import arenas_of
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.devices import Arena, Device, open_device
+from pytest_gpuenergy.energy import answers
+from pytest_gpuenergy.engine import (
+    Evaluation,
+    arenas_of,
+    load_arrays,
+    measure_sustained,
+    measure_time_ms,
+)
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 REFERENCE_RUNS = 5
 """Timings of the reference kernel on each GPU, whose median counts: all others depend on it."""

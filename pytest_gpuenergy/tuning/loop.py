@@ -12,17 +12,15 @@ from threading import Event
 
 from msgspec.structs import asdict
 
-from pytest_gpuenergy.engine.evaluate import Rig
-from pytest_gpuenergy.engine.objective import Typical, cost_ms
-from pytest_gpuenergy.engine.quick import quick_job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.engine import Rig, Typical, cost_ms, quick_job
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.tuning.progress import SearchProgress
 from pytest_gpuenergy.tuning.raw_log import RawLog
 from pytest_gpuenergy.tuning.space import Candidate, Feedback, Proposer, RecipeForm
 from pytest_gpuenergy.tuning.team_rig import TeamRig
 from pytest_gpuenergy.tuning.trial import Trial
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _MOST_BARREN = 5  # consecutive batches without a new candidate, per process of the proposer
 

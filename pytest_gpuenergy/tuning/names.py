@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.workloads.workload import Workload
+    from pytest_gpuenergy.workloads import Workload
 
 TunerName = Literal["template", "tvm"]
 TUNER_NAMES: tuple[TunerName, ...] = get_args(TunerName)
@@ -18,8 +18,7 @@ def usual_tuner(workload: Workload) -> TunerName:
 
     Matrix products and convolutions in groups have templates; of all others it is TVM.
     """
-    from pytest_gpuenergy.workloads.conv2d import Conv2d
-    from pytest_gpuenergy.workloads.gemm import Gemm
+    from pytest_gpuenergy.workloads import Conv2d, Gemm
 
     grouped = isinstance(workload, Conv2d) and workload.shape.groups > 1
     return TEMPLATE if grouped or isinstance(workload, Gemm) else TVM

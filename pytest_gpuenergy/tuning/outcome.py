@@ -7,9 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from pytest_gpuenergy.support.csv_output import csv_text
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, write_atomically
+from pytest_gpuenergy.support import InputError, csv_text, is_there, write_atomically
 from pytest_gpuenergy.tuning.records import PERFORMANCE_FOLDER
 
 TABLE_FILE = "tuning.csv"

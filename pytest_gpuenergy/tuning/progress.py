@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import Any, TextIO
 
-from pytest_gpuenergy.support.text import span
+from pytest_gpuenergy.support import span
 from pytest_gpuenergy.tuning.trial import Trial
 
 _TELL_EVERY_S = 3.0

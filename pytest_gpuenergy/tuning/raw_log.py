@@ -17,23 +17,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.support.errors import InputError, OutputError
-from pytest_gpuenergy.support.files import (
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    OutputError,
+    decode,
     drop_torn_line,
+    emulated_mark,
+    encode,
     is_there,
     lock,
     open_file,
+    read_bytes,
     write_atomically,
 )
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.text import emulated_mark
 from pytest_gpuenergy.tuning.far_device import setpoint_of
 from pytest_gpuenergy.tuning.space import RecipeForm
 from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
-from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload, from_parameters, to_parameters
 
 _LARGEST_BYTES = 1 << 20
 _NEVER = frozenset(

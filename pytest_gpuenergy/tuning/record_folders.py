@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_folder
+from pytest_gpuenergy.support import InputError, UnavailableError, is_folder
 from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
@@ -20,8 +19,7 @@ from pytest_gpuenergy.tuning.records import (
     ending_of,
     file_name,
 )
-from pytest_gpuenergy.workloads.registry import KINDS
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import KINDS, Workload
 
 _LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
 

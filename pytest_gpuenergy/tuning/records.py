@@ -15,15 +15,19 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Origin, RecordedFigures
-from pytest_gpuenergy.record.amounts import AboveZero
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_input import FormError, convert, decode, read_bytes, shown
+from pytest_gpuenergy.kernels import Kernel, Origin, RecordedFigures
+from pytest_gpuenergy.record import AboveZero, Metric
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    convert,
+    decode,
+    read_bytes,
+    shown,
+    write_atomically,
+)
 from pytest_gpuenergy.tuning.space import RecipeForm
-from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
-from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
+from pytest_gpuenergy.workloads import Workload, from_parameters, is_plain_name, to_parameters
 
 FORMAT = "gpuenergy-records"
 FORMAT_VERSION = 1

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 
 @dataclass(frozen=True)

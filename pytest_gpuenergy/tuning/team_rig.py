@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.objective import Evaluation, promising
-from pytest_gpuenergy.engine.team import Team
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import Evaluation, Team, promising
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.tuning.gpu_process import REFERENCE_RUNS, TimingTask
 
 _AHEAD = 2

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, Self, TypeVar
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 W = TypeVar("W", bound=Workload)
 

@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import (
+from pytest_gpuenergy.support import (
     FormError,
+    InputError,
     convert,
     decode,
     member,
@@ -23,7 +23,7 @@ from pytest_gpuenergy.support.json_input import (
 )
 from pytest_gpuenergy.tuning.names import TEMPLATE
 from pytest_gpuenergy.tuning.template import TemplateParameters
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 P = TypeVar("P", bound=TemplateParameters[Any])
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any, Generic
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.tuning.space import Candidate, Feedback
 from pytest_gpuenergy.tuning.template import TemplateParameters, W

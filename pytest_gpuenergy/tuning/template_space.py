@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import FormError, InputError, KernelFault
 from pytest_gpuenergy.tuning.card import Card
 from pytest_gpuenergy.tuning.records import RecordFile
 from pytest_gpuenergy.tuning.space import Feedback
 from pytest_gpuenergy.tuning.template import TemplateParameters, W
 from pytest_gpuenergy.tuning.template_form import TemplateForm
 from pytest_gpuenergy.tuning.template_proposer import TemplateProposer
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 
 class ParameterSpace(Generic[W]):

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support import cuda_dir
 
 Constant = int | bool | str
 """A number; a condition or a text for the preprocessor."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.record.amounts import NotNegative
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked
+from pytest_gpuenergy.engine import Evaluation
+from pytest_gpuenergy.record import NotNegative
+from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
 IDENTITY_FILE = "search.json"
 TRIALS_FILE = "trials.jsonl"

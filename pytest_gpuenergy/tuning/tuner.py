@@ -13,16 +13,16 @@ from threading import Event
 from time import monotonic
 from typing import TextIO
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.engine.evaluate import Rig
-from pytest_gpuenergy.engine.jobs import save_arrays
-from pytest_gpuenergy.engine.quick import quick_job
-from pytest_gpuenergy.engine.team import Team
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, KernelFault
-from pytest_gpuenergy.support.scratch import disk_folder
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import Rig, Team, arenas_for, quick_job, save_arrays
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    KernelFault,
+    disk_folder,
+    emulated_mark,
+)
 from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
 from pytest_gpuenergy.tuning.confirm import Confirm
 from pytest_gpuenergy.tuning.loop import Loop, feedback
@@ -40,7 +40,7 @@ from pytest_gpuenergy.tuning.records import (
 from pytest_gpuenergy.tuning.representatives import representatives
 from pytest_gpuenergy.tuning.space import Feedback, Proposer, SearchSpace
 from pytest_gpuenergy.tuning.team_rig import Reference, TeamRig
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 
 @dataclass(frozen=True)

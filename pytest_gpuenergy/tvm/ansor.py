@@ -17,9 +17,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.amounts import AboveZero
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, read_unpacked
+from pytest_gpuenergy.record import AboveZero
+from pytest_gpuenergy.support import FormError, InputError, decode, read_bytes, read_unpacked
 from pytest_gpuenergy.tvm.record_form import compact, is_failed
 
 _WHAT = "log"

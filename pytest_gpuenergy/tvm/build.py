@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.kernels import Dim3, Kernel, Launch
+from pytest_gpuenergy.support import FormError, KernelFault
 from pytest_gpuenergy.tvm.emitted import check_emitted, cuda_headers
 from pytest_gpuenergy.tvm.requirements import import_tvm
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.workloads import Tensor
 
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tvm.conv2d_forms import as_gemm, gemm_forms
 from pytest_gpuenergy.tvm.requirements import import_tvm
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Conv2d, Workload
 
 LARGEST_SIZE = 10**9
 """The largest size of a convolution that is read; the FLOPs of such sizes fit into a float."""

@@ -20,7 +20,7 @@ from pytest_gpuenergy.tvm.gemm_forms import (
     forms_of,
     index_map,
 )
-from pytest_gpuenergy.workloads.conv2d import Conv2dShape
+from pytest_gpuenergy.workloads import Conv2dShape
 
 _MAIN = "conv2d_nchw"
 _WEIGHTS = 1

@@ -12,10 +12,16 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder
-from pytest_gpuenergy.support.json_input import FormError, decode, read_unpacked, shown
-from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, read_trials
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    is_file,
+    is_folder,
+    read_unpacked,
+    shown,
+)
+from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, read_trials
 from pytest_gpuenergy.tvm.record_form import check_form, compact, is_failed
 
 WORKLOAD_FILE = "database_workload.json"

@@ -12,7 +12,7 @@ import functools
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.support import FormError, shown
 from pytest_gpuenergy.tvm.requirements import import_tvm
 
 _HEADER = "tirx.intrinsics.cuda.header_generator"

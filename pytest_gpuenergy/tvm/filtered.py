@@ -7,9 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder, write_atomically
-from pytest_gpuenergy.support.json_input import read_unpacked
+from pytest_gpuenergy.support import InputError, is_file, is_folder, read_unpacked, write_atomically
 from pytest_gpuenergy.tvm.database import RECORD_FILE, beside, workload_path
 from pytest_gpuenergy.tvm.sampling import Sampled, Search
 

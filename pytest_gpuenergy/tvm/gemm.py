@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tvm.gemm_forms import (
     GemmForm,
     ProductSizes,
@@ -16,8 +16,7 @@ from pytest_gpuenergy.tvm.gemm_forms import (
     index_map,
 )
 from pytest_gpuenergy.tvm.requirements import import_tvm
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, Workload
 
 _A, _B = range(2)
 """The positions of the operands among what the product reads."""

@@ -9,12 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tvm.operators import Rewrite, operator_of
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.settings import Space
-from pytest_gpuenergy.workloads.number_types import BFLOAT16
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import BFLOAT16, Workload
 
 _FIRST_WITH_BFLOAT16 = 80
 """Of TVM's header: ``__CUDA_ARCH__ >= 800``."""
@@ -67,8 +66,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
 def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> Any:
     """A generator of the schedules of the forms and, if wanted, of those of ``direct``."""
     from tvm.ir.utils import derived_object
-    from tvm.s_tir import Schedule
-    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir import Schedule, meta_schedule as ms
 
     @derived_object
     class Spaces(ms.space_generator.PySpaceGenerator):  # type: ignore[misc]

@@ -9,12 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.json_input import FormError, decode
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import FormError, InputError, decode, encode, keep_for_later
+from pytest_gpuenergy.workloads import Tensor
 
 _FORMAT = 2
 """Incremented when texts that were cached before must not be used any more."""

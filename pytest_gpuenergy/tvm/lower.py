@@ -10,15 +10,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_input import parse
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError, KernelFault, parse
 from pytest_gpuenergy.tvm.build import first_line, parameters_of, refusing, to_kernel
 from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm
 from pytest_gpuenergy.tvm.tvm_graph import check_stored_workload
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.workloads import Tensor, Workload
 
 SHARED_BYTES = 49152
 """Static shared memory that a block has on every CUDA GPU (CUDA C++ Programming Guide)."""

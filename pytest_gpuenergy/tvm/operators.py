@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
 from pytest_gpuenergy.tvm.gemm import GemmOperator
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 Rewrite = Callable[[Any], None]
 """Rewrites a schedule of the computation into one of its forms, in place."""

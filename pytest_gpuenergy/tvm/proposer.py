@@ -13,17 +13,23 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.tuning.raw_log import writing
-from pytest_gpuenergy.tuning.space import Candidate, Feedback
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import (
+    WITHOUT_GPU,
+    InputError,
+    KernelFault,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    is_there,
+    write_atomically,
+)
+from pytest_gpuenergy.tuning import Candidate, Feedback, writing
 from pytest_gpuenergy.tvm.database import WORKLOAD_FILE
 from pytest_gpuenergy.tvm.requirements import crash_hint
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _TIMEOUT_S = 600.0
 _LEARNING_S = 0.5

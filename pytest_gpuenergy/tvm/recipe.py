@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.json_input import FormError, member, typed
+from pytest_gpuenergy.support import FormError, member, typed
 from pytest_gpuenergy.tvm.database import RECORD_FILE, load_database
 from pytest_gpuenergy.tvm.record_form import check_record, compact, is_failed, tensor_of
 from pytest_gpuenergy.tvm.target_form import check_target
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _WRITTEN_FAILED_S = 1e10
 

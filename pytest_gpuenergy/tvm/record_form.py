@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.support.json_input import FormError, positive, shown, typed
+from pytest_gpuenergy.support import FormError, positive, shown, typed
 from pytest_gpuenergy.tvm.target_form import check_target
 from pytest_gpuenergy.tvm.trace_form import check_trace
 

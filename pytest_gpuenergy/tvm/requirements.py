@@ -9,8 +9,13 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.worker import WITHOUT_GPU, Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.support import (
+    WITHOUT_GPU,
+    InputError,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 
 INSTALL = "pip install 'pytest-gpuenergy[tvm]'"
 _SERIES = "0.27"

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_folder
-from pytest_gpuenergy.support.json_input import read_unpacked
-from pytest_gpuenergy.tuning.records import Band
-from pytest_gpuenergy.tuning.representatives import Contender, representatives
+from pytest_gpuenergy.support import InputError, is_folder, read_unpacked
+from pytest_gpuenergy.tuning import Band, Contender, representatives
 from pytest_gpuenergy.tvm.ansor import AnsorTrial, data_lines, key_parts, load_ansor
 from pytest_gpuenergy.tvm.database import Database, load_database
 from pytest_gpuenergy.tvm.operators import OPERATORS
 from pytest_gpuenergy.tvm.record_form import tensor_of
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _LARGEST_BYTES = 1 << 30
 

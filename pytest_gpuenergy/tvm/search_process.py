@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import parse
-from pytest_gpuenergy.tuning.space import Feedback
+from pytest_gpuenergy.support import InputError, parse
+from pytest_gpuenergy.tuning import Feedback
 from pytest_gpuenergy.tvm.build import first_line
 from pytest_gpuenergy.tvm.generators import space_generator
 from pytest_gpuenergy.tvm.lower import cuda_target
@@ -25,7 +24,7 @@ from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _NO_END = 1 << 30
 _LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tuning.space import Feedback
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.tuning import Feedback
 from pytest_gpuenergy.tvm.generators import require_space
 from pytest_gpuenergy.tvm.proposer import TvmProposer
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE, MetaScheduleForm
 from pytest_gpuenergy.tvm.requirements import installed_tvm
 from pytest_gpuenergy.tvm.settings import SearchSettings
 from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 
 @dataclass(frozen=True)

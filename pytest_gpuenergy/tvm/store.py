@@ -7,21 +7,23 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Origin
-from pytest_gpuenergy.support.errors import InputError, KernelFault, UnavailableError
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.support.worker import (
+from pytest_gpuenergy.kernels import Kernel, Origin
+from pytest_gpuenergy.support import (
     WITHOUT_GPU,
+    InputError,
+    KernelFault,
+    UnavailableError,
     WorkerDiedError,
     WorkerPool,
     WorkerTimeoutError,
+    cache_dir,
 )
-from pytest_gpuenergy.tuning.records import RecordFile
+from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.tvm.database import Database, DatabaseRecord
 from pytest_gpuenergy.tvm.kernel_cache import KernelCache
 from pytest_gpuenergy.tvm.recipe import METASCHEDULE
 from pytest_gpuenergy.tvm.requirements import INSTALL, crash_hint, installed_tvm
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.workloads import Workload
 
 _TIMEOUT_S = 120.0
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.support import FormError, shown
 
 _LARGEST = (1 << 31) - 1
 _MOST_KEYS = 16

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_gpuenergy.support.json_input import FormError, member, parse, shown, typed
+from pytest_gpuenergy.support import FormError, member, parse, shown, typed
 
 _LONGEST_MAP = 1 << 17  # characters; searches write maps of 3,500
 _LARGEST_MAP = 1 << 12  # nodes, each counted every time it is used

@@ -11,12 +11,16 @@ from typing import ClassVar, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import UNTOUCHED, is_floating, is_known, stored_as
-from pytest_gpuenergy.workloads.workload import (
+from pytest_gpuenergy.workloads.number_types import (
+    UNTOUCHED,
     Array,
+    is_floating,
+    is_known,
+    stored_as,
+)
+from pytest_gpuenergy.workloads.workload import (
     Role,
     Scalar,
     Tensor,

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.number_types import whole
-from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
+from pytest_gpuenergy.workloads.number_types import Array, whole
+from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 _SCRATCH_BYTES = 1 << 26
 _MOST_ELEMENTS = (1 << 31) - 1

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.conv2d import Conv2d, Conv2dShape
 from pytest_gpuenergy.workloads.conv2d_networks import NETWORKS
 from pytest_gpuenergy.workloads.given import check_names

@@ -10,8 +10,7 @@ import re
 
 import numpy as np
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.number_types import Array, rounded_to
 
 NORMAL = "normal"

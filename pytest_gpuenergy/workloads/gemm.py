@@ -10,16 +10,15 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.distributions import (
     LARGEST_INTEGER,
     NORMAL,
     check_distribution,
 )
-from pytest_gpuenergy.workloads.number_types import unit_roundoff, whole
-from pytest_gpuenergy.workloads.workload import Array, Tensor, Workload
+from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff, whole
+from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 Layout = Literal["nn", "nt"]
 Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
 from pytest_gpuenergy.workloads.gemm_sizes import GRAMMAR, name_of, parse_gemm
 from pytest_gpuenergy.workloads.given import check_names

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Gemm
 
 GRAMMAR = "M=1024 N=2048 K=3072"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import MISSING, Field
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 
 def check_names(kind: str, known: Collection[Field[Any]], given: Collection[str]) -> None:

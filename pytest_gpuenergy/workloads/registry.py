@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.conv2d_kind import Conv2dKind
 from pytest_gpuenergy.workloads.gemm_kind import GemmKind
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name

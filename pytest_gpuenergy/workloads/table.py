@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.project import project_table
+from pytest_gpuenergy.support import InputError, project_table
 from pytest_gpuenergy.workloads.registry import CONV2D, KINDS, from_parameters, kind_named
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 

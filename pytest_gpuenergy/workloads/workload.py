@@ -16,15 +16,12 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.distributions import NORMAL, draw_from
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
 from pytest_gpuenergy.workloads.number_types import (
     Array as Array,
-)
-from pytest_gpuenergy.workloads.number_types import (
     is_floating,
     is_known,
     largest,

@@ -9,19 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.ab.exhibit import Exhibit, export, load_exhibits
-from pytest_gpuenergy.ab.pairs import compare_pairs
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.identity import run_info
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.gate.comparison import Comparison
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.ab import Exhibit, compare_pairs, export, load_exhibits
+from pytest_gpuenergy.devices import EmulatedDevice, VirtualRepeater
+from pytest_gpuenergy.energy import EnergyMeter, Reading
+from pytest_gpuenergy.engine import Harness, Station, Subject, run_info
+from pytest_gpuenergy.gate import Comparison, GateSettings
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import pytest_gpuenergy
-from pytest_gpuenergy.ab.revisions import run_pytest
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
-from pytest_gpuenergy.support.worktrees import run_git
+from pytest_gpuenergy.ab import run_pytest
+from pytest_gpuenergy.support import GpuEnergyError, InputError, run_git
 
 PACKAGE = Path(pytest_gpuenergy.__file__).parent
 NOISE = """

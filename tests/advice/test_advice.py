@@ -10,16 +10,22 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.advice.advise import Advice, Goal, advise
-from pytest_gpuenergy.advice.changes import Candidate, Moments, Option, log_change
-from pytest_gpuenergy.advice.field import Field
-from pytest_gpuenergy.advice.outcome import Outcome, advise_on
-from pytest_gpuenergy.advice.solve import Cost
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import log_ratio, sample
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.support.statistics import largest_of, student_t
+from pytest_gpuenergy.advice import (
+    Advice,
+    Candidate,
+    Cost,
+    Field,
+    Goal,
+    Moments,
+    Option,
+    Outcome,
+    advise,
+    advise_on,
+    log_change,
+)
+from pytest_gpuenergy.record import Interval, Measurement, Metric, log_ratio, sample
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import largest_of, student_t
 
 Make = Callable[..., Any]
 WITHIN = Goal(Metric.ENERGY, 0.05)

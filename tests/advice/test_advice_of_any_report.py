@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from record_strategies import (
     CLOCKS_MHZ,
     LIMITS_W,
@@ -18,15 +17,19 @@ from record_strategies import (
     possible_figures,
 )
 
-from pytest_gpuenergy.advice.advise import Goal
-from pytest_gpuenergy.advice.outcome import advise_on
-from pytest_gpuenergy.advice.views import json_document, markdown, terminal
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.advice import Goal, advise_on, json_document, markdown, terminal
+from pytest_gpuenergy.record import (
+    METRICS,
+    Interval,
+    KernelInfo,
+    Measurement,
+    Metric,
+    RunInfo,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import InputError
 
 GOALS = st.one_of(
     st.sampled_from(METRICS).map(Goal),

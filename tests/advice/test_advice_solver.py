@@ -7,18 +7,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.advice import solve
-from pytest_gpuenergy.advice.solve import (
-    Cost,
-    fastest,
-    least_energy,
-    least_product,
-    sweep,
-    total,
-)
+from pytest_gpuenergy.advice import Cost, fastest, least_energy, least_product, solve, sweep, total
 
 # Small integers make ties and points in a line.
 FIGURES = st.one_of(st.integers(1, 6).map(float), st.floats(0.01, 100.0))

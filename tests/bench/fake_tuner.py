@@ -70,10 +70,9 @@ def get_into(trouble: str) -> None:
 def write_records(raw: Path, folder: Path, objective: str) -> None:
     """The record of the fastest kernel, for the objective time; of another one for the others."""
     # Here, as the other trials need none of it and begin at once.
-    from pytest_gpuenergy.record.metrics import Metric
-    from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
-    from pytest_gpuenergy.tvm.database import load_database
-    from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+    from pytest_gpuenergy.record import Metric
+    from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
+    from pytest_gpuenergy.tvm import METASCHEDULE, load_database
     from pytest_gpuenergy.workloads import CASES
 
     valid = sorted(load_database(raw).valid, key=lambda record: record.time_ms)

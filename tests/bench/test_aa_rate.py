@@ -12,8 +12,7 @@ from gate_simulation import Session, drawn_measurement
 from msgspec.structs import replace
 from report_fixtures import a_run
 
-from pytest_gpuenergy.report import Report
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.report import Report, write_json
 
 KERNELS = 8
 MINUTES = {"a": 0, "b": 2, "c": 60, "d": 60}

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import against_cudnn
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.report.views import write_json
-from pytest_gpuenergy.support.json_output import plain
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.report import Report, write_json
+from pytest_gpuenergy.support import plain
 
 RUN = a_run(gpu_name="Test GPU", emulated=False)
 Show = Callable[..., str]

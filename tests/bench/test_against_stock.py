@@ -10,7 +10,7 @@ import pytest
 import tuner_process
 from tuner_bench import TunerBench
 
-from pytest_gpuenergy.tuning.trial import Trial
+from pytest_gpuenergy.tuning import Trial
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.tuning.records import file_name
+from pytest_gpuenergy.tuning import file_name
 from pytest_gpuenergy.workloads import CASES
 
 if TYPE_CHECKING:

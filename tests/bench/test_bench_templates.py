@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.conv.depthwise import DepthwiseParameters
-from pytest_gpuenergy.conv.space import TEMPLATE_FORM
+from pytest_gpuenergy.conv import TEMPLATE_FORM, DepthwiseParameters
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
 from pytest_gpuenergy.workloads import Conv2d
 
 if TYPE_CHECKING:

@@ -12,14 +12,10 @@ import pytest
 from msgspec.structs import replace
 from report_fixtures import a_run
 
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, WorkloadInfo
-from pytest_gpuenergy.report.views import write_json
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.gate import GateSettings
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, Metric, Window, WorkloadInfo
+from pytest_gpuenergy.report import Report, write_json
+from pytest_gpuenergy.support import InputError
 
 TRIALS = (Window(0.1, 10.0, 100.0, 0.1),) * 5
 FACTORS = (0.99, 1.0, 1.01)

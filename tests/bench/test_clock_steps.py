@@ -13,8 +13,7 @@ import kernels
 import pytest
 from clock_steps import Second
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices import EmulatedDevice, Repeater
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 SECOND = Second(1.0, 15.984, 1967.5, 1980, 400.0, 50)

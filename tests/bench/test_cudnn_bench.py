@@ -13,7 +13,8 @@ from bench_folder import INI, ROOT
 from fake_torch import Torch
 from unmarked_gpu import unmarked_gpu
 
-from pytest_gpuenergy.report import Measurement, load_report
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import load_report
 
 pytestmark = pytest.mark.slow
 

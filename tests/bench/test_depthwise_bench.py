@@ -17,11 +17,8 @@ from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.engine import station
 from pytest_gpuenergy.pytest_plugin import card
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.support.json_output import plain
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, Window, WorkloadInfo
+from pytest_gpuenergy.support import plain
 from pytest_gpuenergy.workloads import Conv2d
 
 EMULATED = ("--gpu-device", "emulated", "--trials", "2")

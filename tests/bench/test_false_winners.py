@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.search.claim import claimed_change
+from pytest_gpuenergy.record import METRICS, Estimate, Metric
+from pytest_gpuenergy.search import claimed_change
 
 
 def claims(

@@ -9,13 +9,10 @@ from pathlib import Path
 import first_trials
 import pytest
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.templates import ranked
-from pytest_gpuenergy.tuning.card import card_of
-from pytest_gpuenergy.tuning.template_form import recipe_of
-from pytest_gpuenergy.workloads.gemm import Gemm
-from pytest_gpuenergy.workloads.registry import to_parameters
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, ranked
+from pytest_gpuenergy.tuning import card_of, recipe_of
+from pytest_gpuenergy.workloads import Gemm, to_parameters
 
 
 def write_search(folder: Path, name: str, times_ms: Sequence[float | None]) -> None:

@@ -10,14 +10,15 @@ from typing import Any, cast
 import pytest
 from bench_folder import INI, ROOT
 
-from pytest_gpuenergy.contenders import CONTENDERS as KNOWN
-from pytest_gpuenergy.contenders import Bench
+from pytest_gpuenergy.contenders import CONTENDERS as KNOWN, Bench
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuning.records import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.tvm import store  # imported before pytester notes what is
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tvm import (
+    METASCHEDULE,
+    store,  # imported before pytester notes what is
+)
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"

@@ -9,7 +9,7 @@ import hecbench_files
 import pytest
 from kernel_specs import SCALE, SOURCE
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 
 @pytest.fixture

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.records import Measured, RecordFile, dump_records, file_name
+from pytest_gpuenergy.devices import COEFFICIENTS, DEFAULT_PROFILE, Coefficients, Traffic, Work
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Measured, RecordFile, dump_records, file_name
 
 pytest.importorskip("scipy")
 import model_ranking

@@ -10,14 +10,12 @@ from typing import Any
 import mutation_judge
 import mutations
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from mutation_judge import Judge, Verdict
 from mutation_operators import OPERATORS, Mutant, mutants, visible
 from mutation_subjects import OWN, own_subject
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices import EmulatedDevice, HostRunner
 
 TEXT = """\
 // x[0] += 1;

@@ -8,12 +8,11 @@ import experience_replay
 import predicted_gains as bench
 import pytest
 import searched
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import encode
 
 RECORD = Path(bench.__file__).parent / "results/nvidia-h100-2026-11-25/searches.json.gz"
 KERNELS = Path(bench.__file__).parent / "search/kernels"

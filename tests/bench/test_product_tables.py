@@ -10,11 +10,8 @@ import product_tables
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, RunInfo, Window, WorkloadInfo
+from pytest_gpuenergy.report import Report, write_json
 
 Measured = Callable[..., Measurement]
 Table = Callable[..., str]

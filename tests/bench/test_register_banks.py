@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import register_banks
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 LISTING = """
 \t.section\t.text.other,"ax",@progbits

@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 import sanitize
 from bench_folder import ROOT
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from processes import has_ended
 from sanitizer_child import first_blocks
 from sanitizer_results import Check, Results, read_results
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.kernels.kernel import Dim3, Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.devices import Binary, open_device
+from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import InputError
 
 GPU = "NVIDIA H200"
 GRIDS: Mapping[int, Dim3] = {1: (1088, 1, 1), 2: (98, 1, 1), 3: (4, 1, 1)}

@@ -15,8 +15,7 @@ from search_folders import write_search
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.search.control import read_control
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import KernelSpec, read_control
 
 NAMED = "bench/test_search.py"
 EMULATED = ("--gpu-device", "emulated:h200", "--powercap", "5")

@@ -11,10 +11,9 @@ import pytest
 import record_space
 import search_strategies as bench
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4
-from pytest_gpuenergy.tuning.card import card_of
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.search import RecordedSpace, SearchParameters, read_t4
+from pytest_gpuenergy.tuning import card_of
 
 COMMITTED = Path(bench.__file__).parent / "spaces" / "simt-1024-h200-estimated.json.gz"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import steps
 
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
 
 Action = Callable[[], dict[str, Any]]
 

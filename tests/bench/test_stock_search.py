@@ -11,9 +11,8 @@ from unittest.mock import Mock
 import pytest
 import stock_search
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.tuning.trial import Trial
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.tuning import Trial
 
 
 def journal(path: Path) -> list[Trial]:

@@ -12,7 +12,7 @@ import table
 from bench_folder import INI, ROOT
 from record import OURS, Attempt, Part, Reference, Span, Validated, Validation, read_validation
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 pytestmark = pytest.mark.slow
 

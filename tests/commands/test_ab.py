@@ -11,8 +11,8 @@ from report_fixtures import a_run
 from small_project import INI, LINE, SLOWER
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.report import Measurement, RunFolder, WorkloadInfo
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.report import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Interval, Measurement, StationInfo
+from pytest_gpuenergy.report import Report, write_json
 
 Make = Callable[..., Any]
 

@@ -16,16 +16,13 @@ from small_project import BENCH, INI, PARTS
 
 import pytest_gpuenergy
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands.clean_files import CACHE_FOLDERS
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.fleet.ray_actor import own_copy
-from pytest_gpuenergy.kernels.exported_folder import SIGN, write_export
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.report import RunFolder
-from pytest_gpuenergy.report.store import latest_run
-from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, state_dir
+from pytest_gpuenergy.commands import CACHE_FOLDERS
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.engine import arenas_for, verify
+from pytest_gpuenergy.fleet import own_copy
+from pytest_gpuenergy.kernels import SIGN, Job, Kernel, Launch, write_export
+from pytest_gpuenergy.report import RunFolder, latest_run
+from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 HASH = "0123456789abcdef" * 4

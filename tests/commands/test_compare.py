@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import Measurement, Report, RunFolder, load_report
-from pytest_gpuenergy.report.views import json_document
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import Report, RunFolder, json_document, load_report
 
 MakeRun = Callable[..., None]
 STEADY = Session(0.0, 0.0)

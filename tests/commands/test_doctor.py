@@ -12,16 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands import doctor
-from pytest_gpuenergy.commands.doctor_gpu import Check, check_gpus
-from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.commands import Check, check_gpus, doctor
+from pytest_gpuenergy.control import Lease, Setpoint, writers
 from pytest_gpuenergy.control.writers import sudo_rule
-from pytest_gpuenergy.devices import discovery
-from pytest_gpuenergy.devices import nvml as nvml_module
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import EmulatedDevice, discovery, nvml as nvml_module
+from pytest_gpuenergy.support import DeviceError
 
 
 @pytest.fixture

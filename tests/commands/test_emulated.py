@@ -11,11 +11,8 @@ from msgspec.structs import replace
 from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import COMMANDS, main
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Interval, Measurement, Window
+from pytest_gpuenergy.report import Report, RunFolder, write_json
 
 MARK = re.compile(r'\(emulated\)|emulated NVIDIA H200|"emulated": ?true|,emulated,.*\n[^\n]*,True,')
 SHOWN = {

@@ -17,11 +17,14 @@ from recorded_profile import BLOOM
 from replay_on_host import host_stands_in
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay.export_record import ExportRecord, read_record
-from pytest_gpuenergy.replay.plan import source_of
-from pytest_gpuenergy.replay.profiling import read_profile, write_profile
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.replay import (
+    ExportRecord,
+    read_profile,
+    read_record,
+    source_of,
+    write_profile,
+)
+from pytest_gpuenergy.support import InputError, encode
 
 CONFIGS = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
@@ -235,8 +238,7 @@ class TestWithPyTorch:
     ) -> None:
         import torch
 
-        from pytest_gpuenergy.replay.models import load_program
-        from pytest_gpuenergy.replay.programs import Prompt
+        from pytest_gpuenergy.replay import Prompt, load_program
 
         run, file = both
         prompt = Prompt(8, 6, 1, 3)
@@ -272,10 +274,7 @@ class TestWithPyTorch:
     ) -> None:
         import torch
 
-        from pytest_gpuenergy.replay.capture import CallRecorder
-        from pytest_gpuenergy.replay.live import capture_step
-        from pytest_gpuenergy.replay.models import load_program
-        from pytest_gpuenergy.replay.programs import Prompt
+        from pytest_gpuenergy.replay import CallRecorder, Prompt, capture_step, load_program
 
         run, file = both
         found = []
@@ -323,7 +322,7 @@ class TestWithPyTorch:
         from torch.utils._python_dispatch import TorchDispatchMode
         from torch.utils._pytree import tree_leaves, tree_map_only
 
-        from pytest_gpuenergy.replay.exported import Export, program_of
+        from pytest_gpuenergy.replay import Export, program_of
 
         content = torch.load(exported[1])
         moved = tree_map_only(torch.Tensor, lambda one: one.to("meta"), content)

@@ -10,14 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.outcome import TuneResult
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.tuner import Tuner
+from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
 from pytest_gpuenergy.tvm import requirements
-from pytest_gpuenergy.workloads import Workload
-from pytest_gpuenergy.workloads.table import parse_shape
+from pytest_gpuenergy.workloads import Workload, parse_shape
 
 EMULATED = ("--gpu-device", "emulated")
 GEMM = parse_shape("gemm:M=40 N=24 K=16 layout=nn")

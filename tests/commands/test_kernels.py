@@ -8,20 +8,22 @@ from pathlib import Path
 
 import pytest
 from gemm_products import template_records
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.kernels import Kernel, Launch, Origin
-from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tuning.outcome import write_performance
-from pytest_gpuenergy.tuning.record_folders import choose_ranks
-from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.tvm import store
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuning import (
+    Measured,
+    Record,
+    RecordFile,
+    choose_ranks,
+    dump_records,
+    file_name,
+    write_performance,
+)
+from pytest_gpuenergy.tvm import METASCHEDULE, store
 from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 
 SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)

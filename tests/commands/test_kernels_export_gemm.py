@@ -8,10 +8,9 @@ import pytest
 from gemm_products import template_records
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.tuning.records import dump_records, file_name
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.kernels import load_kernel
+from pytest_gpuenergy.tuning import dump_records, file_name
 from pytest_gpuenergy.workloads import Gemm
 
 EXPORT = ("kernels", "export", "--out", "out")

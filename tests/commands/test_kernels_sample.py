@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from command_outcomes import Outcome, outcome_of
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.tuning.records import BANDS
+from pytest_gpuenergy.tuning import BANDS
 
 ROOT = Path(__file__).parent.parent.parent
 RAW = ROOT / "tests/data/case7_raw"

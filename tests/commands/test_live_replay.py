@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from replay_on_host import host_stands_in
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.engine.harness import Harness
+from pytest_gpuenergy.engine import Harness
 
 CONFIG = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 SPARSE_PRODUCT = """

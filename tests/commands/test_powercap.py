@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.control import Lease, Setpoint
+from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.support import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
 

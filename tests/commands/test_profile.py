@@ -14,8 +14,7 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import profile_run
-from pytest_gpuenergy.replay.clocks import CLOCK
-from pytest_gpuenergy.replay.power import read_power
+from pytest_gpuenergy.replay import CLOCK, read_power
 
 TINY = {
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
@@ -130,7 +129,7 @@ class TestWithPyTorch:
     def test_the_same_seed_gives_the_same_weights(self, tmp_path: Path) -> None:
         import torch
 
-        from pytest_gpuenergy.replay.models import load_model
+        from pytest_gpuenergy.replay import load_model
 
         name = folder_of(tmp_path / "model", "bloom")
         one, same, other = (
@@ -141,7 +140,7 @@ class TestWithPyTorch:
         assert not torch.equal(one, other)
 
     def test_weights_in_the_folder_are_used(self, tmp_path: Path) -> None:
-        from pytest_gpuenergy.replay.models import load_model
+        from pytest_gpuenergy.replay import load_model
 
         name = folder_of(tmp_path / "model", "bloom")
         load_model(name, dtype="float32").model.save_pretrained(tmp_path / "saved")
@@ -230,7 +229,7 @@ class TestWithPyTorch:
     ) -> None:
         import torch
 
-        from pytest_gpuenergy.replay.models import LanguageModel
+        from pytest_gpuenergy.replay import LanguageModel
 
         def run(*_: Any) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")

@@ -19,11 +19,9 @@ import pytest
 from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.engine.harness import Harness
-from pytest_gpuenergy.replay.plan import planner_for
-from pytest_gpuenergy.replay.recorded import argument_bytes
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import lock
+from pytest_gpuenergy.engine import Harness
+from pytest_gpuenergy.replay import argument_bytes, planner_for
+from pytest_gpuenergy.support import InputError, lock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
 

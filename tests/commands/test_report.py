@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.report import Measurement, RunFolder, WorkloadInfo, load_report
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.report import RunFolder, load_report
 
 K01 = Measurement(
     node_id="bench.py::test[case1-k01-300W]",

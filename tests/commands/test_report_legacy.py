@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from closed_folders import close
 from command_outcomes import Outcome, outcome_of
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 

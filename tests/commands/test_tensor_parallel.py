@@ -13,12 +13,8 @@ import replay_on_host
 from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay import ranks
-from pytest_gpuenergy.replay.extraction import extract
-from pytest_gpuenergy.replay.profiling import rank_folders
-from pytest_gpuenergy.replay.ranks import device_word
-from pytest_gpuenergy.support.children import run_together
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.replay import device_word, extract, rank_folders, ranks
+from pytest_gpuenergy.support import DeviceError, InputError, run_together
 
 LLAMA = {
     "model_type": "llama",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from power_cards import PRIOR_MW, write
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices import EmulatedDevice
 
 
 @pytest.fixture

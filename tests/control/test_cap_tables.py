@@ -6,19 +6,18 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.control.limits import PowerLimits
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.tables import (
+from pytest_gpuenergy.control import (
+    PowerLimits,
+    Setpoint,
     cap_table,
     cap_words,
     project_tables,
     resolve_setpoints,
     resolve_words,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 H200 = PowerLimits(200.0, 700.0, 700.0)
 TABLE = (200.0, 325.0, 450.0, 575.0, 700.0)

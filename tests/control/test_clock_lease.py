@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 from power_cards import DIE, PRIOR_MW, killed, present_mw
 
-from pytest_gpuenergy.control.lease import Lease, restore_kept, restore_leftover
-from pytest_gpuenergy.control.lease_record import LeaseRecord, leftover, locked_mhz, recorded_uuids
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers.nvml import NvmlWriter
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import SetpointError
-from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.control import (
+    CURRENT,
+    Lease,
+    LeaseRecord,
+    NvmlWriter,
+    Setpoint,
+    enforced_setpoint,
+    leftover,
+    locked_mhz,
+    recorded_uuids,
+    restore_kept,
+    restore_leftover,
+)
+from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.support import SetpointError, termination_as_interrupt
 
 CLOCK = Setpoint(sm_clock_mhz=1500)
 BOTH = Setpoint(300.0, sm_clock_mhz=1500)

@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 from power_cards import DIE, PRIOR_MW, killed, present_mw, write
 
-from pytest_gpuenergy.control.lease import Lease, restore_kept, restore_leftover
-from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, leftover, recorded_uuids
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers.nvml import NvmlWriter
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import SetpointError
-from pytest_gpuenergy.support.signals import termination_as_interrupt
+from pytest_gpuenergy.control import (
+    CURRENT,
+    Change,
+    Lease,
+    LeaseRecord,
+    NvmlWriter,
+    Setpoint,
+    leftover,
+    recorded_uuids,
+    restore_kept,
+    restore_leftover,
+)
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.support import SetpointError, termination_as_interrupt
 
 CAP = Setpoint(300.0)
 LIMIT = {"prior": 700_000, "before": 700_000, "written": 300_000}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuenergy.control.limits import (
+from pytest_gpuenergy.control import (
+    UNKNOWN,
     PowerLimits,
+    Setpoint,
     enforced_setpoint,
     present_limit_mw,
     read_limits,
 )
-from pytest_gpuenergy.control.setpoint import UNKNOWN, Setpoint
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.support.errors import DeviceError, SetpointError
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.support import DeviceError, SetpointError
 
 
 def test_limits_of_the_card(device: EmulatedDevice) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
+from pytest_gpuenergy.control import CURRENT, Setpoint
 
 watts = st.none() | st.integers(1, 2000).map(float)
 clocks = st.none() | st.integers(1, 4000)

@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.control.clocks import (
+from pytest_gpuenergy.control import (
     STEPS,
+    NamedSetpoints,
+    Setpoint,
     clock_words,
     even_steps,
     resolve_clock,
     resolve_clocks,
     supported_clocks,
 )
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.tables import NamedSetpoints
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.support import DeviceError, InputError
 
 H200 = tuple(range(345, 1981, 15))
 CLOCKS = st.sets(st.integers(1, 9999), min_size=1, max_size=40).map(lambda s: tuple(sorted(s)))

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from pytest_gpuenergy.conv.depthwise import DepthwiseParameters
-from pytest_gpuenergy.conv.grouped import GroupedParameters
-from pytest_gpuenergy.conv.templates import Parameters, ranked
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.conv import DepthwiseParameters, GroupedParameters, Parameters, ranked
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuning import Card
 from pytest_gpuenergy.workloads import Conv2d
 
 H100 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)

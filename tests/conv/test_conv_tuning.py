@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.conv.depthwise import DepthwiseParameters
-from pytest_gpuenergy.conv.grouped import GroupedParameters
-from pytest_gpuenergy.conv.space import TEMPLATE_FORM
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.conv import TEMPLATE_FORM, DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import FORMS, kernels_of, load_records, records_of
-from pytest_gpuenergy.tuning.names import TEMPLATE
-from pytest_gpuenergy.tuning.record_folders import find_records
+from pytest_gpuenergy.tuning import TEMPLATE, find_records
 from pytest_gpuenergy.tvm import requirements
 from pytest_gpuenergy.workloads import CASES, Conv2d, Gemm, Workload
 

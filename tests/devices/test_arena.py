@@ -8,13 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena, Device
 from pytest_gpuenergy.workloads import Tensor
 
 X = Tensor("x", (3, 5), "float32", "input")

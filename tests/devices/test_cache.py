@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.cache import MAX_SETS, sets_needed
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE,
+    MAX_SETS,
+    Traffic,
+    Work,
+    demand_of,
+    sets_needed,
+)
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import KernelFault
 
 MIB = 1 << 20
 

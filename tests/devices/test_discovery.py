@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import discovery
-from pytest_gpuenergy.devices.discovery import cuda_uuids, find_gpus, has_context
-from pytest_gpuenergy.devices.nvml import GuardedNvml
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import GuardedNvml, cuda_uuids, discovery, find_gpus, has_context
+from pytest_gpuenergy.support import DeviceError
 
 FIRST = "GPU-11111111-2222-3333-4444-555555555555"
 SECOND = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"

@@ -15,10 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuenergy.devices import lock
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Device, gpu_lock, lock
+from pytest_gpuenergy.support import DeviceError
 
 SOMEBODY = 54321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

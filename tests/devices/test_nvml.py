@@ -8,11 +8,10 @@ from typing import Any
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.nvml import NEEDED, GuardedNvml, load_nvml, text
-from pytest_gpuenergy.support.errors import DeviceError, WritesDeniedError
+from pytest_gpuenergy.devices import NEEDED, GuardedNvml, load_nvml, text
+from pytest_gpuenergy.support import DeviceError, WritesDeniedError
 
 
 class NvmlError(Exception):

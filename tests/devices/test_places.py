@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.places import (
+from pytest_gpuenergy.devices import (
     MAX_PLACEMENTS,
     PAGE_BYTES,
     pieces,

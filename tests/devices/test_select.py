@@ -7,14 +7,18 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import select
+from pytest_gpuenergy.devices import (
+    EmulatedSpec,
+    FoundGpu,
+    check_spec,
+    count_gpus,
+    open_device,
+    select,
+)
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.discovery import FoundGpu
-from pytest_gpuenergy.devices.select import EmulatedSpec, check_spec, count_gpus, open_device
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.support import DeviceError, InputError
 
 GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "NVIDIA A30", "h1")]
 

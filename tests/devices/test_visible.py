@@ -7,20 +7,20 @@ from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices import select
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.devices.nvml import GuardedNvml
-from pytest_gpuenergy.devices.select import open_gpu
-from pytest_gpuenergy.devices.visible import visible_gpus
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.control import Lease, Setpoint, writers
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE,
+    EmulatedDevice,
+    GuardedNvml,
+    NvmlGpu,
+    Runner,
+    open_gpu,
+    select,
+    visible_gpus,
+)
+from pytest_gpuenergy.support import DeviceError, InputError
 
 A, B, C, D = UUIDS = ("GPU-aa11-1", "GPU-aa22-2", "GPU-bb33-3", "GPU-cc44-4")
 ALIKE = [(uuid, "NVIDIA H200") for uuid in UUIDS]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search import SearchParameters, read_spec
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/optimize.md").read_text(encoding="utf-8")

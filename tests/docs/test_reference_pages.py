@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import COMMANDS, main
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.record.repeatability import SAME_BOARD_SD
-from pytest_gpuenergy.replay.kernel_list import understood
+from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.record import SAME_BOARD_SD
+from pytest_gpuenergy.replay import understood
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]+|-k)(?![\w-])")

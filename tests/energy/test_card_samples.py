@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy import card_samples
-from pytest_gpuenergy.energy.card_samples import CardSamples, read_regularly
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.energy import CardSamples, card_samples, read_regularly
 
 
 def test_each_sample_is_read_once() -> None:

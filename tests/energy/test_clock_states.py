@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, ClockSamples
-from pytest_gpuenergy.energy.clock_states import LEAST_STEP, clock_states, stepped, steps
+from pytest_gpuenergy.devices import CLOCK_SPAN_S, ClockSamples
+from pytest_gpuenergy.energy import LEAST_STEP, clock_states, stepped, steps
 
 BASE_MHZ = 1977.8
 TRIALS = 13

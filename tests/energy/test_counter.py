@@ -9,15 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.counter import EnergyCounter
-from pytest_gpuenergy.energy.schedule import regular_times_s
-from pytest_gpuenergy.energy.source import CounterError, Edge
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Device, EmulatedDevice
+from pytest_gpuenergy.energy import CounterError, Edge, EnergyCounter, regular_times_s
+from pytest_gpuenergy.support import DeviceError
 
 
 class NvmlError(Exception):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.drift import Slope, power_slope, unsettled
+from pytest_gpuenergy.energy import Slope, power_slope, unsettled
 
 watts = st.floats(1.0, 1000.0)
 

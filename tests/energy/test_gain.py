@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.gain import gains
-from pytest_gpuenergy.energy.thermal import Settling
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.energy import Settling, gains
+from pytest_gpuenergy.record import Metric
 
 SETTLINGS = st.builds(
     Settling,

@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.leakage import Leakage, step_error
-from pytest_gpuenergy.energy.thermal import Settling
+from pytest_gpuenergy.energy import Leakage, Settling, step_error
 
 
 @given(nearer=st.floats(0, 100), farther=st.floats(0, 100))

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import Repeater, Timeline
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
-from pytest_gpuenergy.devices.emulated.profiles import find_profile
-from pytest_gpuenergy.energy.counter import EnergyCounter
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import CounterError, Edge
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice, Repeater, Runner, Timeline, find_profile
+from pytest_gpuenergy.energy import (
+    CounterError,
+    Edge,
+    EnergyCounter,
+    EnergyMeter,
+    MeterSettings,
+    Reading,
+)
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.energy.power_log import PowerLog
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.devices import Demand, EmulatedDevice
+from pytest_gpuenergy.energy import PowerLog
+from pytest_gpuenergy.support import DeviceError
 
 
 @pytest.fixture

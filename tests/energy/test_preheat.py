@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.energy.preheat import LEAST_PAUSE_S, Preheat
-from pytest_gpuenergy.energy.thermal import Settling
+from pytest_gpuenergy.energy import LEAST_PAUSE_S, Preheat, Settling
 
 COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)
 SETTLED = Settling(60.0, 60.2, 0.5, 0.4, 0.004, 0.001)

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.processes import ProcessWatch, processes_on
+from pytest_gpuenergy.devices import EmulatedDevice, Repeater
+from pytest_gpuenergy.energy import ProcessWatch, processes_on
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 OURS, THEIRS, OTHER = 11, 4242, 77

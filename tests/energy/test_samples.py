@@ -7,24 +7,21 @@ from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, Runner
-from pytest_gpuenergy.devices.emulated.profiles import find_profile
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.samples import (
+from pytest_gpuenergy.devices import EmulatedDevice, Repeater, Runner, find_profile
+from pytest_gpuenergy.energy import (
+    CounterError,
+    EnergyMeter,
     PowerSamples,
+    Reading,
     average_power_mw,
     choose_source,
     instant_power_mw,
     probe_sensor,
 )
-from pytest_gpuenergy.energy.source import CounterError
-from pytest_gpuenergy.engine.quick import QUICK
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.engine import QUICK
+from pytest_gpuenergy.support import DeviceError
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 INSTANT = 186

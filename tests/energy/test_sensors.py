@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.nvml import GuardedNvml
-from pytest_gpuenergy.energy.sensors import (
+from pytest_gpuenergy.devices import EmulatedDevice, GuardedNvml, Repeater
+from pytest_gpuenergy.energy import (
     DRIFT_K,
     INVALIDATING_REASONS,
     SW_POWER_CAP,
@@ -21,8 +19,8 @@ from pytest_gpuenergy.energy.sensors import (
     power_by_samples_w,
     read_conditions,
 )
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.support import DeviceError
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 QUIET = Conditions(44, 1980, 3201, 0, 700_000)

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.statistics import estimate, variance_of_mean
-from pytest_gpuenergy.record.estimate import Estimate
+from pytest_gpuenergy.energy import estimate, variance_of_mean
+from pytest_gpuenergy.record import Estimate
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30)
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.thermal import Sample, Settling, ThermalModel
+from pytest_gpuenergy.energy import Sample, Settling, ThermalModel
 
 STEP_S = 0.1
 

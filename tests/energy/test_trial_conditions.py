@@ -9,16 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import ClockSamples, Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.energy.clock_states import mean_clock_mhz
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.settings import MeterSettings
+from pytest_gpuenergy.devices import ClockSamples, EmulatedDevice, Repeater, VirtualRepeater
+from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading, mean_clock_mhz
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.devices import Timeline
+from pytest_gpuenergy.energy import cut_windows, placement_variance
+from pytest_gpuenergy.record import Window
 
 
 def ascending(least: int = 2) -> st.SearchStrategy[list[float]]:

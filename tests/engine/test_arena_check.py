@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
-from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again, falsified
-from pytest_gpuenergy.engine.references import cached_reference
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena
+from pytest_gpuenergy.engine import ArenaCheck, arenas_for, cached_reference, check_again, falsified
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 SIZE = 4096

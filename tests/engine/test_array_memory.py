@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from device_arrays import CudaInterface, Cupy, CupyArray, Tensor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.engine.array_memory import overlap, overwrite
+from pytest_gpuenergy.engine import overlap, overwrite
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "NumPy": lambda data: data,

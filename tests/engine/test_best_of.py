@@ -14,14 +14,11 @@ import pytest
 from python_kernels import PythonDevice
 from tuning_fakes import FakeRepeater, VirtualClock
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import KernelRepeater, Loaded
-from pytest_gpuenergy.engine.best_of import best_of
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel, Launch, Origin
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault, Outcome, UnavailableError
-from pytest_gpuenergy.workloads import Gemm
-from pytest_gpuenergy.workloads.workload import Workload
+from pytest_gpuenergy.devices import Arena, KernelRepeater, Loaded
+from pytest_gpuenergy.engine import best_of
+from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, Origin
+from pytest_gpuenergy.support import DeviceError, KernelFault, Outcome, UnavailableError
+from pytest_gpuenergy.workloads import Gemm, Workload
 
 GEMM = Gemm("product", 3, 4, 5)
 FAULTS: Mapping[str, Outcome] = {

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.board_kernels import board_kernels
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.engine import board_kernels, verify
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from device_arrays import Tensor
 
-from pytest_gpuenergy.engine.callable_inputs import first_call
-from pytest_gpuenergy.engine.results import Specification
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.engine import Specification, first_call
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import ErrorBound
 
 X = np.linspace(0.5, 4.0, 1000, dtype=np.float32)

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.engine.results import expect
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Contract, Tensor
-from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.engine import Drawing, case_of, compare, expect
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
 
 SIZE = 3001
 F = np.float32

@@ -9,17 +9,11 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.engine.clock_check import keeps_to_lock, lock_flags
-from pytest_gpuenergy.engine.harness import Subject
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import Demand, EmulatedDevice, Repeater
+from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
+from pytest_gpuenergy.engine import Station, Subject, keeps_to_lock, lock_flags
+from pytest_gpuenergy.record import WorkloadInfo
 
 Make = Callable[..., AbstractContextManager[Repeater]]
 SETTINGS = MeterSettings(preheat_s=0.0)

@@ -11,15 +11,11 @@ import pytest
 from python_kernels import KERNEL, PythonDevice
 from strict_arrays import StrictArrays
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
-from pytest_gpuenergy.engine import references
-from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Contract, Tensor, repetition
-from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena
+from pytest_gpuenergy.engine import arenas_for, check_of, read_job, references, verify, write_job
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Contract, Tensor, numbers, repetition, rounded_to
 
 SIZE = 2000
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint32"]

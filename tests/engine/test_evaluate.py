@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 from tuning_fakes import SLOWDOWN, FakeDevice, sustained_at, time_ms, word_kernel
 
-from pytest_gpuenergy.engine import evaluate as module
-from pytest_gpuenergy.engine.evaluate import Rig, confirm, evaluate
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.quick import quick_job
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.engine import (
+    Evaluation,
+    Rig,
+    arenas_for,
+    confirm,
+    evaluate,
+    evaluate as module,
+    quick_job,
+)
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)

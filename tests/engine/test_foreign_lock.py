@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from power_cards import as_real
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import ClockSamples
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.foreign_lock import pinned_at, refuse_locked
-from pytest_gpuenergy.engine.station import Station
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.support.errors import KernelFault, SetpointError
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import ClockSamples, EmulatedDevice
+from pytest_gpuenergy.engine import Station, pinned_at, refuse_locked
+from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.support import KernelFault, SetpointError
 
 CLOCK = Setpoint(sm_clock_mhz=1500)
 

@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Repeater, Timeline
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.record.checks import check
-from pytest_gpuenergy.record.measurement import FIGURES
-from pytest_gpuenergy.report import Measurement, WorkloadInfo
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.json_input import decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.control import Setpoint
+from pytest_gpuenergy.devices import (
+    MAX_PLACEMENTS,
+    EmulatedDevice,
+    Repeater,
+    Timeline,
+    VirtualRepeater,
+    open_device,
+)
+from pytest_gpuenergy.energy import MeterSettings
+from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.record import FIGURES, Measurement, WorkloadInfo, check
+from pytest_gpuenergy.support import KernelFault, decode, encode
 from pytest_gpuenergy.workloads import Conv2d
 
 SMALL = Conv2d.of("small", 1, 8, 8, 8, 4, 3, 3, 1, 1)

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.jobs import StoredJob, read_job, write_job
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import StoredJob, read_job, write_job
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 SIZE = 64

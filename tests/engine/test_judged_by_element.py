@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.comparison import Reference, compare
-from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.engine.references import make_reference
-from pytest_gpuenergy.engine.results import expect
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import (
+    Reference,
+    compare,
+    expect,
+    make_reference,
+    read_job,
+    verify,
+    write_job,
+)
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor
 
 SIZE = 4096
 WIDE = {"init": {"x": (-20.0, 20.0)}}

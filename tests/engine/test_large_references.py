@@ -10,16 +10,11 @@ import numpy as np
 import pytest
 from strict_arrays import StrictArrays
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine import references
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads.contract import Contract
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import Drawing, case_of, compare, references, verify
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor, Workload
 
 DRAWINGS = [Drawing(0), Drawing(1, -1), Drawing(2, 1)]
 SIZE = 4096

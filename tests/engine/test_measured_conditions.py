@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.record.infos import WorkloadInfo
+from pytest_gpuenergy.devices import EmulatedDevice, Repeater
+from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.record import WorkloadInfo
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.engine.objective import Evaluation, Typical, cost_ms, promising
-from pytest_gpuenergy.record.metrics import METRICS, Metric
+from pytest_gpuenergy.engine import Evaluation, Typical, cost_ms, promising
+from pytest_gpuenergy.record import METRICS, Metric
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 POWERS = st.floats(min_value=50.0, max_value=700.0)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.mma import MmaParameters
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import MmaParameters, SimtParameters
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
 FLOAT32 = Gemm("g", 8, 8, 8)

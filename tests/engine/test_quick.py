@@ -10,20 +10,17 @@ import pytest
 from jobs import job_of
 from tuning_fakes import FakeDevice
 
-from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.quick import (
+from pytest_gpuenergy.devices import EmulatedDevice, Timeline, VirtualRepeater, open_device
+from pytest_gpuenergy.engine import (
+    arenas_for,
     measure_sustained,
     measure_time_ms,
     median_time_ms,
     quick_job,
     verify_timed,
 )
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)

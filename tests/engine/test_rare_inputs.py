@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.engine.seeds import drawings_of
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.engine import drawings_of, verify
+from pytest_gpuenergy.kernels import Kernel, TritonKernel
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 Function = Callable[..., Any]

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from device_arrays import CudaInterface, Cupy, CupyArray, DlpackArray, Tensor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.engine.results import Expected, expect
-from pytest_gpuenergy.support.errors import KernelFault, ResultError
-from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.engine import Expected, expect
+from pytest_gpuenergy.support import KernelFault, ResultError
+from pytest_gpuenergy.workloads import ErrorBound
 
 BOUND = ErrorBound(1e-5, 1e-5)
 ONES = np.ones((2, 3), np.float32)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.engine import seeds
-from pytest_gpuenergy.engine.seeds import drawn_seed
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.engine import drawn_seed, seeds, verify
 from pytest_gpuenergy.workloads import Conv2d
 
 SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)

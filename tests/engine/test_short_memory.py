@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.support import memory
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.engine import Drawing, arenas_for, case_of
+from pytest_gpuenergy.support import InputError, memory
 from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
 LARGE = Gemm("large", 46_000, 1, 46_000, mode="float16")

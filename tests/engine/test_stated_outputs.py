@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, Body, PythonDevice
 
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
 
 ROWS, COLUMNS = 16, 64

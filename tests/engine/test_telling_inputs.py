@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, Body, PythonDevice
 
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
 Function = Callable[..., Any]

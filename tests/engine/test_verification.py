@@ -13,23 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Loaded
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
-from pytest_gpuenergy.engine import references
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import Case, Drawing, cached_reference, case_of
-from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads import Contract, Conv2d, ErrorBound, Scalar, Tensor
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena, Device, KernelRepeater, Loaded
+from pytest_gpuenergy.engine import (
+    SEEDS,
+    Case,
+    Drawing,
+    arenas_for,
+    cached_reference,
+    case_of,
+    compare,
+    drawings_of,
+    references,
+    verify,
+)
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import Array, Contract, Conv2d, ErrorBound, Scalar, Tensor
 
 SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)
 SHAPE = SMALL.outputs[0].shape

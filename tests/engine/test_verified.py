@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.engine.seeds import drawings_of
-from pytest_gpuenergy.engine.verified import Verifier
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.engine import Verifier, drawings_of
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 TENSORS = (Tensor("x", (64,), "float32", "input"), Tensor("y", (64,), "float32", "output"))

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cuda.device import HostClock
-from pytest_gpuenergy.devices.device import Launches, Timeline
-from pytest_gpuenergy.engine.callable_check import CallableCheck, WatchedRepeater
-from pytest_gpuenergy.engine.results import Specification
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import HostClock, Launches, Timeline
+from pytest_gpuenergy.engine import CallableCheck, Specification, WatchedRepeater
+from pytest_gpuenergy.support import KernelFault
 
 RUN_S = 3.0
 

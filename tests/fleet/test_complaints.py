@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.fleet.complaints import reason_in, usage_problem
+from pytest_gpuenergy.fleet import reason_in, usage_problem
 
 
 @given(st.text(max_size=400))

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.fleet.post import Post
-from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost
-from pytest_gpuenergy.fleet.ray_actor import Interpreter, own_copy
-from pytest_gpuenergy.fleet.ray_probe import without_taken
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.fleet import FoundGpu, FoundHost, Interpreter, Post, own_copy, without_taken
+from pytest_gpuenergy.support import DeviceError
 
 
 @pytest.mark.parametrize(

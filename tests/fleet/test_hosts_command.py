@@ -71,7 +71,7 @@ def test_a_host_without_a_driver_is_listed_with_the_reason(
 
 
 def no_driver() -> None:
-    from pytest_gpuenergy.support.errors import DeviceError
+    from pytest_gpuenergy.support import DeviceError
 
     raise DeviceError("There is no driver.")
 

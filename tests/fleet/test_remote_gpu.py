@@ -10,29 +10,38 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.engine.claim import Settings
-from pytest_gpuenergy.engine.team import HostLostError
-from pytest_gpuenergy.fleet import search_team
-from pytest_gpuenergy.fleet.gpu_messages import Failed, Message, framed, read_file, read_request
-from pytest_gpuenergy.fleet.hosts import Muster, Seat
-from pytest_gpuenergy.fleet.probe import FoundGpu, FoundHost, own_version
-from pytest_gpuenergy.fleet.remote_gpu import MOST_LOSSES, RemoteGpu
-from pytest_gpuenergy.fleet.search_team import claim_fleet
-from pytest_gpuenergy.fleet.spec import parse_fleet
-from pytest_gpuenergy.support.errors import (
+from pytest_gpuenergy.engine import HostLostError, Settings
+from pytest_gpuenergy.fleet import (
+    MOST_LOSSES,
+    Failed,
+    FoundGpu,
+    FoundHost,
+    Message,
+    Muster,
+    RemoteGpu,
+    Seat,
+    claim_fleet,
+    framed,
+    own_version,
+    parse_fleet,
+    read_file,
+    read_request,
+    search_team,
+)
+from pytest_gpuenergy.support import (
     DeviceError,
     GpuEnergyError,
     InputError,
     KernelFault,
     SetpointError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+    decode,
+    encode,
 )
-from pytest_gpuenergy.support.json_input import decode
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.worker import WorkerDiedError, WorkerTimeoutError
 
 ERRORS = (DeviceError, InputError, SetpointError, WorkerDiedError, WorkerTimeoutError)
 

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import has_ended, said_through
 
-from pytest_gpuenergy.engine.team import HostLostError
-from pytest_gpuenergy.fleet.gpu_messages import BEAT, framed
-from pytest_gpuenergy.fleet.hosts import Seat
-from pytest_gpuenergy.fleet.probe import own_version
-from pytest_gpuenergy.fleet.pulse import BEATS, Watch
-from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
+from pytest_gpuenergy.engine import HostLostError
+from pytest_gpuenergy.fleet import BEAT, BEATS, RemoteGpu, Seat, Watch, framed, own_version
 
 if TYPE_CHECKING:
     from conftest import Hosts

@@ -6,11 +6,9 @@ import shlex
 
 import execnet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.fleet.commands import tx_spec
-from pytest_gpuenergy.fleet.spec import (
+from pytest_gpuenergy.fleet import (
     MOST_WORKERS,
     Fleet,
     RayFleet,
@@ -19,8 +17,9 @@ from pytest_gpuenergy.fleet.spec import (
     SshFleet,
     SshHost,
     parse_fleet,
+    tx_spec,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 # Characters that mean something to a shell, to execnet or here; the tables of all take seconds.
 PRINTABLE = st.text("ab/.-_'\"\\=:#$~@*x1é", max_size=9)

@@ -11,7 +11,7 @@ from fleet_search import Search
 from processes import has_ended
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 if TYPE_CHECKING:
     from conftest import Hosts

@@ -15,15 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernel_specs import SCALE, SOURCE
-from profiler_traces import layer as trace_of_a_layer
-from profiler_traces import write as write_trace
+from profiler_traces import layer as trace_of_a_layer, write as write_trace
 from recorded_profile import BLOOM
 
-from pytest_gpuenergy.control.lease_record import Change, LeaseRecord, kept_record, leftover
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.faults import parse_faults
-from pytest_gpuenergy.devices.emulated.state import EmulatedStateWarning
-from pytest_gpuenergy.engine.jobs import read_job, write_job
+from pytest_gpuenergy.control import Change, LeaseRecord, kept_record, leftover
+from pytest_gpuenergy.devices import EmulatedDevice, EmulatedStateWarning, parse_faults
+from pytest_gpuenergy.engine import read_job, write_job
 from pytest_gpuenergy.kernels import (
     CudaProgram,
     Headers,
@@ -33,31 +30,38 @@ from pytest_gpuenergy.kernels import (
     LibraryCall,
     Origin,
     TritonKernel,
+    load_kernel,
+    read_kernel,
+    write_kernel,
 )
-from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
-from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.replay.calls import read_calls
-from pytest_gpuenergy.replay.extraction import extract, write_extraction
-from pytest_gpuenergy.replay.plan import step_workload
-from pytest_gpuenergy.replay.power import PowerCurve, write_power
-from pytest_gpuenergy.replay.profiling import rank_folders, read_profile
-from pytest_gpuenergy.replay.recorded import argument_bytes
-from pytest_gpuenergy.replay.summary import terminal
-from pytest_gpuenergy.report import Report, RunFolder, load_report
-from pytest_gpuenergy.report.legacy import load_legacy
-from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.tidy import tidy_csv
-from pytest_gpuenergy.report.views import json_document, write_classic_csv
-from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
-from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4
-from pytest_gpuenergy.search.workload import workload_of
-from pytest_gpuenergy.support.json_input import read_unpacked
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.record import AnchorCheck
+from pytest_gpuenergy.replay import (
+    PowerCurve,
+    argument_bytes,
+    extract,
+    rank_folders,
+    read_calls,
+    read_profile,
+    step_workload,
+    terminal,
+    write_extraction,
+    write_power,
+)
+from pytest_gpuenergy.report import (
+    Report,
+    RunFolder,
+    json_document,
+    load_legacy,
+    load_report,
+    markdown,
+    tidy_csv,
+    write_classic_csv,
+)
+from pytest_gpuenergy.search import RecordedSpace, read_spec, read_t4, spec_paths, workload_of
+from pytest_gpuenergy.support import encode, read_unpacked
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.records import RecordFile, dump_records
-from pytest_gpuenergy.tuning.trial import Trial, read_trials
-from pytest_gpuenergy.tvm.database import load_database
+from pytest_gpuenergy.tuning import RecordFile, Trial, dump_records, read_trials
+from pytest_gpuenergy.tvm import load_database
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 RAW = Path(__file__).parents[1] / "data/case7_raw"

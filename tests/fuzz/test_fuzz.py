@@ -18,15 +18,12 @@ import msgspec
 import pytest
 from fuzz_edits import VALUES, nearly
 from fuzz_readers import Reader, readers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.support.errors import GpuEnergyError
-from pytest_gpuenergy.tuning.records import RecordFile
+from pytest_gpuenergy.record import AnchorCheck, Estimate, Interval, Measurement, Window
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import GpuEnergyError
+from pytest_gpuenergy.tuning import RecordFile
 
 EXAMPLES = int(os.environ.get("GPUENERGY_FUZZ_EXAMPLES") or 10)
 CPU_S = 20

@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.drift import BOUND, judge_check, unchecked
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, RunFolder, load_report
-from pytest_gpuenergy.report.anchor import anchor_lines
-from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.views import write_json
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.gate import BOUND, judge_check, unchecked
+from pytest_gpuenergy.record import AnchorCheck, Conditions, Estimate, Interval, Measurement, Window
+from pytest_gpuenergy.report import (
+    RunFolder,
+    anchor_lines,
+    load_report,
+    markdown,
+    merge,
+    page_data,
+    write_json,
+)
+from pytest_gpuenergy.support import ReportError
 
 Make = Callable[..., Any]
 PLAIN = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,15 +9,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.annotations import SHOWN, annotate, annotation
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.report import Measurement, Report, RunInfo
-from pytest_gpuenergy.support.terminal import printable_text
+from pytest_gpuenergy.gate import SHOWN, GateSettings, annotate, annotation, compare
+from pytest_gpuenergy.record import Measurement, RunInfo
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import printable_text
 
 RunMaker = Callable[..., RunInfo]
 FAIL = GateSettings.parse(["edp:5%"])

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.baseline import update
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.report import Report
-from pytest_gpuenergy.report.models import Models
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.gate import GateSettings, compare, update
+from pytest_gpuenergy.report import Models, Report
+from pytest_gpuenergy.support import InputError
 
 Make = Callable[..., Any]
 MODELS = {"GPU-1": "NVIDIA H200", "GPU-2": "NVIDIA H200", "GPU-3": "NVIDIA A30"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from board_reports import board_measurement, report_on
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
+from pytest_gpuenergy.gate import GateSettings, compare
 
 
 def test_the_gain_of_a_board_is_not_counted_twice() -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.gate.changepoints import LEAST, change_points
+from pytest_gpuenergy.gate import LEAST, change_points
 
 LEVELS = st.lists(st.floats(-1e3, 1e3), max_size=25)
 

@@ -9,18 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
-from pytest_gpuenergy.gate.comparison import Comparison, compare
-from pytest_gpuenergy.gate.doubt import Doubt, doubts_of_pair, widened
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import judge_budget
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report
+from pytest_gpuenergy.gate import (
+    Comparison,
+    Doubt,
+    GateSettings,
+    compare,
+    doubts_of_pair,
+    judge_budget,
+    widened,
+)
+from pytest_gpuenergy.record import Estimate, Measurement, Metric
+from pytest_gpuenergy.report import Report
 
 ALL_5 = GateSettings.parse(["time:5%,energy:5%,edp:5%"])
 EDP_5 = GateSettings.parse(["edp:5%"])

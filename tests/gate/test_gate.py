@@ -9,20 +9,26 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
-from pytest_gpuenergy.gate.comparison import Comparison, compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Verdict, decide, judge_budget, sample
-from pytest_gpuenergy.gate.views import budget_words, json_document, markdown, summary, terminal
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report, RunInfo
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.gate import (
+    Comparison,
+    GateSettings,
+    Verdict,
+    budget_words,
+    compare,
+    decide,
+    json_document,
+    judge_budget,
+    markdown,
+    summary,
+    terminal,
+)
+from pytest_gpuenergy.record import Estimate, KernelInfo, Measurement, Metric, RunInfo, sample
+from pytest_gpuenergy.report import Report
+from pytest_gpuenergy.support import InputError
 
 RunMaker = Callable[..., RunInfo]
 EDP_5 = GateSettings.parse(["edp:5%"])

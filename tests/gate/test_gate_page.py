@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.page import trend_values, verdicts_of
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.gate import GateSettings, trend_values, verdicts_of
+from pytest_gpuenergy.record import Interval, Measurement, Metric, Window
 
 Make = Callable[..., Any]
 EDP = GateSettings({Metric.EDP: 0.05}, enforced=True)

@@ -11,10 +11,9 @@ import pytest
 from gate_simulation import Session, drawn_measurement
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.history import history
-from pytest_gpuenergy.gate.history_views import json_document, markdown, terminal
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Report, RunInfo
+from pytest_gpuenergy.gate import history, history_json, history_markdown, history_text
+from pytest_gpuenergy.record import Metric, RunInfo
+from pytest_gpuenergy.report import Report
 
 Runs = Callable[..., list[Report]]
 
@@ -72,7 +71,7 @@ def test_flagged_points_are_shown_and_not_used(runs: Runs) -> None:
     assert len(series.points) == 12
     assert len(series.clean) == 6
     assert series.changes == ()
-    assert sum("not_steady" in line for line in terminal([series])) == 6
+    assert sum("not_steady" in line for line in history_text([series])) == 6
 
 
 def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
@@ -90,7 +89,7 @@ def test_items_of_one_name_are_kept_apart(runs: Runs) -> None:
     found = history(reports, Metric.EDP)
     assert [series.item for series in found] == ["test_a.py::test[1.0]", "test_a.py::test[2.0]"]
     assert [series.spread for series in found] == [0, 0]
-    lines = list(terminal(found))
+    lines = list(history_text(found))
     assert lines[0].startswith("simulated-k01-current (test_a.py::test[1.0]) EDP, NVIDIA H200")
 
 
@@ -113,7 +112,7 @@ def test_clocks_have_series_of_their_own_in_order(runs: Runs) -> None:
     found = history(map(at_clocks, runs([1.0] * 3)), Metric.EDP, ["450W"])
     assert [one.identity.cap for one in found] == ["450W-990MHz", "450W-1500MHz", "450W"]
     assert [len(one.points) for one in found] == [3, 3, 3]
-    assert "k01-450W-990MHz EDP" in "\n".join(terminal(found))
+    assert "k01-450W-990MHz EDP" in "\n".join(history_text(found))
 
 
 def test_a_spread_needs_runs(runs: Runs) -> None:
@@ -123,12 +122,14 @@ def test_a_spread_needs_runs(runs: Runs) -> None:
 
 def test_the_views_say_the_same(runs: Runs) -> None:
     found = history(runs([1.0] * 10 + [1.06] * 8), Metric.EDP)
-    document = json.loads(json_document(found))
+    document = json.loads(history_json(found))
     (series,) = document["series"]
     assert (series["kernel"], series["unit"], len(series["points"])) == ("k01", "mJ·ms", 18)
     assert [change["run_id"] for change in series["changes"]] == ["run010"]
-    lines = list(terminal(found))
+    lines = list(history_text(found))
     assert lines[0].startswith("simulated-k01-current EDP, NVIDIA H200 GPU-1 (emulated), 18 runs")
     assert lines[-1].startswith("  changed by +")
     assert "from run run010 on, revision 0" in lines[-1]
-    assert "| simulated-k01-current | EDP | NVIDIA H200 (emulated) | 18 |" in markdown(found)
+    assert "| simulated-k01-current | EDP | NVIDIA H200 (emulated) | 18 |" in history_markdown(
+        found
+    )

@@ -9,17 +9,12 @@ from dataclasses import replace
 import ab_coverage
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.ab.rounds import Turns
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.gate.sequential import Looks
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.ratio import paired_log_ratio
+from pytest_gpuenergy.ab import Turns
+from pytest_gpuenergy.energy import Reading
+from pytest_gpuenergy.gate import GateSettings, Looks
+from pytest_gpuenergy.record import Conditions, Estimate, Metric, paired_log_ratio
 
 LOOKS = Looks.up_to(16)
 JUDGED = GateSettings({Metric.EDP: 0.05})

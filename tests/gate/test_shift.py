@@ -12,19 +12,23 @@ import numpy as np
 import pytest
 from gate_shift_simulation import drawn, multiplied
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gate.comparison import Comparison, compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict
-from pytest_gpuenergy.gate.views import json_document, markdown, terminal
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, load_report
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.gate import (
+    Comparison,
+    GateSettings,
+    Judgement,
+    Verdict,
+    compare,
+    json_document,
+    markdown,
+    terminal,
+)
+from pytest_gpuenergy.record import Measurement, Metric, RunInfo
+from pytest_gpuenergy.report import Report, load_report, write_json
 
 RunMaker = Callable[..., RunInfo]
 RESULTS = Path(__file__).parent.parent.parent / "bench/results/nvidia-h200-2026-11-22"

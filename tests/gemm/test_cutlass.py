@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.gemm.cutlass.candidates import (
+from pytest_gpuenergy.gemm import (
+    Alignments,
+    Cutlass3,
+    configuration_named,
     configurations,
     cutlass_candidates,
     cutlass_program,
+    find_headers,
+    has_builders,
 )
-from pytest_gpuenergy.gemm.cutlass.configurations import Alignments, Cutlass3
-from pytest_gpuenergy.gemm.cutlass.headers import find_headers, has_builders
-from pytest_gpuenergy.gemm.cutlass.names import configuration_named
 from pytest_gpuenergy.kernels import Headers
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads import Gemm
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES, Mode
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, Mode
 
 KIB = 1024
 HOPPER = Card(90, 132, 128, 2048, 228 * KIB, 227 * KIB)

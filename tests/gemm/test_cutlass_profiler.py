@@ -10,18 +10,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, Bench
+from pytest_gpuenergy.gemm import fastest_verified, profiled_kernel, profiler_options
 from pytest_gpuenergy.gemm.cutlass import profiler as profiler_module
-from pytest_gpuenergy.gemm.cutlass.profiler import (
-    fastest_verified,
-    profiled_kernel,
-    profiler_options,
-)
 from pytest_gpuenergy.kernels import CudaProgram
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.workloads import Gemm
 
 PROFILER = """#!{python}

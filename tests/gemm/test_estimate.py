@@ -7,15 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.gemm.templates import Parameters, ranked
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.card import Card, card_of
+from pytest_gpuenergy.devices import PROFILES, EmulatedDevice
+from pytest_gpuenergy.gemm import Parameters, SimtParameters, ranked
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Card, card_of
 from pytest_gpuenergy.workloads import Gemm
 
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)

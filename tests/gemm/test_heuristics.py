@@ -13,13 +13,9 @@ from threading import Event
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.gemm.heuristics import Advice, advice
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.space import TemplateSpace
-from pytest_gpuenergy.workloads import Gemm
-from pytest_gpuenergy.workloads.gemm import Layout, Mode
+from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, Advice, TemplateSpace, advice
+from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
 GEMM = Gemm("g", 512, 384, 256)
 MODULE = """

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 from gemm_products import products
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.mma import MmaParameters
-from pytest_gpuenergy.gemm.templates import ranked
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import MmaParameters, ranked
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuning import Card
 from pytest_gpuenergy.workloads import Gemm
 
 TINY = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)

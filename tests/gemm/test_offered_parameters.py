@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from gemm_products import aligned_products, products
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.templates import TEMPLATES
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import TEMPLATES
+from pytest_gpuenergy.tuning import Card
 
 SMALL_HOPPER = Card(90, 2, 128, 2048, 228 << 10, 227 << 10)
 """Its blocks compute several tiles of small products, or share them."""

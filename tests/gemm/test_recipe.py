@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import CASES, Gemm
 
 GEMM = Gemm("g", 64, 64, 64)

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from gemm_products import products
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import SimtParameters
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
 TINY = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)

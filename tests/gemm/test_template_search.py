@@ -9,14 +9,10 @@ from threading import Event
 
 import pytest
 
-from pytest_gpuenergy.gemm.recipe import TEMPLATE_FORM
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.gemm.templates import ranked
+from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters, ranked
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.tuning.space import Candidate, Feedback
-from pytest_gpuenergy.tuning.template_proposer import TemplateProposer
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuning import Candidate, Card, Feedback, TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
 
 H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)

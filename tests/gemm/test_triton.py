@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from host_triton import host_triton
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
-from pytest_gpuenergy.gemm.triton import CONFIGURATIONS, triton_candidates
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.gemm import CONFIGURATIONS, triton_candidates
+from pytest_gpuenergy.kernels import TritonKernel
+from pytest_gpuenergy.support import UnavailableError
+from pytest_gpuenergy.tuning import Card
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL_CARD = Card(90, 1, 128, 2048, 228 << 10, 227 << 10)

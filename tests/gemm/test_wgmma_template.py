@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from gemm_products import aligned_products
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.templates import ranked
-from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.tuning.card import Card
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import WgmmaParameters, ranked
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuning import Card
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)

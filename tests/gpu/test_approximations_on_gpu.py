@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands, powers
 
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices import CudaDevice, open_device
 
 pytestmark = pytest.mark.gpu
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuenergy.engine.board_kernels import board_kernels
-from pytest_gpuenergy.engine.harness import Subject
-from pytest_gpuenergy.engine.station import open_station
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.engine import Subject, board_kernels, open_station
+from pytest_gpuenergy.record import Metric
 
 pytestmark = pytest.mark.gpu
 

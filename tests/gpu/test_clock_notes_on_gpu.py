@@ -9,14 +9,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.device import Timeline
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.sensors import SW_POWER_CAP, read_conditions
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.devices import CudaDevice, GraphRepeater, Timeline, open_device
+from pytest_gpuenergy.energy import SW_POWER_CAP, read_conditions
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.gpu

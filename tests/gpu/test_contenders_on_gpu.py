@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.contenders import CONTENDERS, Bench
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine import best_of
-from pytest_gpuenergy.engine.quick import verify_timed
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.cublas import cublas_call
-from pytest_gpuenergy.gemm.triton import triton_candidates
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.engine import best_of, verify, verify_timed
+from pytest_gpuenergy.gemm import cublas_call, triton_candidates
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
-from pytest_gpuenergy.tuning.card import card_of
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.tuning import card_of
+from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = pytest.mark.gpu

@@ -9,29 +9,21 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.control.clocks import supported_clocks
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.limits import read_limits
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.samples import (
+from pytest_gpuenergy.control import Lease, Setpoint, read_limits, supported_clocks
+from pytest_gpuenergy.devices import MAX_PLACEMENTS, Device, open_device
+from pytest_gpuenergy.energy import (
+    EnergyMeter,
     PowerReading,
     PowerSamples,
     average_power_mw,
     instant_power_mw,
+    read_conditions,
 )
-from pytest_gpuenergy.energy.sensors import read_conditions
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.kernels.job import CACHE_STATES, CacheState, Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.support.errors import KernelFault, WritesDeniedError
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.engine import Harness, Subject, arenas_for, verify
+from pytest_gpuenergy.kernels import CACHE_STATES, CacheState, Job, Kernel, Launch
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.support import KernelFault, WritesDeniedError
+from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.gpu
 N = 1 << 20

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.quick import verify_timed
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.cutlass.candidates import cutlass_candidates
-from pytest_gpuenergy.gemm.cutlass.headers import find_headers
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.engine import verify, verify_timed
+from pytest_gpuenergy.gemm import cutlass_candidates, find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
-from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
-from pytest_gpuenergy.tuning.card import Card, card_of
-from pytest_gpuenergy.workloads import Gemm
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
+from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.tuning import Card, card_of
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
 
 pytestmark = [
     pytest.mark.gpu,

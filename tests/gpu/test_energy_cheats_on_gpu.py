@@ -64,7 +64,7 @@ def test_an_honest_callable_is_measured(pytester: pytest.Pytester, name: str) ->
 def test_nothing_is_set_aside_in_the_cache_when_a_cold_measurement_begins() -> None:
     import cupy
 
-    from pytest_gpuenergy.devices.cuda.driver import end_persistence
+    from pytest_gpuenergy.devices import end_persistence
 
     limit = ctypes.c_size_t(1)
     cupy.cuda.Device().synchronize()  # creates the context

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.cuda.compilers import specific
-from pytest_gpuenergy.devices.cuda.nvcc import target_of
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.report.legacy import Figures, parse_figures
+from pytest_gpuenergy.devices import open_device, specific, target_of
+from pytest_gpuenergy.report import Figures, parse_figures
 
 pytestmark = [
     pytest.mark.gpu,

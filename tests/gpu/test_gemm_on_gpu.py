@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.gemm.templates import TEMPLATES, ranked
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tuning.card import card_of
+from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.gemm import TEMPLATES, ranked
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuning import card_of
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = pytest.mark.gpu

@@ -7,16 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arrays import DeviceArrays
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine import references
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import Drawing, case_of
-from pytest_gpuenergy.workloads.contract import Contract
-from pytest_gpuenergy.workloads.conv2d import Conv2d
-from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.devices import Device, DeviceArrays, open_device
+from pytest_gpuenergy.engine import Drawing, case_of, compare, references
+from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor, Workload, numbers, rounded_to
 
 pytestmark = pytest.mark.gpu
 

@@ -8,12 +8,9 @@ import pytest
 from cheat_candidates import FOLDER, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import refusals
-from pytest_gpuenergy.search.evaluation import Bench
+from pytest_gpuenergy.devices import CudaDevice, Device, open_device
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import Bench, refusals
 
 pytestmark = pytest.mark.gpu
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.select import count_gpus
-from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.devices import count_gpus
+from pytest_gpuenergy.support import Worker
 
 pytestmark = pytest.mark.gpu
 SPEC = Path(__file__).parents[2] / "bench/search/kernels/softmax.json"

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.gemm.mma import MmaParameters
-from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
-from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.kernels.export import export_kernels, workload_header
-from pytest_gpuenergy.kernels.launch_source import RankedKernel, launch_source
-from pytest_gpuenergy.kernels.source import load_kernel
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.gemm import MmaParameters, WgmmaParameters
+from pytest_gpuenergy.kernels import (
+    Kernel,
+    Launch,
+    RankedKernel,
+    RecordedFigures,
+    export_kernels,
+    launch_source,
+    load_kernel,
+    workload_header,
+)
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import Contract, Conv2d, Gemm, Tensor
 
 TINY = Conv2d.of("tiny", 1, 6, 6, 4, 3, 3, 3, 1, 1)

@@ -11,7 +11,7 @@ import pytest
 from exported_programs import RUNTIME, build_exported, run_program
 
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.report.legacy import Figures, load_legacy, parse_figures
+from pytest_gpuenergy.report import Figures, load_legacy, parse_figures
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = [

@@ -20,9 +20,10 @@ from pytest_gpuenergy.kernels import (
     LibraryCall,
     Origin,
     TritonKernel,
+    read_kernel,
+    write_kernel,
 )
-from pytest_gpuenergy.kernels.folder import read_kernel, write_kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 TRITON = TritonKernel(

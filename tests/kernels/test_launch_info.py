@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.launch_info import launch_infos, static_shared_bytes
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.record.infos import LaunchInfo
+from pytest_gpuenergy.kernels import (
+    Kernel,
+    Launch,
+    LibraryCall,
+    TritonKernel,
+    launch_infos,
+    static_shared_bytes,
+)
+from pytest_gpuenergy.record import LaunchInfo
 
 SIZES = {"float": 4, "double": 8, "unsigned char": 1, "__half": 2, "float4": 16, "unsigned": 4}
 ARRAYS = st.tuples(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.kernels.reachable import reachable
-from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.kernels import load_kernel, reachable
 
 KERNEL = "__global__ void f(const float* x, float* y) { y[threadIdx.x] = BODY; }\n"
 PLAIN = KERNEL.replace("BODY", "x[threadIdx.x]")

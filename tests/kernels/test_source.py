@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
-from pytest_gpuenergy.kernels.source import load_kernel, plan_of, read_plan
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.kernels import (
+    Kernel,
+    Launch,
+    Origin,
+    RecordedFigures,
+    load_kernel,
+    plan_of,
+    read_plan,
+)
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import Tensor
 
 SAXPY = """extern "C" __global__ void saxpy(float* y, const float* x, float a) {

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.source import load_kernel, plan_of
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap, load_kernel, plan_of
+from pytest_gpuenergy.support import InputError, KernelFault, encode
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
 KERNEL = Kernel(

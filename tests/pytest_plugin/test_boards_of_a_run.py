@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.emulated.board import power_factor
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.report.boards import Boards
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, power_factor
+from pytest_gpuenergy.report import Boards
 
 if TYPE_CHECKING:
     from conftest import Project

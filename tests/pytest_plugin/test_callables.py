@@ -10,7 +10,7 @@ import pytest
 from device_arrays import Cupy
 from unmarked_gpu import unmarked_gpu
 
-from pytest_gpuenergy.devices.device import Device
+from pytest_gpuenergy.devices import Device
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis import given
 
-from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
+from pytest_gpuenergy.pytest_plugin import WorkloadScheduling
 
 
 @dataclass(eq=False)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.report import Report, load_report
-from pytest_gpuenergy.report.views import write_classic_csv, write_json
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.report import Report, load_report, write_classic_csv, write_json
 
 if TYPE_CHECKING:
     from conftest import Project

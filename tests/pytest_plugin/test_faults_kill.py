@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import has_ended, pause
 
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices import gpu_lock, open_device
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -11,12 +11,10 @@ import pytest
 from msgspec.structs import replace
 from small_project import LINE, PARTS, SLOWER
 
-from pytest_gpuenergy.ab.exhibit import load_exhibits
+from pytest_gpuenergy.ab import load_exhibits
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Report, load_report
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Interval, Metric
+from pytest_gpuenergy.report import Report, load_report, write_json
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -10,8 +10,7 @@ from gate_shift_simulation import multiplied
 from msgspec.structs import replace
 from small_project import LINE, SLOWER
 
-from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.report import load_report, write_json
 
 if TYPE_CHECKING:
     from conftest import Project

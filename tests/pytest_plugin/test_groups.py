@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.groups import groups_of
+from pytest_gpuenergy.pytest_plugin import groups_of
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices.lock import gpu_lock
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices import gpu_lock, open_device
 from pytest_gpuenergy.report import RunFolder
 
 if TYPE_CHECKING:

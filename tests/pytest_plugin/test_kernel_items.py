@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
+from pytest_gpuenergy.devices import EmulatedDevice
 from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import IoContract
 
 if TYPE_CHECKING:
     from conftest import Project

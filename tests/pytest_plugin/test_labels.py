@@ -6,11 +6,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.pytest_plugin.labels import item_label
+from pytest_gpuenergy.control import CURRENT, Setpoint
+from pytest_gpuenergy.pytest_plugin import item_label
 
 if TYPE_CHECKING:
     from conftest import Project

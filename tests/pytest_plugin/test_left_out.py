@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_gpuenergy.pytest_plugin.left_out import left_out_lines
+from pytest_gpuenergy.pytest_plugin import left_out_lines
 
 
 def report(item: str, reason: str = "", when: str = "call") -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.pytest_plugin.order import Place, interleave
+from pytest_gpuenergy.pytest_plugin import Place, interleave
 
 Item = tuple[int, int, int]
 COUNTS = st.integers(1, 9)

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.tables import NamedSetpoints
-from pytest_gpuenergy.control.writers import choose_writer
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.control import CURRENT, NamedSetpoints, Setpoint, choose_writer
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.pytest_plugin import header_lines
+from pytest_gpuenergy.support import SetpointError
 
 if TYPE_CHECKING:
     from conftest import Project

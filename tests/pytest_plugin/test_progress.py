@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.pytest_plugin.progress import Progress
+from pytest_gpuenergy.pytest_plugin import Progress
 
 
 class Clock:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report.html.data import page_data
+from pytest_gpuenergy.report import page_data
 
 if TYPE_CHECKING:
     from conftest import Project

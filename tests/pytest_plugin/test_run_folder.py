@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.report import Measurement, Report, RunFolder
-from pytest_gpuenergy.report.store import latest_run
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import Report, RunFolder, latest_run
 
 if TYPE_CHECKING:
     from conftest import Project

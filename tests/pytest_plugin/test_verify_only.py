@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.merging import merge
+from pytest_gpuenergy.report import load_report, merge
 
 if TYPE_CHECKING:
     from conftest import Project

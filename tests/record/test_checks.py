@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from record_strategies import measurements
 
-from pytest_gpuenergy.record.checks import check
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import FIGURES, Measurement
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Report, RunInfo, load_report
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.report.views import json_document
-from pytest_gpuenergy.support.errors import ReportError, ReportInputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.record import (
+    FIGURES,
+    Interval,
+    KernelInfo,
+    Measurement,
+    RunInfo,
+    Window,
+    WorkloadInfo,
+    check,
+)
+from pytest_gpuenergy.report import Report, RunFolder, json_document, load_report
+from pytest_gpuenergy.support import FormError, ReportError, ReportInputError
 
 Make = Callable[..., Any]
 FAULTS = ["correctness", "compile", "runtime", "timeout", "constraints"]

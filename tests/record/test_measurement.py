@@ -9,12 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from record_strategies import CHECKS, RUNS, measurements
 
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.checks import check
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.support.json_input import decode
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, check
+from pytest_gpuenergy.support import decode, encode
 
 Make = Callable[..., Any]
 

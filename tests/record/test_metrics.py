@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.record import Estimate, Interval, Metric, Window
 
 Make = Callable[..., Any]
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.ratio import Sample, log_excess, log_ratio, paired_log_ratio
-from pytest_gpuenergy.support.statistics import NORMAL
+from pytest_gpuenergy.energy import estimate
+from pytest_gpuenergy.record import Estimate, Sample, log_excess, log_ratio, paired_log_ratio
+from pytest_gpuenergy.support import NORMAL
 
 MEANS = st.floats(1e-6, 1e6)
 ERRORS = st.floats(0, 0.1)

@@ -6,20 +6,24 @@ import json
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
 from recorded_profile import BLOOM
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.replay.account import Account, account, savings
-from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.extraction import extract
-from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS
-from pytest_gpuenergy.replay.plan import key_of
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.replay import (
+    EAGER,
+    GRAPH,
+    LAYERS,
+    Account,
+    UniqueCall,
+    account,
+    extract,
+    key_of,
+    read_calls,
+    savings,
+)
 
 
 def measurement(time_ms: float, energy_mj: float, **changes: object) -> Measurement:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.calls import (
+from pytest_gpuenergy.replay import (
     CallForm,
+    Launch,
     read_calls,
     unevenly_called,
     unique_calls,
     write_calls,
 )
-from pytest_gpuenergy.replay.launches import Launch
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 MATRIX = {"shape": [8, 8], "dtype": "float16", "strides": [8, 1]}
 FORM = CallForm("aten.linear.default", [MATRIX, MATRIX], ("layer.0.weight",))

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.capture import CallRecorder
+    from pytest_gpuenergy.replay import CallRecorder
 
 pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
@@ -31,7 +30,7 @@ class Tiny(torch.nn.Module):  # type: ignore[misc]
 
 
 def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
-    from pytest_gpuenergy.replay.capture import CallRecorder
+    from pytest_gpuenergy.replay import CallRecorder
 
     modules = {"": model} if isinstance(model, torch.nn.Module) else {}
     recorder = CallRecorder(modules, keep)
@@ -86,8 +85,7 @@ def test_parameters_are_not_copied() -> None:
 
 
 def test_memory_is_followed_through_the_calls() -> None:
-    from pytest_gpuenergy.replay.capture import CallRecorder
-    from pytest_gpuenergy.replay.reuse import ReuseStack
+    from pytest_gpuenergy.replay import CallRecorder, ReuseStack
 
     model, value = Tiny(), torch.ones(4, 8)
     recorder = CallRecorder({"": model}, memory=ReuseStack(10_000))
@@ -106,7 +104,7 @@ def test_memory_is_followed_through_the_calls() -> None:
     st.data(),
 )
 def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], data: Any) -> None:
-    from pytest_gpuenergy.replay.capture import copy_of, describe
+    from pytest_gpuenergy.replay import copy_of, describe
 
     strides = data.draw(st.lists(st.integers(0, 6), min_size=len(sizes), max_size=len(sizes)))
     offset = data.draw(st.integers(0, 9))
@@ -129,7 +127,7 @@ def test_a_copy_has_the_same_elements_strides_and_alignment(sizes: list[int], da
     ],
 )
 def test_every_argument_has_a_form(value: object, text: object) -> None:
-    from pytest_gpuenergy.replay.capture import describe
+    from pytest_gpuenergy.replay import describe
 
     assert describe(value) == text
 

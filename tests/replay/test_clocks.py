@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.replay.clocks import Bracket, ClockError, ClockRead, align
+from pytest_gpuenergy.replay import Bracket, ClockError, ClockRead, align
 
 START_NS = 1_790_857_026_123_456_789
 FLOAT_US = 0.5

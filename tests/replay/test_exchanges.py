@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.replay.exchanges import merged
-from pytest_gpuenergy.replay.launches import Launch
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.replay import Launch, merged
+from pytest_gpuenergy.support import InputError
 
 NAME = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 

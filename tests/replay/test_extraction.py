@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator, write
 
-from pytest_gpuenergy.replay.extraction import Extraction, extract, write_extraction
-from pytest_gpuenergy.replay.launches import launches
-from pytest_gpuenergy.replay.signature import Signature, signature_of
-from pytest_gpuenergy.replay.unique import unique_kernels
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.replay import (
+    Extraction,
+    Signature,
+    extract,
+    launches,
+    signature_of,
+    unique_kernels,
+    write_extraction,
+)
+from pytest_gpuenergy.support import InputError
 
 COPY = lasting("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 70.0, 5.0, bytes=4096)
 

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, lasting, launch, layer, operator, write
 
-from pytest_gpuenergy.replay.extraction import extract, write_extraction
-from pytest_gpuenergy.replay.kernel_list import KernelList, read_list, understood
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.replay import KernelList, extract, read_list, understood, write_extraction
+from pytest_gpuenergy.support import InputError
 
 OLDER = "bloom_unique_kernels_compute.jsonl"
 COPY = lasting("gpu_memcpy", "Memcpy HtoD", 500.0, 5.0, bytes=64)

@@ -6,12 +6,10 @@ from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operator
 
-from pytest_gpuenergy.replay.launches import host_operators, launches
-from pytest_gpuenergy.replay.trace import Event
+from pytest_gpuenergy.replay import Event, host_operators, launches
 
 
 def only(written: list[dict[str, Any]]) -> Any:

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from profiler_traces import events, lasting, launch
 
-from pytest_gpuenergy.replay.launches import Launch, launches
-from pytest_gpuenergy.replay.power import (
+from pytest_gpuenergy.replay import (
+    Launch,
     PhasePower,
     PowerCurve,
+    launches,
     phase_powers,
     read_power,
     write_power,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 SAMPLE_US = 20_000.0
 

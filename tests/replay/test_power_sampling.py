@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.replay.clocks import ClockError, ClockRead
-from pytest_gpuenergy.replay.power import PowerAlignment, PowerCurve, Span
-from pytest_gpuenergy.replay.sampling import PowerSampler
+from pytest_gpuenergy.devices import Demand, EmulatedDevice
+from pytest_gpuenergy.replay import (
+    ClockError,
+    ClockRead,
+    PowerAlignment,
+    PowerCurve,
+    PowerSampler,
+    Span,
+)
 
 OFFSET_US = 1_000_000.0
 """By so much the profiler's clock is behind the host's."""

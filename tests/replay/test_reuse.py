@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.replay.reuse import Reuse, ReuseStack, Span, copies
+from pytest_gpuenergy.replay import Reuse, ReuseSpan, ReuseStack, copies
 
 LIMIT_BYTES = 60
 PLACES = 24
 
-spans = st.builds(Span, st.integers(0, PLACES - 1), st.integers(0, 8))
+spans = st.builds(ReuseSpan, st.integers(0, PLACES - 1), st.integers(0, 8))
 tensors = st.lists(
     st.builds(Reuse, st.integers(1, 1000), st.integers(0, 100_000)), min_size=1, max_size=6
 )
 
 
-def distance_by_bytes(used: list[Span], span: Span) -> float:
+def distance_by_bytes(used: list[ReuseSpan], span: ReuseSpan) -> float:
     """What `ReuseStack` should find, from the history of each single byte."""
     own = set(range(span.address, span.address + span.size_bytes))
     total = 0
@@ -34,32 +33,32 @@ def distance_by_bytes(used: list[Span], span: Span) -> float:
 
 
 def test_what_was_never_used_is_as_far_as_can_be() -> None:
-    assert ReuseStack(LIMIT_BYTES).distance_bytes(Span(0, 8)) == LIMIT_BYTES
+    assert ReuseStack(LIMIT_BYTES).distance_bytes(ReuseSpan(0, 8)) == LIMIT_BYTES
 
 
 def test_what_was_used_last_has_the_distance_of_its_own_size() -> None:
     stack = ReuseStack(LIMIT_BYTES)
-    stack.use(Span(0, 8))
-    assert stack.distance_bytes(Span(0, 8)) == 8
-    assert stack.distance_bytes(Span(2, 3)) == 3
+    stack.use(ReuseSpan(0, 8))
+    assert stack.distance_bytes(ReuseSpan(0, 8)) == 8
+    assert stack.distance_bytes(ReuseSpan(2, 3)) == 3
 
 
 def test_memory_used_twice_in_between_counts_once() -> None:
     stack = ReuseStack(LIMIT_BYTES)
-    for span in (Span(0, 4), Span(10, 5), Span(10, 5), Span(12, 6)):
+    for span in (ReuseSpan(0, 4), ReuseSpan(10, 5), ReuseSpan(10, 5), ReuseSpan(12, 6)):
         stack.use(span)
-    assert stack.distance_bytes(Span(0, 4)) == 4 + 8
+    assert stack.distance_bytes(ReuseSpan(0, 4)) == 4 + 8
 
 
 def test_what_was_used_at_the_same_time_is_not_in_between() -> None:
     stack = ReuseStack(LIMIT_BYTES)
-    for span in (Span(0, 3), Span(1, 1)):
+    for span in (ReuseSpan(0, 3), ReuseSpan(1, 1)):
         stack.use(span)
-    assert stack.distance_bytes(Span(0, 1)) == 1 + 1
+    assert stack.distance_bytes(ReuseSpan(0, 1)) == 1 + 1
 
 
 @given(st.lists(spans, max_size=12), spans)
-def test_distances_are_those_of_single_bytes(used: list[Span], span: Span) -> None:
+def test_distances_are_those_of_single_bytes(used: list[ReuseSpan], span: ReuseSpan) -> None:
     stack = ReuseStack(LIMIT_BYTES)
     for one in used:
         stack.use(one)

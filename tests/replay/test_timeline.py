@@ -12,8 +12,7 @@ import pytest
 from profiler_traces import lasting, launch, layer, write
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay import charts
-from pytest_gpuenergy.replay.extraction import extract
+from pytest_gpuenergy.replay import charts, extract
 
 pytest.importorskip("vl_convert", reason="needs vl-convert")
 

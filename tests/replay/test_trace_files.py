@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from profiler_traces import layer
 
-from pytest_gpuenergy.replay.trace import read_trace, write_trace
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.replay import read_trace, write_trace
+from pytest_gpuenergy.support import ReportError
 
 
 class Recorded:

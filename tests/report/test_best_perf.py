@@ -10,13 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.measurement import FIGURES
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, Report, RunInfo, WorkloadInfo
-from pytest_gpuenergy.report.best_perf import best_perf
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import (
+    FIGURES,
+    Interval,
+    KernelInfo,
+    Measurement,
+    RunInfo,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Report, best_perf, write_json
 
 Measured = Callable[..., Measurement]
 Make = Callable[..., Report]

@@ -11,20 +11,26 @@ from statistics import fmean
 
 import pytest
 from board_reports import board_measurement, report_on, run_of, simulated, station
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report.board_lines import board_lines, board_table
-from pytest_gpuenergy.report.boards import UNCALIBRATED, Boards, calibrated_report, spread
-from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.store import Report, load_report
-from pytest_gpuenergy.report.tidy import tidy_columns, tidy_rows
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Interval, Metric
+from pytest_gpuenergy.report import (
+    UNCALIBRATED,
+    Boards,
+    Report,
+    board_lines,
+    board_spread,
+    board_table,
+    calibrated_report,
+    load_report,
+    markdown,
+    merge,
+    page_data,
+    tidy_columns,
+    tidy_rows,
+    write_json,
+)
 
 GAINS = st.dictionaries(
     st.sampled_from([f"GPU-{number}" for number in range(8)]), st.floats(0.9, 1.1), min_size=2
@@ -184,7 +190,7 @@ def test_the_spread_is_told_where_it_is_widest() -> None:
         "boards (emulated): 2 of NVIDIA H200, spread 3.1 % in energy, 0.0 % in time at 700W"
     )
     assert "GPU-0 -1.5 [" in lines[1]
-    assert spread(Boards(report).gains, Metric.ENERGY) == pytest.approx(0.031)
+    assert board_spread(Boards(report).gains, Metric.ENERGY) == pytest.approx(0.031)
 
 
 def test_runs_on_one_board_each_are_calibrated_once_they_are_merged() -> None:

@@ -12,20 +12,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import clock_label, limit_label, setpoint_order, setpoints
-from pytest_gpuenergy.report import Measurement, WorkloadInfo
-from pytest_gpuenergy.report.best_lines import best_lines
-from pytest_gpuenergy.report.clock_saving import clock_saving
-from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.tables import group, idle_caps, summary
-from pytest_gpuenergy.report.tidy import tidy_csv
-from pytest_gpuenergy.report.ties import Tie, cap_words
-from pytest_gpuenergy.report.views import json_document, write_classic_csv
+from pytest_gpuenergy.record import (
+    METRICS,
+    Measurement,
+    Metric,
+    WorkloadInfo,
+    clock_label,
+    limit_label,
+    setpoint_order,
+    setpoints,
+)
+from pytest_gpuenergy.report import (
+    Tie,
+    best_lines,
+    cap_words,
+    clock_saving,
+    group,
+    idle_caps,
+    json_document,
+    markdown,
+    summary,
+    tidy_csv,
+    write_classic_csv,
+)
 
 Make = Callable[..., Any]
 CAPS, CLOCKS = (None, 3, 5), (None, 990, 1500)

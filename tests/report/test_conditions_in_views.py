@@ -7,10 +7,8 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.tidy import tidy_csv
+from pytest_gpuenergy.record import ClockState, Conditions
+from pytest_gpuenergy.report import page_data, tidy_csv
 
 Make = Callable[..., Any]
 AFTER = Conditions(53, 1980, 3201, 0, 700_000)

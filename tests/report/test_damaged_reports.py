@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from record_strategies import REPORTS
 
-from pytest_gpuenergy.record.measurement import FIGURES
-from pytest_gpuenergy.report import Report, load_report
-from pytest_gpuenergy.report.views import json_document, write_json
-from pytest_gpuenergy.support.errors import ReportInputError
+from pytest_gpuenergy.record import FIGURES
+from pytest_gpuenergy.report import Report, json_document, load_report, write_json
+from pytest_gpuenergy.support import ReportInputError
 
 Make = Callable[..., Any]
 Load = Callable[..., Report]

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.report.store import RunFolder
-from pytest_gpuenergy.report.views import check_writable, write_json
-from pytest_gpuenergy.support.errors import ReportError, ReportInputError
+from pytest_gpuenergy.report import RunFolder, check_writable, write_json
+from pytest_gpuenergy.support import ReportError, ReportInputError
 
 Make = Callable[..., Any]
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report.differences import differences
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.record import Interval, KernelInfo, Window
+from pytest_gpuenergy.report import differences
+from pytest_gpuenergy.support import ReportError
 
 Make = Callable[..., Any]
 

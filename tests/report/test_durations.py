@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gpuenergy.report.durations import duration_lines
+from pytest_gpuenergy.report import duration_lines
 
 Make = Callable[..., Any]
 

@@ -6,20 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.report.best_lines import best_lines
-from pytest_gpuenergy.report.figure_table import (
+from pytest_gpuenergy.report import (
     SORTS,
     Column,
     Row,
     arranged,
+    best_lines,
     check_sort,
     figure_table,
+    summary,
 )
-from pytest_gpuenergy.report.tables import summary
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 Make = Callable[..., Any]
 COLUMNS = (Column("time", 9, 1), Column("energy", 9, 0), Column("GFLOP/s/W", 9, 2))

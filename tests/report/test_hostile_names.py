@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.report.html import html_page
-from pytest_gpuenergy.report.tidy import tidy_csv
-from pytest_gpuenergy.report.views import write_classic_csv
-from pytest_gpuenergy.support.csv_output import csv_text
+from pytest_gpuenergy.report import html_page, tidy_csv, write_classic_csv
+from pytest_gpuenergy.support import csv_text
 
 Make = Callable[..., Any]
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "=cmd|'/C calc'!A0"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.gate.identity import Identities, shared_identities
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.gate import Identities, shared_identities
+from pytest_gpuenergy.support import InputError
 
 Make = Callable[..., Any]
 NAME = ("scale", "scale", "450W", "hot")

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.report.ids import with_item_names
+from pytest_gpuenergy.record import KernelInfo
+from pytest_gpuenergy.report import with_item_names
 
 Make = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_gpuenergy.report.markdown import markdown
+from pytest_gpuenergy.report import markdown
 
 Make = Callable[..., Any]
 

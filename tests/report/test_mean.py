@@ -10,18 +10,13 @@ import numpy as np
 import pytest
 from gate_shift_simulation import scaled
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.station import StationInfo
-from pytest_gpuenergy.report import Measurement, Report, load_report
-from pytest_gpuenergy.report.mean import mean_of_runs
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import METRICS, Interval, Measurement, Metric, StationInfo
+from pytest_gpuenergy.report import Report, load_report, mean_of_runs, write_json
 
 STEADY = Session(0.0, 0.0)
 LABELS = [f"k{number:02d}" for number in range(1, 9)]

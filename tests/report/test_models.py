@@ -13,21 +13,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.gate.comparison import compare
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.report import Measurement, Report
-from pytest_gpuenergy.report.differences import differences
-from pytest_gpuenergy.report.markdown import markdown
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.models import by_model
-from pytest_gpuenergy.report.shift import pairs
-from pytest_gpuenergy.report.standings import standings
-from pytest_gpuenergy.report.store import RunFolder, durations_s
-from pytest_gpuenergy.report.tidy import tidy_csv
-from pytest_gpuenergy.report.trackers import github_action_json
-from pytest_gpuenergy.report.views import json_document, write_classic_csv
+from pytest_gpuenergy.gate import GateSettings, compare
+from pytest_gpuenergy.record import AnchorCheck, Measurement, Metric
+from pytest_gpuenergy.report import (
+    Report,
+    RunFolder,
+    by_model,
+    differences,
+    durations_s,
+    github_action_json,
+    json_document,
+    markdown,
+    merge,
+    pairs,
+    standings,
+    tidy_csv,
+    write_classic_csv,
+)
 
 Make = Callable[..., Any]
 

@@ -8,18 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.peaks import PEAKS, peaks_of
-from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.roofline import Roofline, arithmetic, roofline
-from pytest_gpuenergy.report.tables import summary
-from pytest_gpuenergy.report.tidy import tidy_csv
+from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.record import (
+    PEAKS,
+    Correctness,
+    Interval,
+    KernelInfo,
+    Measurement,
+    WorkloadInfo,
+    peaks_of,
+)
+from pytest_gpuenergy.report import Roofline, arithmetic, roofline, summary, tidy_csv
 
 Make = Callable[..., Any]
 H200 = "NVIDIA H200"

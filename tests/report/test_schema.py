@@ -11,10 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.report import load_report
-from pytest_gpuenergy.report.schema import report_schema, schema_document
-from pytest_gpuenergy.report.views import json_document
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.report import json_document, load_report, report_schema, schema_document
+from pytest_gpuenergy.support import ReportError
 
 Make = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent

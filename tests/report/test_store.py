@@ -17,26 +17,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.report import (
-    Measurement,
     Report,
     RunFolder,
-    WorkloadInfo,
+    json_document,
+    latest_only,
+    latest_run,
     load_report,
+    merge,
     store,
+    write_json,
 )
-from pytest_gpuenergy.report.merging import merge
-from pytest_gpuenergy.report.store import latest_only, latest_run
-from pytest_gpuenergy.report.views import json_document, write_json
-from pytest_gpuenergy.support.errors import ReportError
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.json_output import encode, plain
+from pytest_gpuenergy.support import ReportError, encode, plain, write_atomically
 
 Make = Callable[..., Any]
 RESULTS = Path(__file__).parent.parent.parent / "bench" / "results"

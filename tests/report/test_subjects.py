@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report import Measurement, Report, WorkloadInfo
-from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.views import write_json
+from pytest_gpuenergy.record import Measurement, WorkloadInfo
+from pytest_gpuenergy.report import Report, page_data, write_json
 
 Make = Callable[..., Any]
 SMALL, LARGE = ("scale (x float32[64])", "scale (x float32[4096])")

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.best_lines import best_lines
-from pytest_gpuenergy.report.tables import (
+from pytest_gpuenergy.record import Interval, Measurement, Window
+from pytest_gpuenergy.report import (
     ROWS_SHOWN,
+    best_lines,
     best_of_each,
     energy,
     group,

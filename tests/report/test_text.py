@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.report.text import figures, markdown_text
+from pytest_gpuenergy.report import figures, markdown_text
 
 
 @given(st.text() | st.text("\n|`<>&*[]\\"))

@@ -12,13 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report.tidy import tidy_columns, tidy_csv, write_parquet
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.record import Conditions, Correctness, Interval, Window, WorkloadInfo
+from pytest_gpuenergy.report import tidy_columns, tidy_csv, write_parquet
+from pytest_gpuenergy.support import ReportError
 
 parquet = pytest.importorskip(
     "pyarrow.parquet", reason="Parquet is read with pyarrow", exc_type=ImportError

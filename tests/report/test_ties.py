@@ -10,18 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.record.estimate import WANDER, Interval
-from pytest_gpuenergy.record.infos import KernelInfo
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement, WorkloadInfo
-from pytest_gpuenergy.report.tables import pareto
-from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words, near_front, tie
+from pytest_gpuenergy.energy import estimate
+from pytest_gpuenergy.record import (
+    METRICS,
+    WANDER,
+    Interval,
+    KernelInfo,
+    Measurement,
+    Metric,
+    Window,
+    WorkloadInfo,
+)
+from pytest_gpuenergy.report import Tie, cap_words, kernel_words, near_front, pareto, tie
 
 Make = Callable[..., Any]
 TRIALS = 7

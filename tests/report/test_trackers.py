@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.report.trackers import bencher_json, github_action_json
+from pytest_gpuenergy.record import Interval
+from pytest_gpuenergy.report import bencher_json, github_action_json
 
 Make = Callable[..., Any]
 NAME = "bench/test_conv2d.py::test_conv2d[case1-k01-450W]"

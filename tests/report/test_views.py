@@ -10,17 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.report.views import (
-    check_writable,
-    json_document,
-    write_classic_csv,
-    write_json,
-)
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.report import check_writable, json_document, write_classic_csv, write_json
+from pytest_gpuenergy.support import ReportError
 
 Make = Callable[..., Any]
 each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gpuenergy.search.priors.work import Work, work_of
-from pytest_gpuenergy.search.spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.state import LaunchPlan
+from pytest_gpuenergy.search import KernelSpec, LaunchPlan, ScalarSpec, TensorSpec, Work, work_of
 
 N = 4096
 

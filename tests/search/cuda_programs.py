@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from pytest_gpuenergy.search.extraction.extract import Extraction, extract
+from pytest_gpuenergy.search import Extraction, extract
 
 PROGRAM = """
 // A program that scales a vector.

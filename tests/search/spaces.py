@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.space import Action, Proposal, Strategy
+from pytest_gpuenergy.search import Action, GraphStrategy, Proposal, Strategy
 
 
 @dataclass

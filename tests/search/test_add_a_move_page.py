@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.search.move import Move
-from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search import MOVES, Move
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "add-a-move.md").read_text(encoding="utf-8")

@@ -6,17 +6,13 @@ import sys
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from moved_kernels import CASES
 from moved_triton import SPECS
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import REGIONS, Move
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.search import MOVES, REGIONS, CudaText, KernelSpec, Move
+from pytest_gpuenergy.support import UnavailableError
 
 KERNELS = {**{name: case.spec for name, case in CASES.items()}, **SPECS}
 NAMES = [

@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 from kernel_specs import spec_with, write
 
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.peaks import Peaks, peaks_of
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.roofline import floor_ms
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
+from pytest_gpuenergy.record import Metric, Peaks, peaks_of
+from pytest_gpuenergy.search import Bench, SpecWorkload, floor_ms, read_spec, workload_of
 
 PEAKS = Peaks(bandwidth_gb_s=1000.0, fp32_tflops=1.0, l2_bytes=1_000_000)
 

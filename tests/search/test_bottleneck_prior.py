@@ -8,24 +8,26 @@ from typing import Any
 
 import pytest
 from counted import cuda_spec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.explorer import GraphExplorer
-from pytest_gpuenergy.search.move import Application
-from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
-from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
-from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.priors.card import Card
-from pytest_gpuenergy.search.priors.prior import BottleneckPrior, improvement
-from pytest_gpuenergy.search.priors.tactics import Tactic
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.devices import DEFAULT_PROFILE
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import (
+    Application,
+    BottleneckPrior,
+    CachePolicyCg,
+    Card,
+    ChangeBlockSizes,
+    GraphExplorer,
+    KernelSpec,
+    Result,
+    SearchParameters,
+    SoftmaxMathFusion,
+    State,
+    Tactic,
+    improvement,
+)
 
 MEMORY = cuda_spec("float s = 0; for (int k = 0; k < 8; ++k) s += x[(i * 8 + k) % n]; y[i] = s;")
 FUNCTIONS = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")

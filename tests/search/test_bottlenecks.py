@@ -5,30 +5,27 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.search.move import REGIONS, Region
-from pytest_gpuenergy.search.priors.bottlenecks import (
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES, open_device
+from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.search import (
+    REGIONS,
+    Card,
     Costs,
+    Region,
+    Situation,
+    Work,
+    changed,
     costs_of,
     dominant,
+    involvement,
     power_w,
+    saved,
     shares_of_energy,
     shares_of_time,
-)
-from pytest_gpuenergy.search.priors.card import Card
-from pytest_gpuenergy.search.priors.estimate import (
-    Situation,
-    changed,
-    involvement,
-    saved,
     situation_of,
 )
-from pytest_gpuenergy.search.priors.work import Work
 
 CARD = Card(DEFAULT_PROFILE, 700.0)
 AMOUNTS = st.floats(0, 1e6)

@@ -7,7 +7,7 @@ from move_checks import spec_of
 from moved_triton import add_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.guards import PadTailAndMask
+from pytest_gpuenergy.search import PadTailAndMask
 
 KERNEL = """
 #define HALF (SIZE / 2)

@@ -21,16 +21,17 @@ from cheat_candidates import (
 )
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import refusals
-from pytest_gpuenergy.search.additions import additions
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.output_reads import outputs_read
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.devices import Arena, EmulatedDevice
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import (
+    Bench,
+    KernelSpec,
+    Result,
+    State,
+    additions,
+    outputs_read,
+    refusals,
+)
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"

@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.ab.rounds import Turns
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.estimate import Estimate
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.search.claim import (
+from pytest_gpuenergy.ab import Turns
+from pytest_gpuenergy.energy import Reading
+from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
+from pytest_gpuenergy.search import (
     LASTING_SD,
     claimed_change,
+    gain_of,
     is_out_of_reach,
     may_be_claimed,
 )
-from pytest_gpuenergy.search.comparison import gain_of
 
 UNKNOWN = Conditions(None, None, None, None, None)
 RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)

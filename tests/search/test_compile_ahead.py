@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import SOURCE, launch_with, optimize, spec_with, state_of, write
 from spaces import DrawnSpace, drawn_spaces, run
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.search import search
-from pytest_gpuenergy.search.ahead import foreseen
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.explorer import GraphExplorer
-from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.search import (
+    Bench,
+    GraphExplorer,
+    GraphStrategy,
+    Result,
+    State,
+    foreseen,
+    search,
+)
 
 
 @given(space=drawn_spaces(), seed=st.integers(0, 9), count=st.integers(1, 3))

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from kernel_specs import write
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import confirmation
-from pytest_gpuenergy.search.comparison import ROUNDS, compare
-from pytest_gpuenergy.search.confirmation import Confirmation
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.evaluator import OwnProcess
-from pytest_gpuenergy.search.search_state import Gain, Node
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import (
+    ROUNDS,
+    Bench,
+    Confirmation,
+    Gain,
+    Node,
+    OwnProcess,
+    compare,
+    confirmation,
+    read_spec,
+)
 
 Gains = Callable[..., list[Gain | None]]
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from move_checks import check, only, results, spec_of
 
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.counted_loops import with_counted_loops
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import MOVES, KernelSpec, VectorizeGlobalLoads, with_counted_loops
 
 PLAIN = """
 __global__ void kernel(const float* a, const float* b, float* out, int n) {

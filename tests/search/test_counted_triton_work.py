@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from counted import N, counted, triton_spec
 
-from pytest_gpuenergy.search.priors.work import work_of
+from pytest_gpuenergy.search import work_of
 
 COPY = """
 i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

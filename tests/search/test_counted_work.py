@@ -6,12 +6,10 @@ import math
 
 import pytest
 from counted import N, counted, cuda_spec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.priors.work import work_of
-from pytest_gpuenergy.search.spec import TensorSpec
+from pytest_gpuenergy.search import TensorSpec, work_of
 
 COPY = "if (i < n) y[i] = x[i];"
 

@@ -7,11 +7,10 @@ import io
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search.priors.counters import metrics, read_counters
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.search import metrics, read_counters
+from pytest_gpuenergy.support import FormError
 
 BEFORE = "==PROF== Connected to process 4242 (/usr/bin/python3.11)\n==PROF== Profiling\n"
 COLUMNS = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")

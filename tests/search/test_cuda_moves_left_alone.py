@@ -20,10 +20,7 @@ from moved_kernels import (
 )
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import Move
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.base import SourceMove
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import MOVES, KernelSpec, Move, SourceMove
 
 BY_NAME: dict[str, Move] = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
 

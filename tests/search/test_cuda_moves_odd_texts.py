@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from move_checks import only, results, spec_of
 
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.base import not_understood
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import MOVES, KernelSpec, VectorizeGlobalLoads, not_understood
 
 VECTORS = VectorizeGlobalLoads()
 SHARED = """

@@ -7,10 +7,7 @@ from move_checks import spec_of
 from moved_kernels import ADD, CASES, HALF_ADD, SOFTMAX, STENCIL, TILED_GEMM, gemm_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.base import SourceMove
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search import MOVES, KernelSpec, SourceMove, State
 
 BY_NAME = {move.name: move for move in MOVES if isinstance(move, SourceMove)}
 

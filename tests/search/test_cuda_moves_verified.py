@@ -6,7 +6,7 @@ import pytest
 from move_checks import check
 from moved_kernels import CASES
 
-from pytest_gpuenergy.search.moves import MOVES
+from pytest_gpuenergy.search import MOVES
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from move_checks import check, only, results, spec_of
 
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import KernelSpec, VectorizeGlobalLoads
 
 MOVE = VectorizeGlobalLoads()
 DISTANCES = """

@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 from kernel_specs import write
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.limit import Limit
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.energy import MeterSettings
+from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import Bench, Limit, Result, kernel_of, read_spec
 
 pytestmark = pytest.mark.slow
 LOW_W = 100.0

@@ -8,24 +8,27 @@ from dataclasses import replace
 
 import msgspec
 import pytest
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
-from pytest_gpuenergy.search.experience import Experience
-from pytest_gpuenergy.search.graph_record import Edge, Node
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.policy import GraphStrategy, SearchRecord
-from pytest_gpuenergy.search.space import Incumbent
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search import (
+    Edge,
+    Experience,
+    GraphNode,
+    GraphStrategy,
+    Incumbent,
+    SearchParameters,
+    StoredSearch,
+)
+from pytest_gpuenergy.support import InputError
 
 SEEDS = st.integers(0, 5)
 WORKERS = st.integers(1, 4)
 
 
-def stored(explorer: GraphStrategy) -> SearchRecord:
+def stored(explorer: GraphStrategy) -> StoredSearch:
     """As read from a file."""
-    return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=SearchRecord)
+    return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=StoredSearch)
 
 
 @given(drawn_spaces(), WORKERS, SEEDS)
@@ -115,7 +118,7 @@ def test_what_was_running_when_a_search_died_is_proposed_again(
 def test_results_may_come_in_any_order(
     space: DrawnSpace, seed: int, most: int, order: list[int]
 ) -> None:
-    def learned(places: list[int]) -> SearchRecord:
+    def learned(places: list[int]) -> StoredSearch:
         explorer = GraphStrategy(space, seed=seed)
         run(explorer, space, most)
         running = [found for _ in places if (found := explorer.propose())]
@@ -341,7 +344,7 @@ def test_a_damaged_search_is_resumed_or_refused_in_one_sentence(
     assume(name != "child" or not isinstance(value, str))  # only the space knows which there are
     place[name] = value
     try:
-        record = msgspec.convert(document, SearchRecord)
+        record = msgspec.convert(document, StoredSearch)
     except msgspec.ValidationError:
         return
     with suppress(InputError):
@@ -413,7 +416,7 @@ def test_no_setting_makes_the_search_miss_or_repeat_a_state(
 
 def test_what_predictions_for_a_move_missed_is_expected_of_its_other_actions() -> None:
     experience = Experience(10, 5)
-    tail, head = Node(0, "good"), Node(1, "good", own=-0.5)
+    tail, head = GraphNode(0, "good"), GraphNode(1, "good", own=-0.5)
     one, other, alone = (
         Edge(label, label, 0.5, label, 0.0, family=family)
         for label, family in (("one", "move"), ("other", "move"), ("alone", "another"))

@@ -12,11 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.search.checks import check_spec
-from pytest_gpuenergy.search.schema import spec_schema
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.spec_file import raw_spec, spec_paths
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.search import (
+    KernelSpec,
+    check_spec,
+    raw_spec,
+    spec_paths,
+    spec_schema,
+    workload_of,
+)
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench/search/hecbench"

@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import write
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.limit import Limit, limit_of
-from pytest_gpuenergy.search.search_state import Node
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import Bench, Limit, Node, limit_of, read_spec
 
 FIGURES = st.lists(st.tuples(st.floats(0.01, 10), st.floats(50, 700)), min_size=1, max_size=9)
 NEEDING_POWER = st.sampled_from([Metric.ENERGY, Metric.EDP])

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search import cuda_checks, triton_checks
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search import MOVES, cuda_checks, read_spec, triton_checks
 
 CUDA_PIECES = """
     { } ( ) ; = < > # \" ' / * /* */ // \\ \n namespace struct template __device__ __global__ static

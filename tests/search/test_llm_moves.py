@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import SOURCE, spec_with, write
 from llm_server import (
     LlmServer,
@@ -27,22 +26,28 @@ from llm_server import (
 )
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.llm.answer_log import AnswerLog
-from pytest_gpuenergy.search.llm.consultant import Consultant
-from pytest_gpuenergy.search.llm.endpoint import Endpoint
-from pytest_gpuenergy.search.llm.proposals import LlmMoves, Refusal
-from pytest_gpuenergy.search.llm.protocol import Protocol, Reply, read_reply
-from pytest_gpuenergy.search.llm.request import VOCABULARY, Context
-from pytest_gpuenergy.search.llm.settings import LlmSettings, Prices
-from pytest_gpuenergy.search.move import Application
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.search_state import Node
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import (
+    VOCABULARY,
+    AnswerLog,
+    Application,
+    Consultant,
+    Context,
+    Endpoint,
+    KernelSpec,
+    LlmMoves,
+    LlmSettings,
+    Node,
+    Prices,
+    Protocol,
+    Refusal,
+    Reply,
+    Result,
+    State,
+    read_reply,
+    read_spec,
+)
+from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 
 BETTER = SOURCE.replace("y[i] = by * x[i];", "y[i] = by * __ldcg(x + i);")
 KEY = "sk-secret"
@@ -634,7 +639,7 @@ def _assert_strict(schema: dict[str, Any]) -> None:
 
 
 def test_the_vocabulary_is_that_of_the_rules() -> None:
-    from pytest_gpuenergy.search.moves import MOVES
+    from pytest_gpuenergy.search import MOVES
 
     assert {move.name for move in MOVES} <= VOCABULARY.keys()
 

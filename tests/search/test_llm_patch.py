@@ -6,10 +6,9 @@ import difflib
 import re
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
-from pytest_gpuenergy.search.llm.patch import PatchError, apply_patch
+from pytest_gpuenergy.search import PatchError, apply_patch
 
 TEXT = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n"
 ALPHABET = st.sampled_from(

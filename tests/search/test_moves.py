@@ -8,9 +8,7 @@ from typing import Any
 from kernel_specs import SOURCE, launch_with, spec_with, write
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import Application
-from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.search import Application, ChangeBlockSizes, read_spec
 
 
 def applications(folder: Path, **fields: Any) -> list[Application]:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from move_checks import check, only, results, spec_of
 
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import KernelSpec, VectorizeGlobalLoads
 
 PAIRS = """
 __global__ void kernel(const float* x, float* y, int n) {

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from move_checks import check, results, spec_of
 
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import MOVES, CudaKernel, KernelSpec, without_early_return
 
 VECTORS = ("x[N]", ">y[N]")
 TAILS = ({"N": 1000}, {"N": 37})

@@ -14,21 +14,22 @@ import pytest
 from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
 from msgspec.structs import replace
 
-from pytest_gpuenergy.ab.rounds import Turns
+from pytest_gpuenergy.ab import Turns
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.seeds import SEEDS
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search import comparison, confirmation
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.search_state import Gain
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.engine import SEEDS
+from pytest_gpuenergy.record import Interval, Metric
+from pytest_gpuenergy.search import (
+    Bench,
+    ChangeBlockSizes,
+    Gain,
+    Result,
+    State,
+    comparison,
+    confirmation,
+    read_spec,
+)
+from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
     from conftest import Searched

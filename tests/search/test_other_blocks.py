@@ -7,9 +7,7 @@ import pytest
 from move_checks import check, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import ChangeBlockSizes, KernelSpec, VectorizeGlobalLoads
 
 BLOCKS = ChangeBlockSizes()
 OF_GRID = """

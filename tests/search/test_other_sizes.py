@@ -7,16 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import spec_with, write
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.other_sizes import between, has_others, other_sizes
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec_file import read_spec
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import Bench, Result, between, has_others, other_sizes, read_spec
 
 NUMBERS = st.integers(1, 1 << 20)
 LISTED = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=4).map(

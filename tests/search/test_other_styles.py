@@ -7,12 +7,14 @@ import pytest
 from move_checks import check, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
-from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
-from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
-from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
-from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search import (
+    AvoidAtomicsReduce,
+    CachePolicyCg,
+    ChangeBlockSizes,
+    KernelSpec,
+    SoftmaxMathFusion,
+    VectorizeGlobalLoads,
+)
 
 VECTORS = VectorizeGlobalLoads()
 MATH = SoftmaxMathFusion()

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.output_reads import outputs_read
-from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.state import LaunchPlan
+from pytest_gpuenergy.search import (
+    MOVES,
+    KernelSpec,
+    LaunchPlan,
+    TensorSpec,
+    outputs_read,
+    read_spec,
+)
 
 KERNELS = Path(__file__).parents[2] / "bench/search/kernels"
 CUDA = """

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search import Atom, Edit, Polynomial, edited
 
 NAMES = ("n", "k", "threadIdx.x")
 ATOMS = {name: Atom(name) for name in NAMES}

@@ -15,18 +15,12 @@ from counted import cuda_spec
 from kernel_specs import optimize, write
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.parameters import SearchParameters
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import BottleneckPrior, Card, Guide, Profiler, Result, SearchParameters
 from pytest_gpuenergy.search.priors import profiled
-from pytest_gpuenergy.search.priors.card import Card
-from pytest_gpuenergy.search.priors.guide import Guide
-from pytest_gpuenergy.search.priors.prior import BottleneckPrior
-from pytest_gpuenergy.search.priors.profiler import Profiler
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 TABLE = (
     '"ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed"\n'

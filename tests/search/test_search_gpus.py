@@ -21,16 +21,12 @@ from msgspec.structs import replace
 from processes import has_ended
 from search_folders import disk_with_room
 
-from pytest_gpuenergy.commands.optimize_gpus import claim_gpus, evaluator_of
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.engine.claim import Settings
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.gpu_process import GpuProcess, Task
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.commands import claim_gpus, evaluator_of
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.engine import Settings
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import Bench, GpuProcess, Result, Task, read_spec
+from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
 MORE = partial(pytest.param, marks=pytest.mark.thorough)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search import SearchParameters
+from pytest_gpuenergy.support import InputError
 
 NAMES = sorted(asdict(SearchParameters()))
 

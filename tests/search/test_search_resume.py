@@ -15,13 +15,9 @@ from kernel_specs import BUDGET, SOURCE, events_of, optimize, spec_with, state_o
 from search_folders import disk_with_room
 
 from pytest_gpuenergy.ab import rounds
-from pytest_gpuenergy.devices.device import Repeater
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.energy.reading import Reading
-from pytest_gpuenergy.search import confirmation, evaluation
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.energy import EnergyMeter, Reading
+from pytest_gpuenergy.search import Bench, Result, State, confirmation, evaluation
 
 if TYPE_CHECKING:
     from conftest import Searched

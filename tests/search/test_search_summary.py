@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import optimize, spec_with, write
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.search.search_state import Gain, Identity, Node, SearchState
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.search.summary import Summary, summary_of, table_of, totals_of
+from pytest_gpuenergy.record import METRICS, Interval, Metric
+from pytest_gpuenergy.search import (
+    Gain,
+    Identity,
+    KernelSpec,
+    Node,
+    SearchState,
+    Summary,
+    read_spec,
+    summary_of,
+    table_of,
+    totals_of,
+)
 
 H200 = "NVIDIA H200"
 
@@ -130,7 +136,7 @@ class TestAllKernels:
 def minimal() -> dict[str, Any]:
     from kernel_specs import SCALE
 
-    from pytest_gpuenergy.support.json_input import convert
+    from pytest_gpuenergy.support import convert
 
     spec = convert({**SCALE, "flops": 0}, KernelSpec)
     return {name: getattr(spec, name) for name in spec.__struct_fields__}

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from kernel_specs import state_of
 from search_folders import KERNEL, ONE, ROOT, THREE, TWO, write_search
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report.html import html_page
-from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.search.page import listed, read_searches, search_values
+from pytest_gpuenergy.report import Report, html_page
+from pytest_gpuenergy.search import listed, read_searches, search_values
 
 if TYPE_CHECKING:
     from conftest import Searched

@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 from host_triton import host_triton
 
+from pytest_gpuenergy.devices import EmulatedDevice
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.engine.references import case_of
-from pytest_gpuenergy.engine.seeds import drawings_of
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.peaks import peaks_of
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.schema import spec_schema
-from pytest_gpuenergy.search.spec_file import read_spec, spec_paths
-from pytest_gpuenergy.search.workload import SpecWorkload, workload_of
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.engine import case_of, compare, drawings_of
+from pytest_gpuenergy.kernels import TritonKernel
+from pytest_gpuenergy.record import Metric, peaks_of
+from pytest_gpuenergy.search import (
+    Bench,
+    SpecWorkload,
+    kernel_of,
+    read_spec,
+    spec_paths,
+    spec_schema,
+    workload_of,
+)
+from pytest_gpuenergy.workloads import Array
 
 ROOT = Path(__file__).parents[2]
 PATHS = spec_paths(ROOT / "bench/search/kernels")

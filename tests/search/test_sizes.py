@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search.sizes import evaluate, names_in
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search import evaluate, names_in
+from pytest_gpuenergy.support import InputError
 
 NAMES = {"N": 1000, "block_x": 128, "BLOCK": 96, "SCALE": 0.5, "FLAG": True}
 

@@ -12,8 +12,8 @@ from cuda_programs import FILES, PROGRAM
 from kernel_specs import optimize, spec_with, state_of, write
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.search.spec_file import read_spec
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search import read_spec
+from pytest_gpuenergy.support import InputError
 
 DIGEST = hashlib.sha256("".join(FILES.values()).encode()).hexdigest()
 CHECKOUT = {"repository": "https://example.org/suite", "revision": "abc123", "sha256": DIGEST}

@@ -10,22 +10,25 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import SCALE, SOURCE, launch_with, spec_with, write
 
-from pytest_gpuenergy.search import memory, reference
-from pytest_gpuenergy.search.data import fixed_input
-from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.layout import Layout, layout_of
-from pytest_gpuenergy.search.memory import check_fits
-from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
-from pytest_gpuenergy.search.spec_file import read_spec, write_spec
-from pytest_gpuenergy.search.workload import workload_of
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.workloads import ErrorBound
-from pytest_gpuenergy.workloads.number_types import is_untouched
+from pytest_gpuenergy.search import (
+    KernelSpec,
+    Layout,
+    TensorSpec,
+    check_fits,
+    fixed_input,
+    kernel_of,
+    layout_of,
+    memory,
+    read_spec,
+    reference,
+    workload_of,
+    write_spec,
+)
+from pytest_gpuenergy.support import FormError, InputError
+from pytest_gpuenergy.workloads import ErrorBound, is_untouched
 
 X, Y = SCALE["tensors"]
 BY, N = SCALE["scalars"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run
 
-from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.space import Proposal, Strategy
-from pytest_gpuenergy.search.strategies import (
+from pytest_gpuenergy.search import (
     Exhaustive,
+    GraphStrategy,
     HillClimbing,
+    Proposal,
     RandomExpansion,
     RandomSearch,
+    Strategy,
 )
 
 Make = Callable[[DrawnSpace, int], Strategy]

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search.t4 import RecordedSpace, read_t4, state_id
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.search import RecordedSpace, read_t4, state_id
+from pytest_gpuenergy.support import InputError
 
 
 def result(configuration: dict[str, Any], time: Any = 1.0, **others: Any) -> dict[str, Any]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from kernel_specs import optimize, spec_with, state_of, write
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.search.priors.tactics import (
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search import (
     GLOBAL_TACTICS,
     Part,
     Tactic,
@@ -23,7 +22,7 @@ from pytest_gpuenergy.search.priors.tactics import (
     summary,
     tactics_at_start,
 )
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 GAINS = st.lists(st.floats(-5, 5), max_size=20)
 ONE = Part(kernel="one", gpu="NVIDIA H200", emulated=True, objective=Metric.EDP)

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 from cuda_programs import FILES, PROGRAM, taken
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from move_checks import check, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.extraction.conditions import UndecidedError, holds
-from pytest_gpuenergy.search.extraction.preprocessor import Preprocessor
-from pytest_gpuenergy.search.extraction.tokens import joined, tokens_of
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.search import Preprocessor, UndecidedError, holds, joined, tokens_of
+from pytest_gpuenergy.support import FormError
 
 KERNEL = "__global__ void kernel(float* y) {{ y[threadIdx.x] = {}; }}\n"
 

@@ -10,11 +10,7 @@ import pytest
 from moved_triton import GEMM, GRID, LOOPED_SOFTMAX, SOFTMAX, SPECS, add_of, rows_of, run
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import Application, Move
-from pytest_gpuenergy.search.moves import MOVES
-from pytest_gpuenergy.search.sizes import evaluate
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search import MOVES, Application, KernelSpec, Move, State, evaluate
 
 BY_NAME: dict[str, Move] = {move.name: move for move in MOVES}
 

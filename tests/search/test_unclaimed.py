@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from kernel_specs import optimize, state_of, write
 
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.timing.compared import beyond_comparison
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
+from pytest_gpuenergy.devices import Traffic, Work, beyond_comparison
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.search.page import read_searches, search_values
+from pytest_gpuenergy.search import read_searches, search_values
 
 WORDS = "the emulated GPU's model was not compared with kernels of this kind: no gain claimed"
 H200 = "NVIDIA H200"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.children import run_together
+from pytest_gpuenergy.support import run_together
 
 NUMBER = "import os, sys; number = int(os.environ['NUMBER']); "
 FOREVER = "import signal; signal.pause()"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.elf import sections
+from pytest_gpuenergy.support import sections
 
 
 def test_a_program_has_code_and_names() -> None:

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.support.endless import EndlessError, ended_after, ended_by_signals
+from pytest_gpuenergy.support import EndlessError, ended_after, ended_by_signals
 
 
 def test_a_loop_without_an_end_is_ended() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuenergy.support.errors import GpuEnergyError
+from pytest_gpuenergy.support import GpuEnergyError
 
 
 @pytest.mark.parametrize("name", ["x" * 100_000, "x y " * 50_000, "x\n" * 50_000])

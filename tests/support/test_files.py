@@ -9,16 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.files import (
-    lock,
-    matching,
-    open_file,
-    unlock,
-    write_atomically,
-)
+from pytest_gpuenergy.support import lock, matching, open_file, unlock, write_atomically
 
 TAKEN = "0123456789abcdef"
 HOLDER = """

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support.folders import followed, own_folder
+from pytest_gpuenergy.support import followed, own_folder
 
 SOMEBODY = 54321
 Give = Callable[[Path], Path]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.replay.programs import check_packages
-from pytest_gpuenergy.report.tidy import check_parquet
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
+from pytest_gpuenergy.replay import check_packages
+from pytest_gpuenergy.report import check_parquet
+from pytest_gpuenergy.support import InputError, UnavailableError
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.support.json_input import FormError, NotJsonError, convert, decode
-from pytest_gpuenergy.support.json_output import dump, encode
+from pytest_gpuenergy.support import FormError, NotJsonError, convert, decode, dump, encode
 
 
 class Inner(Struct, frozen=True):

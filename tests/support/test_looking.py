@@ -12,9 +12,15 @@ import pytest
 from closed_folders import close
 
 import pytest_gpuenergy
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_file, is_folder, is_link, is_socket, is_there
-from pytest_gpuenergy.support.project import nearest
+from pytest_gpuenergy.support import (
+    InputError,
+    is_file,
+    is_folder,
+    is_link,
+    is_socket,
+    is_there,
+    nearest,
+)
 
 PACKAGE = Path(pytest_gpuenergy.__file__).parent
 LOOKS = (is_there, is_file, is_folder, is_link, is_socket)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.paths import cache_dir, compiled_dir, settle_places, state_dir
+from pytest_gpuenergy.support import InputError, cache_dir, compiled_dir, settle_places, state_dir
 
 PLACES = [
     (cache_dir, "GPUENERGY_CACHE", "XDG_CACHE_HOME", ".cache"),

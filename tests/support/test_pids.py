@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.pids import start_ticks
+from pytest_gpuenergy.support import start_ticks
 
 
 def test_a_process_has_one_start_while_it_runs() -> None:

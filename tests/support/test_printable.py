@@ -8,12 +8,17 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-from pytest_gpuenergy.support.terminal import printable, printable_output, printable_text
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+    KernelFault,
+    printable,
+    printable_output,
+    printable_text,
+)
 
 HOSTILE = st.text() | st.text("\n\r\t\x1b\x9b\x07\u2028 :a")
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.statistics import student_t
+from pytest_gpuenergy.support import student_t
 
 DEGREES = st.integers(1, 500)
 PROBABILITIES = st.floats(0.5, 0.999)

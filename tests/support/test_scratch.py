@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpuenergy.support.scratch import build_folder, remove_leftovers, scratch_folder, sweep
+from pytest_gpuenergy.support import build_folder, remove_leftovers, scratch_folder, sweep
 
 HOLDER = """
 import sys

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytest_gpuenergy.support.signals import (
+from pytest_gpuenergy.support import (
     interrupt_once,
     termination_as_interrupt,
     undisturbed,

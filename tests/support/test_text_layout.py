@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.text import aligned, fitted, shortened, span, wrapped
+from pytest_gpuenergy.support import aligned, fitted, shortened, span, wrapped
 
 WORDS = st.text("ab1", max_size=8)
 

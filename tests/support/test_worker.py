@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 from processes import has_ended
 
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 
 FACTORY = '''
 import os, signal, sys, threading

@@ -12,16 +12,20 @@ import numpy as np
 import pytest
 from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest, word_kernel
 
-from pytest_gpuenergy.kernels.export import export_kernels
-from pytest_gpuenergy.kernels.launch_source import RankedKernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.record_folders import records_of
-from pytest_gpuenergy.tuning.records import load_records
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
-from pytest_gpuenergy.tvm.operators import operator_of
-from pytest_gpuenergy.workloads import ErrorBound, Tensor, Workload, parse_shape
-from pytest_gpuenergy.workloads.registry import KINDS, from_parameters, to_parameters
-from pytest_gpuenergy.workloads.table import project_workloads
+from pytest_gpuenergy.kernels import RankedKernel, export_kernels
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Tuner, TuneSettings, load_records, records_of
+from pytest_gpuenergy.tvm import operator_of
+from pytest_gpuenergy.workloads import (
+    KINDS,
+    ErrorBound,
+    Tensor,
+    Workload,
+    from_parameters,
+    parse_shape,
+    project_workloads,
+    to_parameters,
+)
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,11 @@ from tuning_fakes import (
     word_kernel,
 )
 
-from pytest_gpuenergy.engine import evaluate
-from pytest_gpuenergy.engine.evaluate import Rig
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.tuning.loop import Loop, feedback
-from pytest_gpuenergy.tuning.progress import SearchProgress
-from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.engine import Rig, arenas_for, evaluate
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.tuning import Loop, RawLog, SearchProgress, feedback
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)

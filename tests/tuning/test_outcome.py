@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.tuning.outcome import TuneResult, keep_outcome
+from pytest_gpuenergy.tuning import TuneResult, keep_outcome
 
 RESULT = TuneResult(
     workload="case5",

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from tuning_fakes import WORDS, FakeDevice, FakeNvml, recipe_of, time_by_digest
 
-from pytest_gpuenergy.control.lease_record import LeaseRecord
-from pytest_gpuenergy.support.errors import InputError, OutputError
-from pytest_gpuenergy.tuning.raw_log import RawLog
-from pytest_gpuenergy.tuning.trial import Trial
+from pytest_gpuenergy.control import LeaseRecord
+from pytest_gpuenergy.support import InputError, OutputError
+from pytest_gpuenergy.tuning import RawLog, Trial
 from pytest_gpuenergy.workloads import Conv2d
 
 WORKLOAD = Conv2d.of("tiny", 1, 4, 4, 1, 1, 1, 1, 1, 0)

@@ -7,20 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tuning_fakes import WORDS, recipe_of
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.record_folders import choose_ranks, find_records, gpu_folder
-from pytest_gpuenergy.tuning.records import (
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import (
     Record,
     RecordFile,
+    choose_ranks,
     dump_records,
     file_name,
+    find_records,
+    gpu_folder,
     load_records,
 )
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
+from pytest_gpuenergy.tvm import METASCHEDULE
 from pytest_gpuenergy.workloads import Conv2d
 
 TINY, SAME = (Conv2d.of(name, 1, 4, 4, 1, 1, 1, 1, 1, 0) for name in ("tiny", "same"))

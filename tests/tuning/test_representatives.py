@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.tuning.records import BANDS
-from pytest_gpuenergy.tuning.representatives import Contender, Representative, representatives
+from pytest_gpuenergy.tuning import BANDS, Contender, Representative, representatives
 
 TIMES = st.floats(min_value=1e-3, max_value=1e3)
 

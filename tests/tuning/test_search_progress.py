@@ -6,8 +6,7 @@ import io
 
 import pytest
 
-from pytest_gpuenergy.tuning.progress import SearchProgress
-from pytest_gpuenergy.tuning.trial import Trial
+from pytest_gpuenergy.tuning import SearchProgress, Trial
 
 BEFORE = [
     Trial(index=0, outcome="timed", time_ms=0.5),

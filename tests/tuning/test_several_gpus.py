@@ -14,15 +14,12 @@ import pytest
 from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.engine.objective import Evaluation
-from pytest_gpuenergy.engine.team import HostLostError, Member, Team
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.worker import WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.tuning.gpu_process import TimingTask
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
+from pytest_gpuenergy.devices import DEFAULT_PROFILE
+from pytest_gpuenergy.engine import Evaluation, HostLostError, Member, Team
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.tuning import TimingTask, Tuner, TuneSettings
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 ONE = Conv2d.of("one", 1, 4, 4, 1, 1, 1, 1, 1, 0)

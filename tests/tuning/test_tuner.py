@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-from pytest_gpuenergy.tuning.outcome import TuneResult
-from pytest_gpuenergy.tuning.records import Measured, RecordFile, load_records
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.tuning import (
+    Measured,
+    RecordFile,
+    Tuner,
+    TuneResult,
+    TuneSettings,
+    load_records,
+)
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 ONE, OTHER = (Conv2d.of(name, 1, 4, 4, 1, 1, 1, 1, 1, 0) for name in ("one", "other"))

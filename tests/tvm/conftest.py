@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.support import Worker
+from pytest_gpuenergy.tvm import KernelStore
 
 
 @pytest.fixture(scope="session")

@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tvm.conv2d_forms import gemm_forms
-from pytest_gpuenergy.tvm.gemm_forms import GemmForm
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.support import Worker
+from pytest_gpuenergy.tvm import GemmForm, gemm_forms
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)

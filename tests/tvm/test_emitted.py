@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 from hostile_records import HOSTILE, LAMBDA, WORDS, changed, module_of, stored_with, strings
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tuners import RecordFile
-from pytest_gpuenergy.tvm.database import Database
-from pytest_gpuenergy.tvm.emitted import check_emitted
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.support import FormError, KernelFault, Worker
+from pytest_gpuenergy.tuning import RecordFile
+from pytest_gpuenergy.tvm import Database, KernelStore, check_emitted
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 9, 11, 8, 8, 3, 3, 1, 2)

@@ -11,24 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.worker import Worker
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.support import InputError, Worker
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.records import file_name
-from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.gemm import GemmOperator, sizes_of
-from pytest_gpuenergy.tvm.gemm_forms import GemmForm, forms_of
-from pytest_gpuenergy.tvm.generators import require_space
-from pytest_gpuenergy.tvm.settings import SPACES
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.tuning import file_name, find_records
+from pytest_gpuenergy.tvm import (
+    SPACES,
+    GemmForm,
+    GemmOperator,
+    KernelStore,
+    forms_of,
+    load_database,
+    require_space,
+    sizes_of,
+)
 from pytest_gpuenergy.workloads import Gemm
 
 OPERATOR = GemmOperator()

@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 from hostile_records import HOSTILE, LAMBDA, WORDS, changed, strings
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tvm.database import Database, load_database
-from pytest_gpuenergy.tvm.record_form import check_record
+from pytest_gpuenergy.tvm import Database, check_record, load_database
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "bench/records/nvidia-h200"

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.support.worker import Worker
-from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile
-from pytest_gpuenergy.tvm.database import Database
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.support import InputError, KernelFault, Worker, cache_dir
+from pytest_gpuenergy.tuning import Measured, Record, RecordFile
+from pytest_gpuenergy.tvm import Database, KernelStore
 from pytest_gpuenergy.workloads import CASES
 
 pytestmark = pytest.mark.tvm

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.tuning.records import Record, RecordFile
-from pytest_gpuenergy.tvm.recipe import METASCHEDULE
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuning import Record, RecordFile
+from pytest_gpuenergy.tvm import METASCHEDULE, KernelStore
 from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = pytest.mark.tvm

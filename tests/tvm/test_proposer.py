@@ -15,13 +15,10 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tuning.space import Candidate, Feedback
-from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.proposer import TvmProposer
-from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuning import Candidate, Feedback
+from pytest_gpuenergy.tvm import KernelStore, SearchSettings, TvmProposer, load_database
 from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = pytest.mark.tvm

@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records, records_of
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.records import Measured, Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuning import (
+    Measured,
+    Record,
+    RecordFile,
+    dump_records,
+    file_name,
+    find_records,
+)
 from pytest_gpuenergy.workloads import CASES, Conv2d, find_workload
 
 SHIPPED = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"

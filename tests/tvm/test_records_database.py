@@ -8,12 +8,10 @@ import lzma
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.tvm import database
-from pytest_gpuenergy.tvm.database import RECORD_FILE, WORKLOAD_FILE, Database, load_database
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tvm import RECORD_FILE, WORKLOAD_FILE, Database, database, load_database
 
 RAW = Path(__file__).parent.parent / "data/case7_raw"
 

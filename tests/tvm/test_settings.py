@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.tvm.settings import SearchSettings
+from pytest_gpuenergy.tvm import SearchSettings
 
 SETTINGS = st.builds(
     SearchSettings,

@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 from tuning_fakes import FakeDevice, time_by_digest
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.outcome import TuneResult
-from pytest_gpuenergy.tuning.trial import Trial, read_trials
-from pytest_gpuenergy.tuning.tuner import Tuner, TuneSettings
-from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.tvm.space import TvmSpace
-from pytest_gpuenergy.tvm.store import KernelStore
-from pytest_gpuenergy.workloads import CASES, Workload
-from pytest_gpuenergy.workloads.table import parse_shape
+from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, read_trials
+from pytest_gpuenergy.tvm import KernelStore, SearchSettings, TvmSpace, load_database
+from pytest_gpuenergy.workloads import CASES, Workload, parse_shape
 
 pytestmark = pytest.mark.tvm
 

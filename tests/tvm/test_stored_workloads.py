@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 from hostile_records import module_of, stored_with
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.tvm.database import Database
-from pytest_gpuenergy.tvm.tvm_graph import check_stored_workload
+from pytest_gpuenergy.support import FormError
+from pytest_gpuenergy.tvm import Database, check_stored_workload
 
 HOSTILE = ("(", "; int x", "\n#include <x>\n", '"', "::system", "λ", "\ud800", "\0", "[[", " ")
 

@@ -18,18 +18,13 @@ import pytest
 from processes import KILLED_UNDER_A_CAP, said_through
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.select import open_device
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.control import Setpoint, enforced_setpoint
+from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning.outcome import TuneResult
-from pytest_gpuenergy.tuning.record_folders import find_records
-from pytest_gpuenergy.tuning.tuner import Tuner
-from pytest_gpuenergy.tvm import requirements
-from pytest_gpuenergy.tvm.database import load_database
-from pytest_gpuenergy.workloads import Workload
-from pytest_gpuenergy.workloads.table import parse_shape
+from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
+from pytest_gpuenergy.tvm import load_database, requirements
+from pytest_gpuenergy.workloads import Workload, parse_shape
 
 EMULATED = ["--gpu-device", "emulated"]
 SHAPE = "small=1,7,9,8,6,3,3,1,1"

@@ -6,17 +6,23 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.tvm.build import parameters_of, to_kernel
-from pytest_gpuenergy.tvm.conv2d import Conv2dOperator
-from pytest_gpuenergy.tvm.conv2d_forms import as_gemm
-from pytest_gpuenergy.tvm.gemm import apply_gemm_form
-from pytest_gpuenergy.tvm.gemm_forms import GemmForm
-from pytest_gpuenergy.tvm.generators import space_generator
-from pytest_gpuenergy.tvm.lower import Lowerer, apply_trace, cuda_target
-from pytest_gpuenergy.tvm.operators import operator_of
-from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
-from pytest_gpuenergy.tvm.settings import Space
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.tvm import (
+    Conv2dOperator,
+    GemmForm,
+    Lowerer,
+    Space,
+    apply_gemm_form,
+    apply_trace,
+    as_gemm,
+    cuda_target,
+    import_tvm,
+    operator_of,
+    parameters_of,
+    space_generator,
+    to_kernel,
+    without_tensor_intrinsics,
+)
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import Contract, ErrorBound, Scalar, Tensor
-from pytest_gpuenergy.workloads.workload import Array
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Scalar, Tensor
 
 X = Tensor("x", (2, 3), "float32", "input")
 Y = Tensor("y", (2, 3), "float32", "output")

@@ -8,13 +8,18 @@ import time
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import CASES, NETWORKS, Conv2d, ErrorBound, distinct_shapes
-from pytest_gpuenergy.workloads import conv2d as module
-from pytest_gpuenergy.workloads.conv2d import Conv2dShape
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import (
+    CASES,
+    NETWORKS,
+    Conv2d,
+    Conv2dShape,
+    ErrorBound,
+    conv2d as module,
+    distinct_shapes,
+)
 
 SIZES = (1, 8, 8, 4, 3, 3, 3, 1, 1)
 NAMES = ("N", "H", "W", "CO", "CI", "KH", "KW", "strides", "padding", "dilation", "groups")

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.workloads import Contract, Tensor
-from pytest_gpuenergy.workloads.edges import Edges
-from pytest_gpuenergy.workloads.number_types import is_floating, numbers
+from pytest_gpuenergy.workloads import Contract, Edges, Tensor, is_floating, numbers
 
 TYPES = st.sampled_from(
     ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint64", "bool"]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads.gemm_sizes import (
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import (
     GemmRequest,
+    kind_named,
     measured_products,
     name_of,
     parse_requests,
     products_in,
     search_words_said,
 )
-from pytest_gpuenergy.workloads.registry import kind_named
 
 SIZE = st.integers(1, 9999)
 

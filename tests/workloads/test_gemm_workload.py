@@ -8,17 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.engine.comparison import compare
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.workloads import Gemm, network, parse_shape
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
-from pytest_gpuenergy.workloads.gemm_sizes import name_of
-from pytest_gpuenergy.workloads.number_types import numbers, rounded_to
-from pytest_gpuenergy.workloads.registry import from_parameters, to_parameters
-from pytest_gpuenergy.workloads.table import choose_workloads
+from pytest_gpuenergy.engine import compare
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import (
+    LAYOUTS,
+    MODES,
+    Gemm,
+    choose_workloads,
+    from_parameters,
+    name_of,
+    network,
+    numbers,
+    parse_shape,
+    rounded_to,
+    to_parameters,
+)
 
 SMALL = st.integers(1, 9)
 

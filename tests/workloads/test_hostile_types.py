@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
-from pytest_gpuenergy.workloads.number_types import is_known
+from pytest_gpuenergy.engine import read_job, write_job
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor, is_known
 
 TEXTS = [
     *("f4,f8", "f4,", "V16", "O", "object", "S5", "U3", "M8[ns]", "m8", "c16", "complex64"),

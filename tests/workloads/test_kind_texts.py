@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.workloads import Conv2d, Gemm, Workload, parse_shape
-from pytest_gpuenergy.workloads.gemm import LAYOUTS, MODES
-from pytest_gpuenergy.workloads.registry import KINDS
+from pytest_gpuenergy.workloads import KINDS, LAYOUTS, MODES, Conv2d, Gemm, Workload, parse_shape
 
 size, small = st.integers(1, 5000), st.integers(1, 3)
 

@@ -6,16 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.workloads.number_types import (
-    BFLOAT16,
-    largest,
-    numbers,
-    rounded_to,
-    unit_roundoff,
-)
+from pytest_gpuenergy.workloads import BFLOAT16, largest, numbers, rounded_to, unit_roundoff
 
 BITS = np.arange(1 << 16, dtype=np.uint16)
 FINITE = np.isfinite(numbers(BITS, BFLOAT16))

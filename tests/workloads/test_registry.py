@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.workloads import CASES, Contract, Conv2d, Tensor, parse_shape
-from pytest_gpuenergy.workloads.registry import (
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import (
+    CASES,
     KINDS,
+    Contract,
+    Conv2d,
+    Tensor,
     from_parameters,
     kind_named,
+    parse_shape,
+    project_workloads,
     to_parameters,
 )
-from pytest_gpuenergy.workloads.table import project_workloads
 
 PLAIN = {"N": 1, "H": 8, "W": 8, "CO": 4, "CI": 4, "KH": 3, "KW": 3, "strides": 1, "padding": 1}
 

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.workloads import repetition
-from pytest_gpuenergy.workloads.contract import Contract
-from pytest_gpuenergy.workloads.edges import Edges
-from pytest_gpuenergy.workloads.repetition import beginning, repeated, write_repeated
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.workloads import (
+    Contract,
+    Edges,
+    Tensor,
+    Workload,
+    beginning,
+    repeated,
+    repetition,
+    write_repeated,
+)
 
 LIMIT = 1000
 SHAPES = (

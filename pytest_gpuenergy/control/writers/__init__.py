@@ -6,9 +6,8 @@ from typing import Protocol
 
 from pytest_gpuenergy.control.setpoint import Setpoint
 from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_writes
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.devices import Gpu, deny_writes
+from pytest_gpuenergy.support import SetpointError
 
 
 class SettingsWriter(Protocol):

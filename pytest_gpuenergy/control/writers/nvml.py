@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.support.errors import SetpointError, SettingRefusedError
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import SetpointError, SettingRefusedError
 
 _CAP_SYS_ADMIN = 21  # bit in capabilities(7); the driver requires it, in containers too
 _ALL_IDS = 0xFFFFFFFF

@@ -16,9 +16,8 @@ from pytest_gpuenergy.control.writers.sudo_rule import (
     safe_program,
     unlock_command,
 )
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_writes
-from pytest_gpuenergy.support.errors import SetpointError, SettingRefusedError
+from pytest_gpuenergy.devices import Gpu, deny_writes
+from pytest_gpuenergy.support import SetpointError, SettingRefusedError
 
 _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
 

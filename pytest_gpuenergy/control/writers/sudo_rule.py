@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.control.limits import PowerLimits
-from pytest_gpuenergy.support.errors import SetpointError
-from pytest_gpuenergy.support.folders import roots_alone
+from pytest_gpuenergy.support import SetpointError, roots_alone
 
 # Others could be taken for an alias (in capitals), a group (%), or for several words.
 _PLAIN_USER = re.compile("[a-z_][a-z0-9_-]{0,63}")

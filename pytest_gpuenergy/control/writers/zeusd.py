@@ -21,11 +21,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from pytest_gpuenergy.devices.gpu import Gpu
-from pytest_gpuenergy.devices.nvml import deny_writes, text
-from pytest_gpuenergy.support.errors import InputError, SetpointError, SettingRefusedError
-from pytest_gpuenergy.support.files import is_socket
-from pytest_gpuenergy.support.json_input import parse, typed
+from pytest_gpuenergy.devices import Gpu, deny_writes, text
+from pytest_gpuenergy.support import (
+    InputError,
+    SetpointError,
+    SettingRefusedError,
+    is_socket,
+    parse,
+    typed,
+)
 
 SOCKET_VARIABLE, TOKEN_VARIABLE = "ZEUSD_SOCK_PATH", "ZEUSD_TOKEN"
 SOCKETS = ("/run/zeusd/zeusd.sock", "/var/run/zeusd.sock")

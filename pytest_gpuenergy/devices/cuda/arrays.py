@@ -15,8 +15,8 @@ import numpy as np
 from pytest_gpuenergy.devices.arrays import Memory
 from pytest_gpuenergy.devices.cuda._compat import PLAIN_REDUCTIONS
 from pytest_gpuenergy.devices.guards import Bytes
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.workloads import Array
 
 _DLPACK_CUDA = 2
 """DLPack's ``kDLCUDA``."""

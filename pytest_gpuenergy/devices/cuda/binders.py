@@ -13,16 +13,9 @@ import numpy as np
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.programs import LoadedProgram
 from pytest_gpuenergy.devices.cuda.tensor_maps import encoded
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.kernels.triton import Constant, TritonKernel
-from pytest_gpuenergy.support.errors import KernelFault, Outcome
-from pytest_gpuenergy.support.files import write_atomically
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.number_types import BFLOAT16, stored_as
-from pytest_gpuenergy.workloads.workload import IoContract, Tensor
+from pytest_gpuenergy.kernels import Constant, CudaProgram, Job, Kernel, LibraryCall, TritonKernel
+from pytest_gpuenergy.support import KernelFault, Outcome, cache_dir, write_atomically
+from pytest_gpuenergy.workloads import BFLOAT16, IoContract, Tensor, stored_as
 
 _T = TypeVar("_T")
 

@@ -10,10 +10,9 @@ import numpy as np
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.number_types import Array, stored_as
-from pytest_gpuenergy.workloads.workload import Role, Tensor
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Array, Role, Tensor, stored_as
 
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""

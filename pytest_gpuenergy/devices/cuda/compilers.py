@@ -11,10 +11,10 @@ from pathlib import Path
 from threading import Lock
 from typing import Generic, TypeVar
 
-from pytest_gpuenergy.kernels.kernel import AnyKernel
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.worker import (
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.support import (
     WITHOUT_GPU,
+    KernelFault,
     WorkerDiedError,
     WorkerPool,
     WorkerTimeoutError,

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.kernel import Origin
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import IoContract, Tensor
+from pytest_gpuenergy.kernels import LibraryCall, Origin
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import IoContract, Tensor
 
 _MOST_ALGORITHMS = 64
 _TRANSPOSED = 1  # CUBLAS_OP_T

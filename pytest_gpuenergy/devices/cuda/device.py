@@ -25,13 +25,15 @@ from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from pytest_gpuenergy.workloads import IoContract
 
 _OFFER_TIMEOUT_S = 60.0
 

@@ -7,7 +7,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from pytest_gpuenergy.support.scratch import scratch_folder
+from pytest_gpuenergy.support import scratch_folder
 
 _TIMEOUT_S = 60.0
 _HEADER_BYTES = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator
 
-from pytest_gpuenergy.support.elf import section_sizes, sections
+from pytest_gpuenergy.support import section_sizes, sections
 
 _INSTRUCTION_BYTES = 16
 """From sm_70 on."""

@@ -11,10 +11,15 @@ import tempfile
 from pathlib import Path
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
-from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.files import is_file, is_folder, is_there, write_atomically
-from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.kernels import CudaProgram
+from pytest_gpuenergy.support import (
+    KernelFault,
+    is_file,
+    is_folder,
+    is_there,
+    write_atomically,
+    written_to_cache,
+)
 
 _OPTIONS = (
     "-shared",

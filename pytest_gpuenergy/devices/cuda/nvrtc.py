@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.reachable import HOST_HEADER, reachable
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.files import is_file, is_there, keep_for_later, write_atomically
-from pytest_gpuenergy.support.paths import written_to_cache
+from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
+from pytest_gpuenergy.support import (
+    KernelFault,
+    cuda_dir,
+    is_file,
+    is_there,
+    keep_for_later,
+    write_atomically,
+    written_to_cache,
+)
 
 _OPTIONS = ("-std=c++17", "-default-device")
 _FORMAT = 2

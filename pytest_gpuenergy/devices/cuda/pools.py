@@ -9,11 +9,8 @@ from pytest_gpuenergy.devices.cuda.compilers import Binary, specific
 from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.devices.cuda.triton_compilers import TritonCompilers
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.kernels.program import CudaProgram
-from pytest_gpuenergy.kernels.triton import TritonKernel
-from pytest_gpuenergy.support.paths import compiled_dir
+from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, TritonKernel
+from pytest_gpuenergy.support import compiled_dir
 
 
 class CompilerPools:

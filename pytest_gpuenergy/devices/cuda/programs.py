@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.support.errors import KernelFault, Outcome
+from pytest_gpuenergy.support import KernelFault, Outcome
 
 _POINTER = ctypes.c_void_p
 _TEXT = ctypes.c_char_p

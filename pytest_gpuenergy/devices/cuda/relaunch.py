@@ -10,7 +10,7 @@ import numpy as np
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.guards import Bytes
-from pytest_gpuenergy.workloads.number_types import Array
+from pytest_gpuenergy.workloads import Array
 
 Result = Mapping[str, Bytes]
 """The images of a set's tensors, by name."""

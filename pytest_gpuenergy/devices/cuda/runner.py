@@ -22,10 +22,9 @@ from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch, HostLaunches
 from pytest_gpuenergy.devices.device import Launches, Timeline
 from pytest_gpuenergy.devices.guards import GUARD_BYTES
 from pytest_gpuenergy.devices.places import placements
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.errors import KernelFault, Outcome
-from pytest_gpuenergy.workloads.workload import IoContract
+from pytest_gpuenergy.kernels import Job, LibraryCall
+from pytest_gpuenergy.support import KernelFault, Outcome
+from pytest_gpuenergy.workloads import IoContract
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.kernels.tensor_map import MapType, TensorMap
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.kernels import MapType, TensorMap
+from pytest_gpuenergy.support import KernelFault
 
 # Enumerations of cuda.h.
 _TYPES: Mapping[MapType, int] = {

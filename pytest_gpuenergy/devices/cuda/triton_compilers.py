@@ -14,8 +14,8 @@ from threading import Lock
 
 from pytest_gpuenergy.devices.cuda._compat import compile_for, hash_triton
 from pytest_gpuenergy.devices.cuda.binders import triton_machine_code
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.support.worker import WITHOUT_GPU, WorkerPool
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.support import WITHOUT_GPU, WorkerPool
 
 _PROCESSES = 4
 _TIMEOUT_S = 300.0

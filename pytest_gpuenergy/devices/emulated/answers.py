@@ -6,7 +6,7 @@ import re
 import secrets
 
 from pytest_gpuenergy.devices.emulated.arithmetic import unmarked
-from pytest_gpuenergy.support.errors import KernelFault, Outcome
+from pytest_gpuenergy.support import KernelFault, Outcome
 
 _OUTCOMES: dict[str, Outcome] = {
     "correctness": "correctness",

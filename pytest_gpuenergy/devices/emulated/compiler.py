@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 TIMEOUT_S = 300.0
 """Wall time that one run of the compiler may take."""

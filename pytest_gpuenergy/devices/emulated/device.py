@@ -30,13 +30,15 @@ from pytest_gpuenergy.devices.emulated.timing.model import demand_of, recorded_o
 from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic, TrafficCache
 from pytest_gpuenergy.devices.places import placements
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import AnyKernel, Kernel
-from pytest_gpuenergy.support.elf import sections
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.paths import compiled_dir
-from pytest_gpuenergy.support.scratch import scratch_folder
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    compiled_dir,
+    scratch_folder,
+    sections,
+)
+from pytest_gpuenergy.workloads import Scalar
 
 _PLAY_TIMEOUT_S = 60.0
 _LIGHT_S, _LIGHT_SHARE = 20e-6, 0.05

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.json_input import shown
+from pytest_gpuenergy.support import InputError, shown
 
 FAULTS_VARIABLE = "GPUENERGY_EMULATED_FAULTS"
 

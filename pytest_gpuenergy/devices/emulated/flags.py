@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated import conversions, uninitialized
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
+from pytest_gpuenergy.support import cuda_dir
 
 # -O1: generated kernels are unrolled already, and -O2 takes up to twenty times as long to compile.
 # -ffp-contract=fast with -march=native: multiply-adds are fused where the host can, as nvcc does by

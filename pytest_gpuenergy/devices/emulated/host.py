@@ -28,11 +28,9 @@ from pytest_gpuenergy.devices.emulated.timing.plan import (
 )
 from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.devices.emulated.translate import KernelText
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.kernels.reachable import HOST_HEADER, reachable
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.files import is_file
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
+from pytest_gpuenergy.support import DeviceError, KernelFault, is_file
+from pytest_gpuenergy.workloads import Scalar
 
 _MISSING = re.compile(
     r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"

@@ -12,7 +12,7 @@ import numpy as np
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.spin_loops import may_wait, occurs
 from pytest_gpuenergy.devices.guards import Bytes
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels import Kernel
 
 MOST = 10_000
 BUDGET_S = 0.05

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pytest_gpuenergy.devices.arena import Arena
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.registers import registers_at_least
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import KernelFault
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 _MAX_GRID = (2**31 - 1, 65535, 65535)

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pytest_gpuenergy.support.files import is_file
+from pytest_gpuenergy.support import is_file
 
 CHECKED_RUNTIME = (
     *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "visibility"),

@@ -20,7 +20,7 @@ from pytest_gpuenergy.devices.emulated.headers import EMULATED, SUPPORTED, heade
 from pytest_gpuenergy.devices.emulated.ptx.assembler import Assembler
 from pytest_gpuenergy.devices.emulated.ptx.refusals import CANNOT
 from pytest_gpuenergy.devices.emulated.tokens import CLUSTER_DIMS, LITERAL, SKIPPED, Token
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 # What may need an edit; all other text is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(

@@ -6,7 +6,7 @@ import functools
 import os
 from dataclasses import dataclass
 
-from pytest_gpuenergy.support.pids import start_ticks
+from pytest_gpuenergy.support import start_ticks
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import uuid
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices.emulated.heat import Cooling
-from pytest_gpuenergy.record.peaks import PEAKS
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.hosts import emulated_host
+from pytest_gpuenergy.record import PEAKS
+from pytest_gpuenergy.support import InputError, emulated_host
 
 CLOCK_STEP_MHZ = 15
 """NVIDIA GPUs set their graphics clock in steps of 15 MHz."""

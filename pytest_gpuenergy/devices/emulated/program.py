@@ -16,9 +16,7 @@ from typing import IO
 
 from pytest_gpuenergy.devices.emulated.answers import Answers, shown
 from pytest_gpuenergy.devices.emulated.timing.plan import write_runs
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.paths import compiled_variable
-from pytest_gpuenergy.support.signals import signal_name
+from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
 _PRINTED_BYTES = 2 << 20
 _ASKED = 8

@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices.emulated.governor import Demand
 from pytest_gpuenergy.devices.emulated.load import Load
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.state import CardState
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 _FIRST_LAUNCH_NS = 20_000
 # On an H200 a kernel of 19.4 us took 32.6 us when launched and timed singly. The time that a host

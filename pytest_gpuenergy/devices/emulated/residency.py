@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.spin_loops import may_wait
 from pytest_gpuenergy.devices.emulated.tokens import CLUSTER_DIMS
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel, Launch
 
 STACK_BYTES = 10 * 65536
 """Address space of a thread that waits, as in stacks.cpp."""

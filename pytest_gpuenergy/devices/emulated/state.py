@@ -19,9 +19,7 @@ from pytest_gpuenergy.devices.emulated.noise import noise
 from pytest_gpuenergy.devices.emulated.owner import Owner
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.state_form import check_form
-from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.files import lock, open_file, unlock
-from pytest_gpuenergy.support.paths import state_dir
+from pytest_gpuenergy.support import DeviceError, lock, open_file, state_dir, unlock
 
 _LAG_NS = 2_000_000_000
 _injections = itertools.count()

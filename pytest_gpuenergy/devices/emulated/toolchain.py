@@ -30,11 +30,18 @@ from pytest_gpuenergy.devices.emulated.flags import (
 )
 from pytest_gpuenergy.devices.emulated.translate import KernelText
 from pytest_gpuenergy.devices.emulated.uninitialized import needs_zeros
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
-from pytest_gpuenergy.support.files import is_folder, is_there, lock
-from pytest_gpuenergy.support.paths import compiled_variable, written_to_cache
-from pytest_gpuenergy.support.scratch import build_folder, sweep
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    build_folder,
+    compiled_variable,
+    cuda_dir,
+    is_folder,
+    is_there,
+    lock,
+    sweep,
+    written_to_cache,
+)
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 _LAYOUT = "13"  # version of the layout of the prepared folder

@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices.emulated.outline import Outline, cluster_of
 from pytest_gpuenergy.devices.emulated.ptx.keywords import with_keywords
 from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
 from pytest_gpuenergy.devices.emulated.unset_flags import with_values
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 # Functions that texts overload for types of their own, which would hide them: CUDA's, and C's.
 _OVERLOADED = re.compile(

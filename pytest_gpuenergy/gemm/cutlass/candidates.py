@@ -12,11 +12,10 @@ from pytest_gpuenergy.gemm.cutlass.configurations import (
     Cutlass3,
 )
 from pytest_gpuenergy.gemm.cutlass.headers import has_builders
-from pytest_gpuenergy.kernels.kernel import Origin
-from pytest_gpuenergy.kernels.program import CudaProgram, Headers
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.tuning.card import Card
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.kernels import CudaProgram, Headers, Origin
+from pytest_gpuenergy.support import UnavailableError
+from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LEAST_CAPABILITY: Mapping[Mode, int] = {
     "float32": 70,

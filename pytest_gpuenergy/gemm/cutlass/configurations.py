@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.tuning.card import FIRST_ASYNCHRONOUS
-from pytest_gpuenergy.workloads.gemm import Gemm, Mode
+from pytest_gpuenergy.support import cuda_dir
+from pytest_gpuenergy.tuning import FIRST_ASYNCHRONOUS
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 Schedule = Literal["", "_pingpong", "_cooperative"]
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_gpuenergy.kernels.program import Headers
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import is_file, is_folder
+from pytest_gpuenergy.kernels import Headers
+from pytest_gpuenergy.support import InputError, UnavailableError, is_file, is_folder
 
 _PARTS = ("cutlass", "cute")
 _VERSION_FILE = Path("cutlass", "version.h")

@@ -14,9 +14,8 @@ from pytest_gpuenergy.gemm.cutlass.configurations import (
     Cutlass2,
     Cutlass3,
 )
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.support.terminal import printable
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.support import UnavailableError, printable
+from pytest_gpuenergy.workloads import Gemm
 
 _TILE_2 = r"(?P<m>\d+)x(?P<n>\d+)_(?P<k>\d+)x(?P<stages>\d+)"
 _CLASSIC = re.compile(

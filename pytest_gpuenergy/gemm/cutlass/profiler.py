@@ -11,11 +11,14 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from pytest_gpuenergy.support.children import run_child
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.paths import cache_dir
-from pytest_gpuenergy.workloads.gemm import Gemm
+from pytest_gpuenergy.support import (
+    InputError,
+    UnavailableError,
+    cache_dir,
+    keep_for_later,
+    run_child,
+)
+from pytest_gpuenergy.workloads import Gemm
 
 _TYPES = {
     "float32": "f32",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.record.measurement import Measurement
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report.best_lines import saving_words
 from pytest_gpuenergy.report.tables import Best, figure
 from pytest_gpuenergy.report.ties import Tie, cap_words, kernel_words

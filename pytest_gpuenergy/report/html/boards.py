@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pytest_gpuenergy.record.board import BoardGain
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import BoardGain, Interval, Measurement, Metric
 from pytest_gpuenergy.report.board_lines import short
 from pytest_gpuenergy.report.boards import Boards, calibrated_name
 

@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.peaks import peaks_of
-from pytest_gpuenergy.record.run import RunInfo
-from pytest_gpuenergy.record.setpoints import clocks, limits, setpoints
+from pytest_gpuenergy.record import (
+    AnchorCheck,
+    Interval,
+    Measurement,
+    Metric,
+    RunInfo,
+    clocks,
+    limits,
+    peaks_of,
+    setpoints,
+)
 from pytest_gpuenergy.report.boards import Boards
 from pytest_gpuenergy.report.differences import Difference, differences
 from pytest_gpuenergy.report.html.axes import axes
@@ -26,7 +30,7 @@ from pytest_gpuenergy.report.shift import common_shifts, pairs
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.subjects import Subjects
 from pytest_gpuenergy.report.tables import best_of_each
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import emulated_mark
 
 Values = dict[str, Any]
 

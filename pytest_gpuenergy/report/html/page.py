@@ -15,7 +15,7 @@ from pytest_gpuenergy.report.html.embed import compact
 from pytest_gpuenergy.report.html.parts import embedded_json, script_hash
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views import write_view
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import emulated_mark
 
 _SCRIPTS = ("data", "text", "address", "table", "scales", "tips", "plot", "charts")
 _SECTIONS = (

@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from pytest_gpuenergy.support.errors import InputError, UnavailableError
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.imports import needs
-from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.support import InputError, UnavailableError, cache_dir, keep_for_later, needs
 
 VEGA_LITE = "6.4"
 _BUNDLE = "1"

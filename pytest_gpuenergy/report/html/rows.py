@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.measurement import VERIFIED, Measurement
-from pytest_gpuenergy.record.metrics import METRICS, Metric
-from pytest_gpuenergy.record.setpoints import clock_label, limit_label
+from pytest_gpuenergy.record import (
+    METRICS,
+    VERIFIED,
+    ClockState,
+    Interval,
+    Measurement,
+    Metric,
+    clock_label,
+    limit_label,
+)
 from pytest_gpuenergy.report.roofline import per_time, roofline
 from pytest_gpuenergy.report.subjects import Subjects, with_cache
 from pytest_gpuenergy.report.tables import Best

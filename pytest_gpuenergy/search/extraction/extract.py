@@ -14,7 +14,7 @@ from pytest_gpuenergy.search.extraction.simplify import simplified
 from pytest_gpuenergy.search.extraction.templates import replacements
 from pytest_gpuenergy.search.moves.cuda_tree import called, field, nodes, parse, text_of, walk
 from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.support import FormError, shown
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.extraction.items import Item
 from pytest_gpuenergy.search.moves.cuda_tree import field, nodes, text_of
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError
 
 if TYPE_CHECKING:
     from tree_sitter import Node

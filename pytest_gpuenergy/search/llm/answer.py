@@ -12,8 +12,7 @@ from pytest_gpuenergy.search.checks import check_spec
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Constant, LaunchPlan, Size, State
-from pytest_gpuenergy.support.errors import InputError, KernelFault
-from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support import FormError, InputError, KernelFault, decode
 
 _LONGEST_WHAT = 60
 _OF_LANGUAGE = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}

@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from pytest_gpuenergy.search.llm.protocol import Reply
 from pytest_gpuenergy.search.search_state import read_lines
-from pytest_gpuenergy.support.files import drop_torn_line, open_file
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.tuning.raw_log import writing
+from pytest_gpuenergy.support import drop_torn_line, encode, open_file
+from pytest_gpuenergy.tuning import writing
 
 FILE_NAME = "llm.jsonl"
 _LARGEST_BYTES = 1 << 30

@@ -11,8 +11,7 @@ from pytest_gpuenergy.search.llm.answer_log import AnswerLog, Exchange
 from pytest_gpuenergy.search.llm.endpoint import AwayError, Endpoint
 from pytest_gpuenergy.search.llm.protocol import Question, Reply
 from pytest_gpuenergy.search.llm.settings import LlmSettings
-from pytest_gpuenergy.support.json_input import FormError
-from pytest_gpuenergy.support.json_output import encode
+from pytest_gpuenergy.support import FormError, encode
 
 MOST_OUTPUT_TOKENS = 16_384
 """Of one answer, what the model thinks included."""

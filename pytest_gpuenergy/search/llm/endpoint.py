@@ -8,8 +8,7 @@ from typing import Any
 
 from pytest_gpuenergy.search.llm.protocol import Protocol, Question, Reply, body_of, read_reply
 from pytest_gpuenergy.search.llm.settings import LlmSettings
-from pytest_gpuenergy.support.errors import UnavailableError
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError, UnavailableError
 
 _NO_SUCH_PROTOCOL = (400, 404, 405, 501)
 """What endpoints answer that do not know the Responses API."""

@@ -28,7 +28,7 @@ from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Language, State
-from pytest_gpuenergy.support.json_input import FormError
+from pytest_gpuenergy.support import FormError
 
 Reason = (
     Literal["away", "budget", "garbled", "cut_off", "declined"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.support.json_input import FormError, decode
+from pytest_gpuenergy.support import FormError, decode
 
 Protocol = Literal["responses", "chat"]
 

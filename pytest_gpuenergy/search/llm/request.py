@@ -19,8 +19,7 @@ from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.json_output import encode
-from pytest_gpuenergy.support.text import emulated_mark
+from pytest_gpuenergy.support import emulated_mark, encode
 
 VOCABULARY: Mapping[str, str] = {
     "enable_async_pipeline": "load the next tile while this one is used (cp.async, num_stages)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support.errors import UnavailableError
+from pytest_gpuenergy.support import UnavailableError
 
 if TYPE_CHECKING:
     from tree_sitter import Node

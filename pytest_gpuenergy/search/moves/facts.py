@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import LaunchPlan
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 _Names = Sequence[dict[str, int | float]]
 """For each set of sizes, the values of all names that expressions can use."""

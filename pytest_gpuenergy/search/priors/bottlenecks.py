@@ -6,17 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices.emulated.timing.block import (
-    L2_BYTES_PER_CYCLE,
-    SCHEDULERS,
-    resident_blocks,
-)
-from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS
-from pytest_gpuenergy.kernels.kernel import Launch
+from pytest_gpuenergy.devices import COEFFICIENTS, L2_BYTES_PER_CYCLE, SCHEDULERS, resident_blocks
+from pytest_gpuenergy.kernels import Launch
 from pytest_gpuenergy.search.move import REGIONS, Region
 from pytest_gpuenergy.search.priors.card import Card
 from pytest_gpuenergy.search.priors.work import Work
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 SECTORS_PER_CYCLE = 4.0
 """Of an L1: 128 bytes (CUDA C++ Programming Guide)."""

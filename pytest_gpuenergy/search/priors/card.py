@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_gpuenergy.control.limits import enforced_setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES, GpuProfile
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES, Device, GpuProfile
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.search.move import Region
-from pytest_gpuenergy.support.json_input import FormError, shown
+from pytest_gpuenergy.support import FormError, shown
 
 _OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 _UNITS: Mapping[Region, tuple[str, ...]] = {

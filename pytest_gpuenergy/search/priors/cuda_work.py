@@ -31,7 +31,7 @@ from pytest_gpuenergy.search.priors.waiting import BARRIERS, Waiting
 from pytest_gpuenergy.search.priors.work import WARP, Work
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.workload import block_names
-from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.workloads import stored_as
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.move import Region
 from pytest_gpuenergy.search.priors.bottlenecks import (
     Costs,

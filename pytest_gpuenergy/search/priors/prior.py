@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
-from pytest_gpuenergy.devices.emulated.timing.block import L2_BYTES_PER_CYCLE
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.devices import L2_BYTES_PER_CYCLE
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.move import REGIONS, Application, Move, Region
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.priors.bottlenecks import Costs, Shares, costs_of

@@ -14,12 +14,20 @@ from msgspec import Struct
 from pytest_gpuenergy.search.move import Region
 from pytest_gpuenergy.search.priors.counters import metrics, read_counters
 from pytest_gpuenergy.search.priors.profiled import LAUNCHES
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.support.ncu import AS_MEASURED, FORBIDDEN, INSTALL, forbidden
-from pytest_gpuenergy.tuning.raw_log import writing
+from pytest_gpuenergy.support import (
+    AS_MEASURED,
+    FORBIDDEN,
+    INSTALL,
+    FormError,
+    InputError,
+    decode,
+    dump,
+    forbidden,
+    is_there,
+    read_bytes,
+    write_atomically,
+)
+from pytest_gpuenergy.tuning import writing
 
 PROFILE, _LOG = "profile.json", "profile.log"
 _TIMEOUT_S = 120.0
@@ -102,7 +110,7 @@ class Profiler:
         Raises:
             InputError: it is not installed, may not be used, or fails.
         """
-        from pytest_gpuenergy.support.children import run_child
+        from pytest_gpuenergy.support import run_child
 
         ncu = shutil.which("ncu")
         if ncu is None:

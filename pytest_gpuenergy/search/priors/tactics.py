@@ -14,14 +14,23 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.move import Region
 from pytest_gpuenergy.search.state import Language
-from pytest_gpuenergy.support.errors import InputError
-from pytest_gpuenergy.support.files import is_there, lock, open_file, write_atomically
-from pytest_gpuenergy.support.json_input import FormError, decode, read_bytes, schema_version, shown
-from pytest_gpuenergy.support.json_output import dump
-from pytest_gpuenergy.tuning.raw_log import writing
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    dump,
+    is_there,
+    lock,
+    open_file,
+    read_bytes,
+    schema_version,
+    shown,
+    write_atomically,
+)
+from pytest_gpuenergy.tuning import writing
 
 TACTICS_VERSION = 1
 """``schema_version`` of the files written and read here."""

@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.priors.functions import DIVISION, TRITON_FUNCTIONS
 from pytest_gpuenergy.search.priors.places import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.triton_shapes import Shapes
 from pytest_gpuenergy.search.priors.work import WARP, Work
-from pytest_gpuenergy.workloads.number_types import stored_as
+from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128
 _REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "reduce")

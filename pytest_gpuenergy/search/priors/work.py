@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.support import InputError
 
 WARP = 32
 

@@ -8,20 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from power_cards import PRIOR_MW, present_mw, write
 
-from pytest_gpuenergy.control.clocks import supported_clocks
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.lease_record import recorded_uuids
-from pytest_gpuenergy.control.limits import PowerLimits, read_limits
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.control.writers.sudo import SudoWriter, find_sudo
-from pytest_gpuenergy.control.writers.sudo_rule import clock_rule, digit_patterns, rule
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.control import (
+    Lease,
+    PowerLimits,
+    Setpoint,
+    SudoWriter,
+    clock_rule,
+    digit_patterns,
+    find_sudo,
+    read_limits,
+    recorded_uuids,
+    rule,
+    supported_clocks,
+)
+from pytest_gpuenergy.devices import EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.support import SetpointError
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.control.limits import PowerLimits
-from pytest_gpuenergy.control.writers.sudo_rule import (
-    own_name,
-    rule,
-    safe_program,
-    sudoers_line,
-)
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.control import PowerLimits, own_name, rule, safe_program, sudoers_line
+from pytest_gpuenergy.support import SetpointError
 
 LIMITS = PowerLimits(200.0, 700.0, 700.0)
 SYSTEM = Path("/usr/bin")

@@ -10,17 +10,22 @@ import pytest
 from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
-from pytest_gpuenergy.control import writers
-from pytest_gpuenergy.control.lease import Lease, restore_leftover
-from pytest_gpuenergy.control.lease_record import recorded_uuids
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.writers import choose_writer, sudo
-from pytest_gpuenergy.control.writers.nvml import NvmlWriter, may_change_settings
-from pytest_gpuenergy.control.writers.sudo import SudoWriter
-from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import SetpointError, WritesDeniedError
+from pytest_gpuenergy.control import (
+    CURRENT,
+    Lease,
+    NvmlWriter,
+    Setpoint,
+    SudoWriter,
+    ZeusdWriter,
+    choose_writer,
+    may_change_settings,
+    recorded_uuids,
+    restore_leftover,
+    writers,
+)
+from pytest_gpuenergy.control.writers import sudo
+from pytest_gpuenergy.devices import EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.support import SetpointError, WritesDeniedError
 
 CAP = Setpoint(300.0)
 

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from power_cards import PRIOR_MW, as_real, present_mw
 from zeusd_fake import Zeusd
 
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.lease_record import recorded_uuids
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import (
+    Lease,
+    Setpoint,
+    ZeusdWriter,
+    find_zeusd,
+    pci_key,
+    recorded_uuids,
+)
 from pytest_gpuenergy.control.writers import zeusd as zeusd_module
-from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter, find_zeusd, pci_key
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.support import SetpointError
 
 CAP = Setpoint(300.0)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from power_cards import PRIOR_MW, present_mw
 
+from pytest_gpuenergy.control import ZeusdWriter, find_zeusd
 from pytest_gpuenergy.control.writers import zeusd as zeusd_module
-from pytest_gpuenergy.control.writers.zeusd import ZeusdWriter, find_zeusd
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.support.errors import SetpointError
+from pytest_gpuenergy.devices import NvmlGpu
+from pytest_gpuenergy.support import SetpointError
 
 Answer = Callable[[socket.socket, threading.Event], None]
 Serve = Callable[[Answer], Path]

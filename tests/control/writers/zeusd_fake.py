@@ -18,8 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from power_cards import write
 
-from pytest_gpuenergy.devices.gpu import NvmlGpu
-from pytest_gpuenergy.devices.nvml import text
+from pytest_gpuenergy.devices import NvmlGpu, text
 
 ROUTES = {
     "/gpu/set_power_limit": ("power_limit_mw",),

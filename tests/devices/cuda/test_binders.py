@@ -15,15 +15,19 @@ from host_cupy import HostGpu, host_gpu, nvml_of_one_card
 from test_machine_code import CODE
 from test_relaunch import Worker
 
-from pytest_gpuenergy.devices.cuda import binders
-from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall, TritonKernel
-from pytest_gpuenergy.kernels.calls import LIBRARY_ENTRIES
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import Binary, CudaDevice
+from pytest_gpuenergy.devices.cuda import binders, device as cuda
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
+from pytest_gpuenergy.kernels import (
+    LIBRARY_ENTRIES,
+    AnyKernel,
+    Job,
+    Kernel,
+    Launch,
+    LibraryCall,
+    TritonKernel,
+)
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 N = 32

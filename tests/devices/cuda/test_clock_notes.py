@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from host_cupy import LAUNCH_S, HostGpu, host_gpu
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from pytest_gpuenergy.devices import (
+    CLOCK_SPAN_S,
+    LEAST_SPAN_NS,
+    GraphRepeater,
+    Timeline,
+    clock_samples,
+)
 from pytest_gpuenergy.devices.cuda import clock_notes
-from pytest_gpuenergy.devices.cuda.clock_notes import LEAST_SPAN_NS, clock_samples
-from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
-from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, Timeline
 
 
 def work(gpu: HostGpu) -> Callable[[], None]:

@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 from host_cublas import ON_TENSOR_CORES, HostCublas, host_cublas
 from host_cupy import host_gpu, nvml_of_one_card
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_relaunch import Worker
 
 from pytest_gpuenergy.contenders import CONTENDERS
+from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.gemm.cublas import cublas_call
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
+from pytest_gpuenergy.gemm import cublas_call
 from pytest_gpuenergy.kernels import Job, LibraryCall
-from pytest_gpuenergy.support.errors import KernelFault, UnavailableError
+from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.workloads import Gemm
 
 OFFERED = ((7, 0), (9, 512), (ON_TENSOR_CORES, 1 << 20))

@@ -13,14 +13,10 @@ from device_arrays import DlpackArray
 from host_cupy import HostDevice, host_gpu, nvml_of_one_card
 from jobs import job_of
 
+from pytest_gpuenergy.devices import Binary, CompilerPools, CudaDevice, FoundGpu
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.pools import CompilerPools
-from pytest_gpuenergy.devices.discovery import FoundGpu
-from pytest_gpuenergy.kernels.calls import LibraryCall
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
+from pytest_gpuenergy.support import KernelFault
 
 
 class FakeWorker:

@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 from host_cupy import Memory, host_gpu
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import (
+    GUARD_BYTES,
+    MAX_PLACEMENTS,
+    PAGE_BYTES,
+    Arena,
+    Binary,
+    CudaRunner,
+)
 from pytest_gpuenergy.devices.cuda import runner as cuda_runner
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
-from pytest_gpuenergy.devices.places import MAX_PLACEMENTS, PAGE_BYTES
-from pytest_gpuenergy.engine.verification import arenas_for
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 KERNEL = Kernel(

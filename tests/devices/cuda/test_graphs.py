@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from host_cupy import HostStream, NoteModule, memory
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
+from pytest_gpuenergy.devices import GRAPH_S, MAX_CALLS, MAX_CALLS_OF_ALL, GraphRepeater
 from pytest_gpuenergy.devices.cuda import graphs as replay
-from pytest_gpuenergy.devices.cuda.graphs import GRAPH_S, MAX_CALLS, MAX_CALLS_OF_ALL, GraphRepeater
 
 HOST_LAUNCH_S = 5e-6
 GRAPH_START_S = 5e-6

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.devices.cuda.listings import sass_of
+from pytest_gpuenergy.devices import sass_of
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ import lzma
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.machine_code import (
+from pytest_gpuenergy.devices import (
+    Binary,
+    CudaDevice,
     cubins_in,
     tensor_core_instructions,
     variable_bytes,

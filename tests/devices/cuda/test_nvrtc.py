@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.listings import sass_of
-from pytest_gpuenergy.devices.cuda.nvrtc import Compiler, CompilerPool
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.support.worker import Worker, WorkerDiedError, WorkerTimeoutError
+from pytest_gpuenergy.devices import Binary, Compiler, CompilerPool, sass_of
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import KernelFault, Worker, WorkerDiedError, WorkerTimeoutError
 
 pytest.importorskip("cupy", reason="compiling needs CuPy", exc_type=ImportError)
 

@@ -14,13 +14,11 @@ import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 from test_relaunch import Worker
 
+from pytest_gpuenergy.devices import CudaDevice, ProgramCompilers, specific
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.compilers import specific
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import CudaProgram, Headers
-from pytest_gpuenergy.support.errors import InputError, KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
 NVCC = """#!{python}

@@ -14,19 +14,20 @@ import numpy as np
 import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
-from pytest_gpuenergy.ab.rounds import take_turns
+from pytest_gpuenergy.ab import take_turns
+from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.devices.places import MAX_PLACEMENTS
-from pytest_gpuenergy.engine import references
-from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.jobs import read_job, write_job
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.engine import (
+    arenas_for,
+    check_again,
+    check_of,
+    read_job,
+    references,
+    verify,
+    write_job,
+)
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 SIZE = 16_384

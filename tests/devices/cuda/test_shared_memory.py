@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from host_cupy import HostDevice, HostGpu, host_gpu
 
+from pytest_gpuenergy.devices import CupyArrays, PlainReductions, can_open
 from pytest_gpuenergy.devices.cuda import arrays as arrays_module
-from pytest_gpuenergy.devices.cuda._compat import PlainReductions
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, can_open
-from pytest_gpuenergy.support.errors import DeviceError
+from pytest_gpuenergy.support import DeviceError
 
 NBYTES = 1000
 

@@ -12,14 +12,11 @@ import numpy as np
 import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
+from pytest_gpuenergy.devices import Binary, CudaDevice, CudaRunner, FoundGpu
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.runner import CudaRunner
-from pytest_gpuenergy.devices.discovery import FoundGpu
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 SIZE = 256

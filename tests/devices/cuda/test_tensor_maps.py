@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cuda.tensor_maps import encoded
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import encoded
+from pytest_gpuenergy.kernels import TensorMap
+from pytest_gpuenergy.support import KernelFault
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
 

@@ -15,16 +15,13 @@ from host_cupy import nvml_of_one_card
 from test_binders import SCALE, SOURCE, TRITON, fakes
 from test_relaunch import Worker
 
+from pytest_gpuenergy.devices import CudaDevice, ReplayLog
 from pytest_gpuenergy.devices.cuda import device as cuda
-from pytest_gpuenergy.devices.cuda.device import CudaDevice
-from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
-from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
 from pytest_gpuenergy.kernels import Job, TritonKernel
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.search.additions import additions
-from pytest_gpuenergy.search.state import LaunchPlan, State
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.search import LaunchPlan, State, additions
+from pytest_gpuenergy.support import KernelFault
 
 HONEST = "    y[:] = a * x * 2"
 BEGINNING = SOURCE.rpartition("    y[:]")[0]

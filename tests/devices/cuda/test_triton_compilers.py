@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from test_binders import SCALE, TRITON
 
-from pytest_gpuenergy.devices.cuda.triton_compilers import TritonCompilers
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.triton import TritonKernel
+from pytest_gpuenergy.devices import TritonCompilers
+from pytest_gpuenergy.kernels import Job, TritonKernel
 
 FILES = {
     "torch/__init__.py": "float32 = 'a float32'\n",

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile
+from pytest_gpuenergy.devices import AccessProfile, Arena, HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 ELEMENTS = 1 << 14

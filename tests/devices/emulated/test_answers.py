@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.answers import Answers
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import Answers
+from pytest_gpuenergy.support import KernelFault
 
 
 def cut(text: bytes, places: list[int]) -> list[bytes]:

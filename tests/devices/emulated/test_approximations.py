@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands, powers, ptx
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import verify
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
 
 pytestmark = pytest.mark.slow

@@ -12,12 +12,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import HostRunner
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

@@ -8,15 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import wgmma_kernels as texts
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Tensor
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.devices import Arena
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Scalar, Tensor
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
+from pytest_gpuenergy.devices import Arena, HostRunner, Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow

@@ -13,16 +13,24 @@ import numpy as np
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice, emulated_devices
-from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, MOST, PERIOD, WHOLE_S
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, find_profile
-from pytest_gpuenergy.devices.emulated.timing.plan import AccessProfile, LaunchProfile
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support.errors import DeviceError, InputError, KernelFault
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.devices import (
+    AFFORDABLE_S,
+    DEFAULT_PROFILE,
+    MOST,
+    PERIOD,
+    WHOLE_S,
+    AccessProfile,
+    Arena,
+    EmulatedDevice,
+    LaunchProfile,
+    Traffic,
+    Work,
+    emulated_devices,
+    find_profile,
+)
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
+from pytest_gpuenergy.workloads import Tensor
 
 LAUNCH = Launch("f", (196, 1, 1), (128, 1, 1), ("x",))
 BARE = Kernel("__global__ void f(float* x) {}", (LAUNCH,))

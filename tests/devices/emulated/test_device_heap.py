@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena, EmulatedDevice
 from pytest_gpuenergy.devices.emulated import host_kernel
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.energy.meter import EnergyMeter
-from pytest_gpuenergy.engine.quick import measure_time_ms, quick_job
-from pytest_gpuenergy.engine.seeds import SEEDS
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Contract
-from pytest_gpuenergy.workloads.workload import Scalar, Tensor
+from pytest_gpuenergy.energy import EnergyMeter
+from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify
+from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.slow
 

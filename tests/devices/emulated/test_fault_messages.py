@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.faults import parse_faults
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.devices import parse_faults
+from pytest_gpuenergy.support import InputError
 
 LONG = "x" * 70_000
 

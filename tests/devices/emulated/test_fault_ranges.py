@@ -6,15 +6,10 @@ import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.faults import EVENTS, Fault
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.devices.emulated.state import CardState
-from pytest_gpuenergy.support.errors import GpuEnergyError, InputError
+from pytest_gpuenergy.devices import EVENTS, PROFILES, CardState, Demand, Fault, VirtualRepeater
+from pytest_gpuenergy.support import GpuEnergyError, InputError
 
 NUMBERS = st.one_of(
     st.integers(-1, 10**30),

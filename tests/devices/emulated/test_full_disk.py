@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gpuenergy.devices import KernelText, Toolchain
 from pytest_gpuenergy.devices.emulated import toolchain
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
-from pytest_gpuenergy.devices.emulated.translate import KernelText
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 TEXT = KernelText('extern "C" __global__ void f(float* y) { y[0] = 1.0f; }', ["f"])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 SYNC = "grid.sync();"

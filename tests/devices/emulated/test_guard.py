@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 from processes import has_ended
 
+from pytest_gpuenergy.devices import HostRunner, Toolchain
 from pytest_gpuenergy.devices.emulated import compiler
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 pytestmark = pytest.mark.slow
 

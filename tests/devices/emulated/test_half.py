@@ -8,11 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices import HostRunner
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.device import CLOCK_SPAN_S, ClockSamples
-from pytest_gpuenergy.devices.emulated.faults import Fault
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.repeater import VirtualRepeater
-from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.devices import (
+    CLOCK_SPAN_S,
+    DEFAULT_PROFILE,
+    CardState,
+    ClockSamples,
+    Demand,
+    Fault,
+    VirtualRepeater,
+)
 
 SECOND_NS = 10**9
 HOT = Demand(time_s=20e-6, power_w=650.0, memory_time=0.1)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Scalar, Tensor
 
 pytestmark = pytest.mark.slow

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices import Arena, HostRunner
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow

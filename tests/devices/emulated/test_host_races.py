@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
 pytestmark = pytest.mark.slow

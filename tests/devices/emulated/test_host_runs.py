@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Scalar, Tensor
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-from pytest_gpuenergy.devices.emulated.host import HostRunner
+from pytest_gpuenergy.devices import HostRunner, find_compiler
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 pytestmark = pytest.mark.slow
 

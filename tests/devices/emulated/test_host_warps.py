@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE as H200,
+    Arena,
+    HostRunner,
+    Traffic,
+    Work,
+    demand_of,
+)
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.engine.verification import arenas_for, verify
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.engine import arenas_for, verify
+from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.slow

@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.compiler import find_compiler
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.toolchain import Toolchain
+from pytest_gpuenergy.devices import Arena, HostRunner, Toolchain, find_compiler
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.support.cuda_sources import cuda_dir
-from pytest_gpuenergy.support.errors import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault, cuda_dir
 from pytest_gpuenergy.workloads import Scalar, Tensor
 
 pytestmark = pytest.mark.slow

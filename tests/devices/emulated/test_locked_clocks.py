@@ -6,14 +6,18 @@ from typing import Any
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.card import Card
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.governor import SW_POWER_CAP, Demand, operating_point
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    SW_POWER_CAP,
+    Card,
+    Demand,
+    EmulatedDevice,
+    open_device,
+    operating_point,
+)
 
 HUNGRY = Demand(2e-5, 690.0, memory_time=0.3, memory_power=0.2)
 H200 = DEFAULT_PROFILE

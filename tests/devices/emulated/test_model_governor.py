@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.governor import (
+from pytest_gpuenergy.devices import (
     CLOCK_STEP_MHZ,
+    DEFAULT_PROFILE,
+    PROFILES,
     SW_POWER_CAP,
     Demand,
+    GpuProfile,
     operating_point,
     power_at,
     time_at,
     voltage,
 )
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES, GpuProfile
 
 profiles = st.sampled_from(list(PROFILES.values()))
 fractions = st.floats(0, 1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

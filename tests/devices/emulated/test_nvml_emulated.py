@@ -9,12 +9,16 @@ from itertools import pairwise
 import pynvml
 import pytest
 
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml, Handle
-from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES, find_profile
-from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.devices import (
+    PROFILES,
+    CardState,
+    Demand,
+    EmulatedNvml,
+    Handle,
+    Load,
+    Owner,
+    find_profile,
+)
 
 SECOND_NS = 10**9
 

@@ -9,17 +9,21 @@ import sys
 
 import pynvml
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.faults import ALIASES, ERRORS, Fault, parse_faults
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.nvml import EmulatedNvml
-from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.state import CardState
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.devices import (
+    ALIASES,
+    DEFAULT_PROFILE,
+    ERRORS,
+    CardState,
+    Demand,
+    EmulatedNvml,
+    Fault,
+    Load,
+    Owner,
+    parse_faults,
+)
+from pytest_gpuenergy.support import InputError
 
 CALLS = {
     "power_limit": lambda nvml, handle: nvml.nvmlDeviceSetPowerManagementLimit(handle, 300_000),

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.host_kernel import AFFORDABLE_S, HostKernel
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.devices import AFFORDABLE_S, Arena, HostKernel
+from pytest_gpuenergy.workloads import Tensor
 
 SIZE = 8
 SLOW_S, FAST_S = 3 * AFFORDABLE_S, AFFORDABLE_S / 2

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Scalar
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.translate import translate
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import translate
+from pytest_gpuenergy.support import KernelFault
 
 PLACES = {
     "a function": (

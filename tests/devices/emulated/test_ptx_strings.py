@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.devices.emulated.ptx.strings import Strings, with_choice
+from pytest_gpuenergy.devices import Strings, with_choice
 
 # As in the header of TVM's kernels in half precision: no string, but a long row of words.
 FUNCTION = """#define UNARY(NAME, OTHER) \\

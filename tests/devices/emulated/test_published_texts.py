@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 X = np.arange(64, dtype="float32")
 KERNEL = "__global__ void k(const float* x, float* y) { int t = threadIdx.x; BODY }"

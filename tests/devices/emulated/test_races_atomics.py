@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
+from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.workloads import Tensor
 

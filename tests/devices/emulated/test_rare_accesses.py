@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices.emulated.device import EmulatedDevice
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.engine.verification import verify
+from pytest_gpuenergy.devices import EmulatedDevice, HostRunner
+from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.record import Correctness
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.slow

@@ -7,11 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.emulated.host import HostRunner
-from pytest_gpuenergy.devices.emulated.host_kernel import HostKernel, is_divisible
+from pytest_gpuenergy.devices import Arena, HostKernel, HostRunner, is_divisible
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

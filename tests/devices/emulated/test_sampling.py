@@ -3,7 +3,7 @@
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

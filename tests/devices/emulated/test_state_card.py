@@ -12,17 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.card import Card
-from pytest_gpuenergy.devices.emulated.clock import VirtualClock
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE, PROFILES, find_profile
-from pytest_gpuenergy.devices.emulated.state import CardState, EmulatedStateWarning
-from pytest_gpuenergy.support.errors import DeviceError, InputError
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    Card,
+    CardState,
+    Demand,
+    EmulatedStateWarning,
+    Load,
+    Owner,
+    VirtualClock,
+    find_profile,
+)
+from pytest_gpuenergy.support import DeviceError, InputError
 
 DEMAND = Demand(time_s=20e-6, power_w=420.0, memory_time=0.1)
 SECOND_NS = 10**9

@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices.emulated.faults import Fault
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.load import Load
-from pytest_gpuenergy.devices.emulated.owner import Owner
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.state import CardState, EmulatedStateWarning
+from pytest_gpuenergy.devices import (
+    DEFAULT_PROFILE,
+    CardState,
+    Demand,
+    EmulatedStateWarning,
+    Fault,
+    Load,
+    Owner,
+)
 
 SECOND_NS = 10**9
 STRANGE = [

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.device import Device
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.control import Lease, Setpoint
+from pytest_gpuenergy.devices import Device, open_device
 
 
 def limit_w(device: Device) -> float:

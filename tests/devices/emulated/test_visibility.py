@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

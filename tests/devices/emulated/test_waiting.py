@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.emulated.spin_loops import with_turns
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.devices import with_turns
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

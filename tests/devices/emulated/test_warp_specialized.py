@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import wgmma_kernels as texts
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads import Tensor
-from pytest_gpuenergy.workloads.number_types import rounded_to
+from pytest_gpuenergy.devices import Arena
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Tensor, rounded_to
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,10 @@ import re
 import numpy as np
 import pytest
 import wgmma_kernels as texts
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Scalar
 
 pytestmark = pytest.mark.slow
 

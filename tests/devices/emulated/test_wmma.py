@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
 

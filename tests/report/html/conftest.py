@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.report import Report
-from pytest_gpuenergy.report.html import write_html
+from pytest_gpuenergy.report import Report, write_html
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.anchor import AnchorCheck
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.record import AnchorCheck, Estimate, Interval, Measurement
 
 pytestmark = pytest.mark.browser
 Make = Callable[..., Any]

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.report.html import html_page, write_html
-from pytest_gpuenergy.report.store import load_report
-from pytest_gpuenergy.support.errors import ReportError
+from pytest_gpuenergy.report import html_page, load_report, write_html
+from pytest_gpuenergy.support import ReportError
 
 Make = Callable[..., Any]
 HOSTILE = st.sampled_from(

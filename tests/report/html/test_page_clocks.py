@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.html.data import page_data
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.report import page_data
 
 Make = Callable[..., Any]
 PHONE = 400

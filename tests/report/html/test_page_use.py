@@ -10,8 +10,7 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.report import Measurement
+from pytest_gpuenergy.record import Interval, Measurement
 
 pytestmark = pytest.mark.browser
 Make = Callable[..., Any]

@@ -6,18 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.estimate import Interval
-from pytest_gpuenergy.record.infos import WorkloadInfo
-from pytest_gpuenergy.record.window import Window
-from pytest_gpuenergy.report import Measurement
-from pytest_gpuenergy.report.html.axes import MOST_TEXTS
-from pytest_gpuenergy.report.html.data import page_data
-from pytest_gpuenergy.report.html.embed import column
-from pytest_gpuenergy.report.html.rows import FIGURES
+from pytest_gpuenergy.record import Interval, Measurement, Window, WorkloadInfo
+from pytest_gpuenergy.report import FIGURES, MOST_TEXTS, column, page_data
 
 Make = Callable[..., Any]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.report.html.parts import check_html, vega_script
-from pytest_gpuenergy.support.errors import InputError
+from pytest_gpuenergy.report import check_html, vega_script
+from pytest_gpuenergy.support import InputError
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs vl-convert-python")
 

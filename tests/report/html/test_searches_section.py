@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.record.infos import KernelInfo
+from pytest_gpuenergy.record import KernelInfo
 
 pytestmark = pytest.mark.browser
 Make = Callable[..., Any]

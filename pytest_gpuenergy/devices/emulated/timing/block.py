@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pytest_gpuenergy.devices.emulated.profiles import GpuProfile
 from pytest_gpuenergy.devices.emulated.timing.coefficients import Coefficients
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Launch
-from pytest_gpuenergy.support.errors import KernelFault
+from pytest_gpuenergy.kernels import Launch
+from pytest_gpuenergy.support import KernelFault
 
 SCHEDULERS = 4
 """Of a multiprocessor, each one instruction per cycle (architecture whitepapers)."""

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_gpuenergy.devices.device import Work
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.job import CacheState
-from pytest_gpuenergy.kernels.kernel import Kernel
+from pytest_gpuenergy.kernels import CacheState, Kernel
 
 COMPARED_GPU = "NVIDIA H200"
 

@@ -18,8 +18,7 @@ from pytest_gpuenergy.devices.emulated.timing.block import (
 )
 from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS, Coefficients
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.job import CacheState
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.kernels import CacheState, Kernel, Launch, RecordedFigures
 
 _LAUNCH_S = 1e-6  # between dependent launches of a CUDA graph
 # Guesses; fitted numbers are in `Coefficients`.

@@ -19,11 +19,9 @@ from pytest_gpuenergy.devices.emulated.spin_loops import may_decide
 from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
 from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
 from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch
-from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.number_types import is_floating, stored_as
-from pytest_gpuenergy.workloads.workload import Scalar
+from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Scalar, is_floating, stored_as
 
 _USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
 """By role: whether launches write a tensor (1), and find the same contents each time (2)."""

@@ -9,10 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pytest_gpuenergy.devices.emulated.flags import build_version
-from pytest_gpuenergy.kernels.job import Job
-from pytest_gpuenergy.kernels.kernel import Kernel
-from pytest_gpuenergy.support.files import keep_for_later
-from pytest_gpuenergy.support.paths import cache_dir
+from pytest_gpuenergy.kernels import Job, Kernel
+from pytest_gpuenergy.support import cache_dir, keep_for_later
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.timing.branched_loads import branched_share
+from pytest_gpuenergy.devices import branched_share
 
 FAR = "x[(threadIdx.x + k) / 3]"
 

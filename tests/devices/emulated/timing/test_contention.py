@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of
+from pytest_gpuenergy.devices import PROFILES, Work, demand_of
 
 H100 = PROFILES["h100"]
 

@@ -8,21 +8,23 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.device import Work
-from pytest_gpuenergy.devices.emulated.governor import Demand
-from pytest_gpuenergy.devices.emulated.noise import noise
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE as H200
-from pytest_gpuenergy.devices.emulated.profiles import PROFILES, GpuProfile
-from pytest_gpuenergy.devices.emulated.timing.block import resident_blocks
-from pytest_gpuenergy.devices.emulated.timing.coefficients import COEFFICIENTS
-from pytest_gpuenergy.devices.emulated.timing.model import demand_of
-from pytest_gpuenergy.devices.emulated.timing.traffic import Traffic
-from pytest_gpuenergy.kernels.kernel import Kernel, Launch, RecordedFigures
-from pytest_gpuenergy.support.errors import KernelFault
-from pytest_gpuenergy.workloads.workload import Tensor
+from pytest_gpuenergy.devices import (
+    COEFFICIENTS,
+    DEFAULT_PROFILE as H200,
+    PROFILES,
+    Demand,
+    GpuProfile,
+    Traffic,
+    Work,
+    demand_of,
+    noise,
+    resident_blocks,
+)
+from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.workloads import Tensor
 
 QUIET = Traffic()
 BUSY = Traffic(

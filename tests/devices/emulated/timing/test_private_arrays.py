@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices.emulated.timing.private_arrays import private_words
+from pytest_gpuenergy.devices import private_words
 
 
 def of(body: str, entry: str = "k") -> int:

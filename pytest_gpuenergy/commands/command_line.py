@@ -1,0 +1,134 @@
+"""What the subcommands share: arguments, and what they print and write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pytest_gpuenergy.support import aligned, printable, terminal_width
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
+"""What `argparse.ArgumentParser.add_subparsers` returns."""
+
+_WIDTH = 79
+_T = TypeVar("_T")
+
+
+def add_command(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[Namespace], int] | None,
+    *,
+    summary: str,
+    example: str,
+    description: str = "",
+) -> ArgumentParser:
+    """Add a subcommand whose ``--help`` ends with an example.
+
+    Args:
+        subparsers: what `argparse.ArgumentParser.add_subparsers` returned.
+        name: the word on the command line.
+        run: called with the parsed arguments; returns the exit code.
+        summary: one phrase, for the list of commands.
+        example: command lines, one per line.
+        description: further sentences for ``--help``.
+    """
+    indented = "\n".join(f"  {line}" for line in example.strip().splitlines())
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.fill(f"{summary}. {description}".rstrip(), _WIDTH),
+        epilog=f"example:\n{indented}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    if run is not None:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def count(text: str) -> int:
+    """A number above zero, for `ArgumentParser.add_argument`."""
+    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
+        raise ArgumentTypeError(f"{text!r} is not a number above zero")
+    return int(text)
+
+
+def add_output_arguments(parser: ArgumentParser) -> None:
+    """Add ``--json`` and ``--md``, for `write_outcome`."""
+    for name, what in (("--json", "JSON"), ("--md", "Markdown")):
+        parser.add_argument(
+            name, metavar="PATH", help=f"Write this as {what}; - stands for the terminal"
+        )
+
+
+def write_outcome(
+    arguments: Namespace,
+    outcome: _T,
+    terminal: Callable[[_T, int | None], Iterable[str]],
+    json_document: Callable[[_T], str],
+    markdown: Callable[[_T], str],
+) -> None:
+    """Write to the paths of ``--json`` and ``--md``, and to the terminal unless one of them is it.
+
+    ``terminal`` is called with the width of the terminal, see `stdout_width`.
+
+    Raises:
+        ReportError: a file cannot be written.
+    """
+    from pytest_gpuenergy.report import write_view
+
+    for target, view in ((arguments.json, json_document), (arguments.md, markdown)):
+        if target == "-":
+            print(view(outcome), end="")
+        elif target is not None:
+            write_view(Path(target), view(outcome))
+    if "-" not in (arguments.json, arguments.md):
+        print_lines(terminal(outcome, stdout_width()))
+
+
+def stdout_width() -> int | None:
+    """The width of the terminal on standard output; None where lines may have any length."""
+    return terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
+
+
+def write_text(text: str, target: str) -> None:
+    """Write a view to the path ``target``; ``-`` is the terminal.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    from pytest_gpuenergy.report import write_view
+
+    if target == "-":
+        print(text, end="")
+    else:
+        write_view(Path(target), text)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each as one line, whatever it contains."""
+    for line in lines:
+        print(printable(line))
+
+
+def tell(line: str) -> None:
+    """Print one line to the error output."""
+    print(printable(line), file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as indented JSON for scripts; NaN is refused."""
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    print()
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print the columns `aligned`."""
+    for line in aligned([header, *rows]):
+        print(line)

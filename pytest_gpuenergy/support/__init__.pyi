@@ -1,0 +1,132 @@
+from .children import run_child as run_child, run_together as run_together
+from .csv_output import Cell as Cell, csv_text as csv_text
+from .cuda_sources import cuda_dir as cuda_dir
+from .elf import section_sizes as section_sizes, sections as sections
+from .endless import (
+    LONGEST_S as LONGEST_S,
+    EndlessError as EndlessError,
+    ended_after as ended_after,
+    ended_by_signals as ended_by_signals,
+    still_running as still_running,
+    watched as watched,
+)
+from .errors import (
+    DeviceError as DeviceError,
+    GpuEnergyError as GpuEnergyError,
+    InputError as InputError,
+    KernelFault as KernelFault,
+    Outcome as Outcome,
+    OutputError as OutputError,
+    ReportError as ReportError,
+    ReportInputError as ReportInputError,
+    ResultError as ResultError,
+    SetpointError as SetpointError,
+    SettingRefusedError as SettingRefusedError,
+    UnavailableError as UnavailableError,
+    WritesDeniedError as WritesDeniedError,
+    told as told,
+)
+from .files import (
+    check_folder_writable as check_folder_writable,
+    check_room as check_room,
+    drop_torn_line as drop_torn_line,
+    is_file as is_file,
+    is_folder as is_folder,
+    is_link as is_link,
+    is_socket as is_socket,
+    is_there as is_there,
+    keep_for_later as keep_for_later,
+    lock as lock,
+    matching as matching,
+    open_file as open_file,
+    unlock as unlock,
+    write_atomically as write_atomically,
+    written_atomically as written_atomically,
+    written_to as written_to,
+)
+from .folders import (
+    followed as followed,
+    keeps_entries as keeps_entries,
+    own_folder as own_folder,
+    roots_alone as roots_alone,
+)
+from .hosts import (
+    FLEET_GPU as FLEET_GPU,
+    emulated_host as emulated_host,
+    gpu_number as gpu_number,
+    host_name as host_name,
+    name_emulated_host as name_emulated_host,
+)
+from .imports import needs as needs, uncollected as uncollected
+from .json_input import (
+    FormError as FormError,
+    NotJsonError as NotJsonError,
+    convert as convert,
+    decode as decode,
+    member as member,
+    parse as parse,
+    positive as positive,
+    read_bytes as read_bytes,
+    read_unpacked as read_unpacked,
+    schema_version as schema_version,
+    shown as shown,
+    typed as typed,
+)
+from .json_output import dump as dump, encode as encode, plain as plain
+from .memory import enough_memory as enough_memory
+from .ncu import (
+    AS_MEASURED as AS_MEASURED,
+    FORBIDDEN as FORBIDDEN,
+    INSTALL as INSTALL,
+    forbidden as forbidden,
+)
+from .paths import (
+    cache_dir as cache_dir,
+    compiled_dir as compiled_dir,
+    compiled_variable as compiled_variable,
+    settle_places as settle_places,
+    state_dir as state_dir,
+    written_to_cache as written_to_cache,
+)
+from .pids import start_ticks as start_ticks
+from .project import nearest as nearest, project_table as project_table
+from .run_ids import new_run_id as new_run_id
+from .scratch import (
+    build_folder as build_folder,
+    disk_folder as disk_folder,
+    remove_leftovers as remove_leftovers,
+    scratch_folder as scratch_folder,
+    sweep as sweep,
+)
+from .signals import (
+    interrupt_once as interrupt_once,
+    signal_name as signal_name,
+    termination_as_interrupt as termination_as_interrupt,
+    undisturbed as undisturbed,
+    uninterrupted as uninterrupted,
+)
+from .statistics import NORMAL as NORMAL, largest_of as largest_of, student_t as student_t
+from .terminal import (
+    printable as printable,
+    printable_output as printable_output,
+    printable_text as printable_text,
+    show_section as show_section,
+    terminal_width as terminal_width,
+    without_controls as without_controls,
+)
+from .text import (
+    aligned as aligned,
+    emulated_mark as emulated_mark,
+    fitted as fitted,
+    shortened as shortened,
+    span as span,
+    wrapped as wrapped,
+)
+from .worker import (
+    WITHOUT_GPU as WITHOUT_GPU,
+    Worker as Worker,
+    WorkerDiedError as WorkerDiedError,
+    WorkerPool as WorkerPool,
+    WorkerTimeoutError as WorkerTimeoutError,
+)
+from .worktrees import run_git as run_git, worktree as worktree

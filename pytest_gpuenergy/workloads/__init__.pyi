@@ -1,0 +1,87 @@
+from .bounds import ErrorBound as ErrorBound
+from .contract import (
+    Contract as Contract,
+    check_tensor as check_tensor,
+    reference_values as reference_values,
+)
+from .conv2d import Conv2d as Conv2d, Conv2dShape as Conv2dShape
+from .distributions import NORMAL as NORMAL
+from .edges import (
+    REACHES as REACHES,
+    UNIFORM as UNIFORM,
+    UNIFORM_FLOATS as UNIFORM_FLOATS,
+    Edges as Edges,
+    fits as fits,
+)
+from .gemm import LAYOUTS as LAYOUTS, MODES as MODES, Gemm as Gemm, Layout as Layout, Mode as Mode
+from .gemm_sizes import (
+    GemmRequest as GemmRequest,
+    measured_products as measured_products,
+    name_of as name_of,
+    parse_gemm as parse_gemm,
+    parse_requests as parse_requests,
+    products_in as products_in,
+    search_words_said as search_words_said,
+)
+from .number_types import (
+    BFLOAT16 as BFLOAT16,
+    FLOATS as FLOATS,
+    UNTOUCHED as UNTOUCHED,
+    Array as Array,
+    is_floating as is_floating,
+    is_known as is_known,
+    is_untouched as is_untouched,
+    largest as largest,
+    least as least,
+    numbers as numbers,
+    rounded_to as rounded_to,
+    stored as stored,
+    stored_as as stored_as,
+    unit_roundoff as unit_roundoff,
+    whole as whole,
+    whole_sizes as whole_sizes,
+)
+from .registry import (
+    KINDS as KINDS,
+    from_parameters as from_parameters,
+    kind_named as kind_named,
+    to_parameters as to_parameters,
+)
+from .repetition import (
+    beginning as beginning,
+    repeated as repeated,
+    write_repeated as write_repeated,
+)
+from .sensitivity import (
+    Condition as Condition,
+    Values as Values,
+    conditions_of as conditions_of,
+    likely_conditions as likely_conditions,
+    scales_of as scales_of,
+    terms_of as terms_of,
+)
+from .table import (
+    ALL as ALL,
+    CASES as CASES,
+    NETWORKS as NETWORKS,
+    all_networks as all_networks,
+    check_named as check_named,
+    choose_workloads as choose_workloads,
+    distinct_shapes as distinct_shapes,
+    find_workload as find_workload,
+    network as network,
+    networks_named as networks_named,
+    numbered_case as numbered_case,
+    parse_shape as parse_shape,
+    project_workloads as project_workloads,
+    words_of as words_of,
+)
+from .workload import (
+    IoContract as IoContract,
+    Role as Role,
+    Scalar as Scalar,
+    Tensor as Tensor,
+    Workload as Workload,
+    is_plain_name as is_plain_name,
+    whole_flops as whole_flops,
+)
