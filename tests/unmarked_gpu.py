@@ -8,10 +8,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
-
 # Imported here, so that a run of pytester, which forgets what it has imported, leaves them alone.
-from pytest_gpuenergy.devices.cuda import graphs
+from pytest_gpuenergy import devices
+from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.pytest_plugin import card
 
@@ -70,5 +69,5 @@ def unmarked_gpu(
                 return self._returned
 
         monkeypatch.setattr(card, "open_device", unmarked)
-        monkeypatch.setattr(graphs, "GraphRepeater", Graph)
+        monkeypatch.setattr(devices, "GraphRepeater", Graph)
         yield
