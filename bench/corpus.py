@@ -37,7 +37,8 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 from corpus_judges import SANITIZER, Judges
 from entries import CorpusError, Entry, kinds, read_corpus
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, HostRunner, open_device
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,

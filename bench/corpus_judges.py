@@ -17,7 +17,8 @@ import numpy as np
 from corpus_child import MARK, command, kernel_of, workload_of
 from entries import Entry
 
-from pytest_gpuenergy.devices import Arena, Binary, CompilerPool, Device, HostRunner
+from pytest_gpuenergy.devices import Arena, Binary, CompilerPool, Device
+from pytest_gpuenergy.emulator import HostRunner
 from pytest_gpuenergy.engine import arenas_of, verify
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault, cache_dir

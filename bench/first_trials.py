@@ -24,8 +24,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.gemm import TEMPLATE_FORM, TemplateSpace
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, InputError
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_gpuenergy.control import Setpoint
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import estimate
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.gate import GateSettings, Verdict, compare

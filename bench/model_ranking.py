@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 from ranking import TOP, Row, agreement, close_pairs, regret, table
 
-from pytest_gpuenergy.devices import (
+from pytest_gpuenergy.devices import Work
+from pytest_gpuenergy.emulator import (
     COEFFICIENTS,
     PROFILES,
     Coefficients,
@@ -37,7 +38,6 @@ from pytest_gpuenergy.devices import (
     HostRunner,
     Traffic,
     TrafficCache,
-    Work,
     demand_of,
     quantities,
 )

@@ -36,7 +36,7 @@ from mutation_judge import ENDINGS, Judge, Verdict
 from mutation_operators import Mutant, mutants
 from mutation_subjects import OWN, Subject, bundled_subjects, own_subject
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, HostRunner
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     encode,

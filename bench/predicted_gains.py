@@ -28,7 +28,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 from searched import Searched, read_searches
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.search import (

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode, write_atomically
 from pytest_gpuenergy.tuning import Card, card_of

@@ -36,8 +36,9 @@ from pathlib import Path
 from sanitizer_child import MARK, command, first_blocks
 from sanitizer_results import TOOLS, Check, Outcome, Results, Tool, read_results
 
-from pytest_gpuenergy.devices import Binary, CompilerPool, open_device
+from pytest_gpuenergy.devices import Binary, CompilerPool
 from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir, termination_as_interrupt
 from pytest_gpuenergy.tuners import files_of_tuner, load_records
 from pytest_gpuenergy.tuning import TVM

@@ -123,7 +123,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     device = named_device(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
-    from pytest_gpuenergy.devices import count_gpus
+    from pytest_gpuenergy.opening import count_gpus
     from pytest_gpuenergy.support import GpuEnergyError
 
     try:

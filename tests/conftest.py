@@ -19,7 +19,8 @@ import hypothesis
 import pytest
 from small_project import QUICK
 
-from pytest_gpuenergy.devices import Toolchain, find_compiler, lock
+from pytest_gpuenergy.devices import lock
+from pytest_gpuenergy.emulator import Toolchain, find_compiler
 from pytest_gpuenergy.tuning import BANDS, Record, RecordFile
 from pytest_gpuenergy.tvm import METASCHEDULE, Database, installed_tvm, load_database
 from pytest_gpuenergy.workloads import CASES

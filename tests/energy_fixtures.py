@@ -11,7 +11,8 @@ import pytest
 from jobs import job_of
 from power_cards import PRIOR_MW, as_real, write
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, NvmlGpu, Repeater, Runner
+from pytest_gpuenergy.devices import NvmlGpu, Repeater
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, Runner
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 
 TIME_MS, POWER_W = 0.0194, 419.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.search import (

@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 
-from pytest_gpuenergy.devices import EmulatedDevice, GuardedNvml, NvmlGpu
+from pytest_gpuenergy.devices import GuardedNvml, NvmlGpu
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 PRIOR_MW = 450_000
 """Neither the default nor the greatest limit, so that only the prior one is right."""
 DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
 _CHILD = """
 import os, signal
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 device = open_device("emulated")

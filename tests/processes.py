@@ -34,7 +34,7 @@ KILLED_UNDER_A_CAP = """
 import os, signal
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.opening import open_device
 
 Lease(open_device("emulated")).set(Setpoint(200.0))
 os.kill(os.getpid(), signal.SIGKILL)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import CompilerPool, open_device
+from pytest_gpuenergy.devices import CompilerPool
 from pytest_gpuenergy.engine import cached_reference, verify
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, files, keep_for_later
 from pytest_gpuenergy.tvm import KernelCache
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor

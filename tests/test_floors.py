@@ -20,6 +20,8 @@ FLOORS = (
     {"kernels"},
     {"report"},
     {"devices"},
+    {"emulator"},
+    {"opening"},
     {"control", "energy"},
     {"advice", "gate"},
     {"engine"},

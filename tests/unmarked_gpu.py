@@ -10,8 +10,9 @@ from jobs import job_of
 
 # Imported here, so that a run of pytester, which forgets what it has imported, leaves them alone.
 from pytest_gpuenergy import devices
-from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
+from pytest_gpuenergy.devices import Device, Repeater, Timeline
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin import card
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import steps
 
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tvm import installed_tvm

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_gpuenergy.control import enforced_setpoint
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.engine import Harness, Subject
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import InputError, KernelFault, convert, plain
 from pytest_gpuenergy.tvm import KernelStore

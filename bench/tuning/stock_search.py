@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode
 from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
 from pytest_gpuenergy.tvm import cuda_target, import_tvm, operator_of

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import TRIALS_FILE, Trial
 from pytest_gpuenergy.tvm import RECORD_FILE, DatabaseRecord, load_database

@@ -18,7 +18,7 @@ from pathlib import Path
 import kernels
 import numpy as np
 
-from pytest_gpuenergy.devices import Device, Repeater, Timeline, open_device
+from pytest_gpuenergy.devices import Device, Repeater, Timeline
 from pytest_gpuenergy.energy import (
     Edge,
     EnergyCounter,
@@ -27,6 +27,7 @@ from pytest_gpuenergy.energy import (
     read_conditions,
 )
 from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import ClockState, Conditions
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, write_atomically

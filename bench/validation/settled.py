@@ -22,10 +22,11 @@ from pathlib import Path
 
 import kernels
 
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine import Harness, Station, Subject, arenas_for
 from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, InputError, write_atomically

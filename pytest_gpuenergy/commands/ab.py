@@ -67,8 +67,8 @@ def run(arguments: Namespace) -> int:
     from pytest_gpuenergy.ab import check_paths, check_sides, commit_of, load_side, run_pytest
     from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.control import cap_words, clock_words
-    from pytest_gpuenergy.devices import check_spec
     from pytest_gpuenergy.gate import GateSettings, parse_percent
+    from pytest_gpuenergy.opening import check_spec
     from pytest_gpuenergy.support import disk_folder, interrupt_once, worktree
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)

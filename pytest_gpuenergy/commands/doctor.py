@@ -153,7 +153,7 @@ def _check_folder(kind: str) -> Check:
 
 
 def _check_emulated() -> Check:
-    from pytest_gpuenergy.devices import find_compiler
+    from pytest_gpuenergy.emulator import find_compiler
     from pytest_gpuenergy.support import GpuEnergyError
 
     try:

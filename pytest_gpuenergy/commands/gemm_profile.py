@@ -71,9 +71,9 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 
 def run(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
-    from pytest_gpuenergy.devices import open_device
     from pytest_gpuenergy.engine import Station
     from pytest_gpuenergy.kernels import export_kernels
+    from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.support import interrupt_once
     from pytest_gpuenergy.workloads import measured_products
 

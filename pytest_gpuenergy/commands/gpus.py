@@ -50,8 +50,8 @@ def claim_gpus(
         InputError: there is no such GPU, one is named twice, or they are of different models.
         DeviceError: one cannot be used or claimed.
     """
-    from pytest_gpuenergy.devices import open_device
     from pytest_gpuenergy.engine import Member, Team, claim
+    from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.support import Worker
 
     names = gpu_names(gpus, option)
@@ -76,7 +76,7 @@ def gpu_names(gpus: str, option: str) -> list[tuple[str, int]]:
     Raises:
         InputError: a name is not understood.
     """
-    from pytest_gpuenergy.devices import check_spec
+    from pytest_gpuenergy.opening import check_spec
 
     found = []
     for name in map(str.strip, gpus.split(",")):

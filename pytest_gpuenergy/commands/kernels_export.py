@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
     if arguments.gemm is None:
         kernels = _recorded(arguments)
     else:
-        from pytest_gpuenergy.devices import open_device
+        from pytest_gpuenergy.opening import open_device
 
         with open_device(arguments.gpu_device or "auto") as device:
             kernels = product_kernels(

@@ -27,8 +27,8 @@ def claim_gpus(stack: ExitStack, gpus: str, settings: Settings) -> ClaimedGpus:
 
 def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:
     """As `claim_gpus`, but only the GPU at a place of the list."""
-    from pytest_gpuenergy.devices import open_device
     from pytest_gpuenergy.engine import claim
+    from pytest_gpuenergy.opening import open_device
 
     names = gpu_names(gpus, _OPTION)
     gpu, index = names[min(place, len(names) - 1)]

@@ -233,7 +233,7 @@ def _asked_clock(gpu: Gpu, arguments: Namespace) -> int | None:
 
 def _restore(arguments: Namespace) -> int:
     from pytest_gpuenergy.control import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.devices import open_recorded
+    from pytest_gpuenergy.opening import open_recorded
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
@@ -281,7 +281,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
 
 @contextmanager
 def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
-    from pytest_gpuenergy.devices import open_gpu
+    from pytest_gpuenergy.opening import open_gpu
 
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":

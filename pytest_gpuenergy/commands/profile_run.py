@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.commands.extract import write_results
-from pytest_gpuenergy.devices import open_device
 from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.replay import (
     ALONE,
     HOST,

@@ -110,7 +110,7 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
-    from pytest_gpuenergy.devices import check_spec
+    from pytest_gpuenergy.opening import check_spec
     from pytest_gpuenergy.replay import (
         combined,
         device_word,
@@ -191,9 +191,9 @@ def _replayed(
     Returns:
         The reports of all these ranks.
     """
-    from pytest_gpuenergy.devices import open_device
     from pytest_gpuenergy.energy import PowerLog
     from pytest_gpuenergy.engine import Station
+    from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.replay import ALONE, Replay, joined, planner_for
 
     with ExitStack() as stack:

@@ -6,7 +6,8 @@ import contextlib
 
 from pytest_gpuenergy.control.lease import restore_leftover
 from pytest_gpuenergy.control.lease_record import dead_run_uuids, run_uuids
-from pytest_gpuenergy.devices import Gpu, gpu_lock, nvml_gpu, open_emulated, open_recorded
+from pytest_gpuenergy.devices import Gpu, gpu_lock
+from pytest_gpuenergy.opening import nvml_gpu, open_emulated, open_recorded
 from pytest_gpuenergy.support import DeviceError, SetpointError
 
 

@@ -1,4 +1,4 @@
-"""Where kernels run: a real GPU through CuPy and NVML, or an emulated one."""
+"""Where kernels run: the interface of a device, NVML, and a real GPU through CuPy."""
 
 from lazy_loader import attach_stub
 

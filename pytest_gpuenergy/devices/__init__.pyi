@@ -1,4 +1,4 @@
-from .arena import Arena as Arena, arena_bytes as arena_bytes
+from .arena import Arena as Arena, FileMemory as FileMemory, arena_bytes as arena_bytes
 from .arrays import (
     Arrays as Arrays,
     DeviceArrays as DeviceArrays,
@@ -59,76 +59,8 @@ from .discovery import (
     cuda_uuids as cuda_uuids,
     find_gpus as find_gpus,
     has_context as has_context,
+    nvml_uuids as nvml_uuids,
 )
-from .emulated.answers import Answers as Answers
-from .emulated.board import power_factor as power_factor
-from .emulated.card import Card as Card
-from .emulated.clock import VirtualClock as VirtualClock
-from .emulated.compiler import find_compiler as find_compiler
-from .emulated.device import (
-    EmulatedDevice as EmulatedDevice,
-    Runner as Runner,
-    emulated_devices as emulated_devices,
-)
-from .emulated.faults import (
-    ALIASES as ALIASES,
-    ERRORS as ERRORS,
-    EVENTS as EVENTS,
-    Fault as Fault,
-    parse_faults as parse_faults,
-)
-from .emulated.governor import (
-    SW_POWER_CAP as SW_POWER_CAP,
-    Demand as Demand,
-    operating_point as operating_point,
-    power_at as power_at,
-    time_at as time_at,
-    voltage as voltage,
-)
-from .emulated.headers import EMULATED as EMULATED, SUPPORTED as SUPPORTED
-from .emulated.host import HostRunner as HostRunner
-from .emulated.host_kernel import (
-    AFFORDABLE_S as AFFORDABLE_S,
-    MOST as MOST,
-    PERIOD as PERIOD,
-    WHOLE_S as WHOLE_S,
-    HostKernel as HostKernel,
-    is_divisible as is_divisible,
-)
-from .emulated.load import Load as Load
-from .emulated.noise import noise as noise
-from .emulated.nvml import EmulatedNvml as EmulatedNvml
-from .emulated.nvml_base import Handle as Handle
-from .emulated.owner import Owner as Owner
-from .emulated.profiles import (
-    CLOCK_STEP_MHZ as CLOCK_STEP_MHZ,
-    DEFAULT_PROFILE as DEFAULT_PROFILE,
-    PROFILES as PROFILES,
-    GpuProfile as GpuProfile,
-    find_profile as find_profile,
-)
-from .emulated.ptx.strings import Strings as Strings, with_choice as with_choice
-from .emulated.repeater import VirtualRepeater as VirtualRepeater
-from .emulated.spin_loops import with_turns as with_turns
-from .emulated.state import CardState as CardState, EmulatedStateWarning as EmulatedStateWarning
-from .emulated.timing.block import (
-    L2_BYTES_PER_CYCLE as L2_BYTES_PER_CYCLE,
-    SCHEDULERS as SCHEDULERS,
-    resident_blocks as resident_blocks,
-)
-from .emulated.timing.branched_loads import branched_share as branched_share
-from .emulated.timing.coefficients import COEFFICIENTS as COEFFICIENTS, Coefficients as Coefficients
-from .emulated.timing.compared import (
-    beyond_comparison as beyond_comparison,
-    quantities as quantities,
-)
-from .emulated.timing.model import demand_of as demand_of, demand_of_figures as demand_of_figures
-from .emulated.timing.plan import AccessProfile as AccessProfile, LaunchProfile as LaunchProfile
-from .emulated.timing.private_arrays import private_words as private_words
-from .emulated.timing.traffic import Traffic as Traffic, TrafficCache as TrafficCache
-from .emulated.toolchain import Toolchain as Toolchain
-from .emulated.translate import KernelText as KernelText, translate as translate
-from .emulated.unset_flags import with_values as with_values
 from .gpu import Gpu as Gpu, NvmlGpu as NvmlGpu
 from .guards import GUARD_BYTES as GUARD_BYTES, Bytes as Bytes, written as written
 from .lock import gpu_lock as gpu_lock
@@ -149,15 +81,5 @@ from .places import (
     placements as placements,
     pool_bytes as pool_bytes,
     scattered as scattered,
-)
-from .select import (
-    EmulatedSpec as EmulatedSpec,
-    check_spec as check_spec,
-    count_gpus as count_gpus,
-    nvml_gpu as nvml_gpu,
-    open_device as open_device,
-    open_emulated as open_emulated,
-    open_gpu as open_gpu,
-    open_recorded as open_recorded,
 )
 from .visible import VISIBLE as VISIBLE, visible_gpus as visible_gpus

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from pytest_gpuenergy.control import CURRENT, Lease, Setpoint, SettingsWriter, restore_leftovers
-from pytest_gpuenergy.devices import Device, Gpu, gpu_lock, open_device
+from pytest_gpuenergy.devices import Device, Gpu, gpu_lock
 from pytest_gpuenergy.energy import PREHEAT_S, Announce, MeterSettings, choose_source
 from pytest_gpuenergy.engine.foreign_lock import refuse_locked
 from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.kernels import CacheState
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import (
     DeviceError,
     remove_leftovers,

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from pytest_gpuenergy.control import enforced_setpoint
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import LOCK_WAIT_S, Evaluation, Settings, Station, claim
 from pytest_gpuenergy.fleet.gpu_messages import (
     BEAT,
@@ -43,6 +43,7 @@ from pytest_gpuenergy.fleet.gpu_messages import (
 from pytest_gpuenergy.fleet.probe import other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import HeardInput, Watch, hang_up, takes_more
 from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import (
     DeviceError,
     GpuEnergyError,

@@ -20,16 +20,9 @@ from msgspec import Struct
 
 import pytest_gpuenergy
 from pytest_gpuenergy.control import choose_writer, read_limits
-from pytest_gpuenergy.devices import (
-    EmulatedSpec,
-    Gpu,
-    absence,
-    check_spec,
-    find_gpus,
-    nvml_gpu,
-    text,
-)
+from pytest_gpuenergy.devices import Gpu, absence, find_gpus, text
 from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
+from pytest_gpuenergy.opening import EmulatedSpec, check_spec, nvml_gpu
 from pytest_gpuenergy.support import (
     FLEET_GPU,
     DeviceError,
@@ -176,7 +169,8 @@ def _real() -> Iterator[FoundGpu]:
 
 
 def _emulated(spec: str, count: int) -> Iterator[FoundGpu]:
-    from pytest_gpuenergy.devices import find_compiler, open_device
+    from pytest_gpuenergy.emulator import find_compiler
+    from pytest_gpuenergy.opening import open_device
 
     find_compiler()
     for index in range(count):

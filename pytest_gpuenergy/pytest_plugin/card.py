@@ -14,9 +14,10 @@ from pytest_gpuenergy.control import (
     choose_writer,
     enforced_setpoint,
 )
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import answers
 from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin.link import SET
 from pytest_gpuenergy.pytest_plugin.options import Options
 from pytest_gpuenergy.pytest_plugin.setpoints import named_setpoints
@@ -91,7 +92,7 @@ class Card:
         """
         device, options = self.device, self._options
         if device.emulated:
-            from pytest_gpuenergy.devices import find_compiler
+            from pytest_gpuenergy.emulator import find_compiler
 
             find_compiler()  # without a compiler, every item would fail the same way
         self._station = Station(

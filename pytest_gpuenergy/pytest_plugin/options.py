@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from pytest_gpuenergy.control import cap_words, clock_words
-from pytest_gpuenergy.devices import check_spec, count_gpus
 from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
+from pytest_gpuenergy.opening import check_spec, count_gpus
 from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
 from pytest_gpuenergy.pytest_plugin.option_table import (
     AUTO,

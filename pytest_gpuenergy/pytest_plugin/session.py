@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 from pytest_gpuenergy.control import Setpoint, restore_leftovers, run_uuids
-from pytest_gpuenergy.devices import open_gpu
 from pytest_gpuenergy.energy import PREHEAT_S, Announce
 from pytest_gpuenergy.engine import (
     AnchorWatch,
@@ -21,6 +20,7 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.gate import Identities
 from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.opening import open_gpu
 from pytest_gpuenergy.pytest_plugin.card import Card
 from pytest_gpuenergy.pytest_plugin.link import (
     ENDED,

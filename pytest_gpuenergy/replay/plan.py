@@ -200,7 +200,7 @@ def planner_for(
         InputError: PyTorch cannot use the GPU, the folder has no profile, or one of more ranks.
         UnavailableError: a package that the profile's program needs is not installed.
     """
-    from pytest_gpuenergy.devices import EmulatedDevice
+    from pytest_gpuenergy.emulator import EmulatedDevice
 
     if isinstance(device, EmulatedDevice):
         if export:

@@ -195,7 +195,7 @@ def device_word(spec: str, rank: int, count: int) -> tuple[str, int]:
     Raises:
         InputError: there are not as many GPUs.
     """
-    from pytest_gpuenergy.devices import count_gpus
+    from pytest_gpuenergy.opening import count_gpus
 
     if count == 1:
         return spec, 0

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.devices import EmulatedDevice, demand_of_figures
+from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
 from pytest_gpuenergy.replay.calls import UniqueCall

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pytest_gpuenergy.devices import EMULATED, SUPPORTED
+from pytest_gpuenergy.emulator import EMULATED, SUPPORTED
 from pytest_gpuenergy.search.cuda_constants import is_constant
 
 HEADERS = frozenset(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.limit import Limit

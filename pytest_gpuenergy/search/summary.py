@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import METRICS, Interval, Metric
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec import KernelSpec

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pytest_gpuenergy.devices import Arena, Device, open_device
+from pytest_gpuenergy.devices import Arena, Device
 from pytest_gpuenergy.energy import answers
 from pytest_gpuenergy.engine import (
     Evaluation,
@@ -23,6 +23,7 @@ from pytest_gpuenergy.engine import (
     measure_time_ms,
 )
 from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
 REFERENCE_RUNS = 5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.ab import Exhibit, compare_pairs, export, load_exhibits
-from pytest_gpuenergy.devices import EmulatedDevice, VirtualRepeater
+from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
 from pytest_gpuenergy.engine import Harness, Station, Subject, run_info
 from pytest_gpuenergy.gate import Comparison, GateSettings

@@ -13,7 +13,8 @@ import kernels
 import pytest
 from clock_steps import Second
 
-from pytest_gpuenergy.devices import EmulatedDevice, Repeater
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 SECOND = Second(1.0, 15.984, 1967.5, 1980, 400.0, 50)

@@ -17,7 +17,7 @@ from corpus import Verdict, digest_of
 from corpus_judges import Judges
 from entries import FOLDER, Entry, kinds, read_corpus
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 ENTRIES = read_corpus()
 FAMILIES = {entry.family: entry for entry in reversed(ENTRIES)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import first_trials
 import pytest
 
-from pytest_gpuenergy.devices import open_device
 from pytest_gpuenergy.gemm import TEMPLATE_FORM, ranked
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.tuning import card_of, recipe_of
 from pytest_gpuenergy.workloads import Gemm, to_parameters
 

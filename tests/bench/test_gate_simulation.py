@@ -13,7 +13,7 @@ from gate_simulation import (
     simulate,
 )
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 pytestmark = pytest.mark.slow
 

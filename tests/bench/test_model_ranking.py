@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import COEFFICIENTS, DEFAULT_PROFILE, Coefficients, Traffic, Work
+from pytest_gpuenergy.devices import Work
+from pytest_gpuenergy.emulator import COEFFICIENTS, DEFAULT_PROFILE, Coefficients, Traffic
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import Measured, RecordFile, dump_records, file_name

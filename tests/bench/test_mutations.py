@@ -15,7 +15,7 @@ from mutation_judge import Judge, Verdict
 from mutation_operators import OPERATORS, Mutant, mutants, visible
 from mutation_subjects import OWN, own_subject
 
-from pytest_gpuenergy.devices import EmulatedDevice, HostRunner
+from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner
 
 TEXT = """\
 // x[0] += 1;

@@ -17,8 +17,9 @@ from processes import has_ended
 from sanitizer_child import first_blocks
 from sanitizer_results import Check, Results, read_results
 
-from pytest_gpuenergy.devices import Binary, open_device
+from pytest_gpuenergy.devices import Binary
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
 
 GPU = "NVIDIA H200"

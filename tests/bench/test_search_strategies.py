@@ -11,7 +11,7 @@ import pytest
 import record_space
 import search_strategies as bench
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.search import RecordedSpace, SearchParameters, read_t4
 from pytest_gpuenergy.tuning import card_of
 

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 import stock_search
 
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.tuning import Trial
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 PROFILE = ("gemm", "profile", "--gpu-device", "emulated", "--out", "out")
 CMAKE = """#!{python}

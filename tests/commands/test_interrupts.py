@@ -14,7 +14,7 @@ from processes import KILLED_UNDER_A_CAP, has_ended, said_through
 from small_project import INI, LINE, PARTS, SLOWER
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 
 HANGS = """
 import os, signal

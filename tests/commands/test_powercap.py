@@ -13,7 +13,8 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import Lease, Setpoint
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError
 
 H200 = ["--gpu-device", "emulated:h200"]
@@ -35,7 +36,7 @@ def killed_run(watts: int) -> None:
     """A run that sets a cap and has no time to put anything back."""
     body = (
         "import os, signal\n"
-        "from pytest_gpuenergy.devices.select import open_device\n"
+        "from pytest_gpuenergy.opening import open_device\n"
         "from pytest_gpuenergy.control.lease import Lease\n"
         "from pytest_gpuenergy.control.setpoint import Setpoint\n"
         f"Lease(open_device('emulated:h200')).set(Setpoint({watts}.0))\n"
@@ -184,7 +185,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(
     def no_driver() -> None:
         raise DeviceError("NVML does not start.")
 
-    monkeypatch.setattr("pytest_gpuenergy.devices.select.load_nvml", no_driver)
+    monkeypatch.setattr("pytest_gpuenergy.opening.load_nvml", no_driver)
     assert main(["powercap", "set", "300", *H200]) == 0
     (record,) = (own_folders / "leases").iterdir()
     for name in ("GPU-0", "GPU-1"):

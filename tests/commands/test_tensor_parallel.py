@@ -118,13 +118,13 @@ class TestRecordedFigures:
 def test_each_rank_has_a_gpu_of_the_list(
     spec: str, rank: int, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.devices.select.count_gpus", lambda _: 2)
+    monkeypatch.setattr("pytest_gpuenergy.opening.count_gpus", lambda _: 2)
     assert device_word(spec, rank, 2) == expected
 
 
 @pytest.mark.parametrize("spec", ["auto", "3", "0,1,2"])
 def test_other_numbers_of_gpus_are_refused(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.devices.select.count_gpus", lambda _: 1)
+    monkeypatch.setattr("pytest_gpuenergy.opening.count_gpus", lambda _: 1)
     with pytest.raises(InputError, match="2 ranks need 2 GPUs"):
         device_word(spec, 0, 2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from power_cards import PRIOR_MW, write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 
 @pytest.fixture

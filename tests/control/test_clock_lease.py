@@ -23,7 +23,8 @@ from pytest_gpuenergy.control import (
     restore_kept,
     restore_leftover,
 )
-from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import SetpointError, termination_as_interrupt
 
 CLOCK = Setpoint(sm_clock_mhz=1500)

@@ -24,7 +24,7 @@ from pytest_gpuenergy.control import (
     restore_kept,
     restore_leftover,
 )
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError, termination_as_interrupt
 
 CAP = Setpoint(300.0)

@@ -12,7 +12,7 @@ from pytest_gpuenergy.control import (
     present_limit_mw,
     read_limits,
 )
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import DeviceError, SetpointError
 
 

@@ -17,7 +17,8 @@ from pytest_gpuenergy.control import (
     resolve_clocks,
     supported_clocks,
 )
-from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, InputError
 
 H200 = tuple(range(345, 1981, 15))

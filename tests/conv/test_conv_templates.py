@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from pytest_gpuenergy.conv import DepthwiseParameters, GroupedParameters, Parameters, ranked
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import Card

@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import (
-    DEFAULT_PROFILE,
-    MAX_SETS,
-    Traffic,
-    Work,
-    demand_of,
-    sets_needed,
-)
+from pytest_gpuenergy.devices import MAX_SETS, Work, sets_needed
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, Traffic, demand_of
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support import KernelFault
 

@@ -19,7 +19,7 @@ READINGS = """
 from dataclasses import asdict
 from pytest_gpuenergy.control.clocks import supported_clocks
 from pytest_gpuenergy.control.limits import enforced_limit_w, read_limits
-from pytest_gpuenergy.devices.select import nvml_gpu
+from pytest_gpuenergy.opening import nvml_gpu
 from pytest_gpuenergy.energy.card_samples import CardSamples
 from pytest_gpuenergy.energy.processes import processes_on
 from pytest_gpuenergy.energy.samples import choose_source

@@ -9,15 +9,10 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import (
-    EmulatedSpec,
-    FoundGpu,
-    check_spec,
-    count_gpus,
-    open_device,
-    select,
-)
+from pytest_gpuenergy import opening as select
+from pytest_gpuenergy.devices import FoundGpu
 from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.opening import EmulatedSpec, check_spec, count_gpus, open_device
 from pytest_gpuenergy.support import DeviceError, InputError
 
 GPUS = [FoundGpu(0, "GPU-aa11", "NVIDIA H200", "h0"), FoundGpu(1, "GPU-bb22", "NVIDIA A30", "h1")]

@@ -9,17 +9,11 @@ from unittest.mock import create_autospec
 import pytest
 from hypothesis import given, strategies as st
 
+from pytest_gpuenergy import opening as select
 from pytest_gpuenergy.control import Lease, Setpoint, writers
-from pytest_gpuenergy.devices import (
-    DEFAULT_PROFILE,
-    EmulatedDevice,
-    GuardedNvml,
-    NvmlGpu,
-    Runner,
-    open_gpu,
-    select,
-    visible_gpus,
-)
+from pytest_gpuenergy.devices import GuardedNvml, NvmlGpu, visible_gpus
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, Runner
+from pytest_gpuenergy.opening import open_gpu
 from pytest_gpuenergy.support import DeviceError, InputError
 
 A, B, C, D = UUIDS = ("GPU-aa11-1", "GPU-aa22-2", "GPU-bb33-3", "GPU-cc44-4")

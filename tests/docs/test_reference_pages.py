@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.cli import COMMANDS, main
-from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import SAME_BOARD_SD
 from pytest_gpuenergy.replay import understood
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import CardSamples, card_samples, read_regularly
 
 

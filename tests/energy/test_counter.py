@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from pytest_gpuenergy.devices import Device, EmulatedDevice
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import CounterError, Edge, EnergyCounter, regular_times_s
 from pytest_gpuenergy.support import DeviceError
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice, Repeater, Runner, Timeline, find_profile
+from pytest_gpuenergy.devices import Repeater, Timeline
+from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
 from pytest_gpuenergy.energy import (
     CounterError,
     Edge,

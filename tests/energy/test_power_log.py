@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.devices import Demand, EmulatedDevice
+from pytest_gpuenergy.emulator import Demand, EmulatedDevice
 from pytest_gpuenergy.energy import PowerLog
 from pytest_gpuenergy.support import DeviceError
 

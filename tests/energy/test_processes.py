@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice, Repeater
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import ProcessWatch, processes_on
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]

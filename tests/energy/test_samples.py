@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import EmulatedDevice, Repeater, Runner, find_profile
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice, Runner, find_profile
 from pytest_gpuenergy.energy import (
     CounterError,
     EnergyMeter,

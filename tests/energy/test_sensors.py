@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import EmulatedDevice, GuardedNvml, Repeater
+from pytest_gpuenergy.devices import GuardedNvml, Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import (
     DRIFT_K,
     INVALIDATING_REASONS,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import ClockSamples, EmulatedDevice, Repeater, VirtualRepeater
+from pytest_gpuenergy.devices import ClockSamples, Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading, mean_clock_mhz
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuenergy.devices import open_device
 from pytest_gpuenergy.engine import board_kernels, verify
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from pytest_gpuenergy.control import Setpoint
-from pytest_gpuenergy.devices import Demand, EmulatedDevice, Repeater
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import Demand, EmulatedDevice
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
 from pytest_gpuenergy.engine import Station, Subject, keeps_to_lock, lock_flags
 from pytest_gpuenergy.record import WorkloadInfo

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from power_cards import as_real
 
 from pytest_gpuenergy.control import Setpoint
-from pytest_gpuenergy.devices import ClockSamples, EmulatedDevice
+from pytest_gpuenergy.devices import ClockSamples
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import Station, pinned_at, refuse_locked
 from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import KernelFault, SetpointError

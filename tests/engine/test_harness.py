@@ -14,17 +14,12 @@ import pytest
 from jobs import job_of
 
 from pytest_gpuenergy.control import Setpoint
-from pytest_gpuenergy.devices import (
-    MAX_PLACEMENTS,
-    EmulatedDevice,
-    Repeater,
-    Timeline,
-    VirtualRepeater,
-    open_device,
-)
+from pytest_gpuenergy.devices import MAX_PLACEMENTS, Repeater, Timeline
+from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
 from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import FIGURES, Measurement, WorkloadInfo, check
 from pytest_gpuenergy.support import KernelFault, decode, encode
 from pytest_gpuenergy.workloads import Conv2d
@@ -349,10 +344,10 @@ def test_a_callables_repeater_may_be_any(device: EmulatedDevice) -> None:
 def test_a_process_killed_while_measuring_leaves_the_card_usable(device: EmulatedDevice) -> None:
     script = (
         "import os, signal\n"
-        "from pytest_gpuenergy.devices.select import open_device\n"
-        "from pytest_gpuenergy.devices.emulated.governor import Demand\n"
-        "from pytest_gpuenergy.devices.emulated.load import Load\n"
-        "from pytest_gpuenergy.devices.emulated.owner import Owner\n"
+        "from pytest_gpuenergy.opening import open_device\n"
+        "from pytest_gpuenergy.emulator.governor import Demand\n"
+        "from pytest_gpuenergy.emulator.load import Load\n"
+        "from pytest_gpuenergy.emulator.owner import Owner\n"
         "device = open_device('emulated')\n"
         "with device.state.change() as card:\n"
         "    card.start(Load(Owner.me(), Demand(2e-5, 400.0)))\n"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import StoredJob, read_job, write_job
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.support import InputError, KernelFault

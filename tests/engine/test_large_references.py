@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from strict_arrays import StrictArrays
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import Drawing, case_of, compare, references, verify
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError, KernelFault

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice, Repeater
+from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import WorkloadInfo
 

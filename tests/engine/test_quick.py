@@ -10,7 +10,8 @@ import pytest
 from jobs import job_of
 from tuning_fakes import FakeDevice
 
-from pytest_gpuenergy.devices import EmulatedDevice, Timeline, VirtualRepeater, open_device
+from pytest_gpuenergy.devices import Timeline
+from pytest_gpuenergy.emulator import EmulatedDevice, VirtualRepeater
 from pytest_gpuenergy.engine import (
     arenas_for,
     measure_sustained,
@@ -20,6 +21,7 @@ from pytest_gpuenergy.engine import (
     verify_timed,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 

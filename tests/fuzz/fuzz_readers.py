@@ -19,7 +19,7 @@ from profiler_traces import layer as trace_of_a_layer, write as write_trace
 from recorded_profile import BLOOM
 
 from pytest_gpuenergy.control import Change, LeaseRecord, kept_record, leftover
-from pytest_gpuenergy.devices import EmulatedDevice, EmulatedStateWarning, parse_faults
+from pytest_gpuenergy.emulator import EmulatedDevice, EmulatedStateWarning, parse_faults
 from pytest_gpuenergy.engine import read_job, write_job
 from pytest_gpuenergy.kernels import (
     CudaProgram,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from pytest_gpuenergy.devices import PROFILES, EmulatedDevice
+from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.gemm import Parameters, SimtParameters, ranked
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import Card, card_of

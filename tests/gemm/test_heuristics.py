@@ -13,8 +13,9 @@ from threading import Event
 
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.gemm import TEMPLATE_FORM, Advice, TemplateSpace, advice
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
 GEMM = Gemm("g", 512, 384, 256)

@@ -8,7 +8,7 @@ import pytest
 from gemm_products import products
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import MmaParameters, ranked
 from pytest_gpuenergy.support import InputError, KernelFault

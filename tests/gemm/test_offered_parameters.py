@@ -8,7 +8,7 @@ import pytest
 from gemm_products import aligned_products, products
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import TEMPLATES
 from pytest_gpuenergy.tuning import Card

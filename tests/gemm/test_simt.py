@@ -10,7 +10,7 @@ from gemm_products import products
 from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import InputError, KernelFault

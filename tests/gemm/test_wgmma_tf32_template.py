@@ -9,7 +9,7 @@ import pytest
 from gemm_products import aligned_products
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import WgmmaTf32Parameters, ranked
 from pytest_gpuenergy.support import InputError, KernelFault

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands, powers
 
-from pytest_gpuenergy.devices import CudaDevice, open_device
+from pytest_gpuenergy.devices import CudaDevice
+from pytest_gpuenergy.opening import open_device
 
 pytestmark = pytest.mark.gpu
 

@@ -9,10 +9,11 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import CudaDevice, GraphRepeater, Timeline, open_device
+from pytest_gpuenergy.devices import CudaDevice, GraphRepeater, Timeline
 from pytest_gpuenergy.energy import SW_POWER_CAP, read_conditions
 from pytest_gpuenergy.engine import arenas_for
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.gpu

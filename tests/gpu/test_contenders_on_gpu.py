@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.contenders import CONTENDERS, Bench
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import best_of, verify, verify_timed
 from pytest_gpuenergy.gemm import cublas_call, triton_candidates
 from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuning import card_of
 from pytest_gpuenergy.tvm import KernelStore

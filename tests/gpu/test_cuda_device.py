@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.control import Lease, Setpoint, read_limits, supported_clocks
-from pytest_gpuenergy.devices import MAX_PLACEMENTS, Device, open_device
+from pytest_gpuenergy.devices import MAX_PLACEMENTS, Device
 from pytest_gpuenergy.energy import (
     EnergyMeter,
     PowerReading,
@@ -21,6 +21,7 @@ from pytest_gpuenergy.energy import (
 )
 from pytest_gpuenergy.engine import Harness, Subject, arenas_for, verify
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState, Job, Kernel, Launch
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import KernelFault, WritesDeniedError
 from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify, verify_timed
 from pytest_gpuenergy.gemm import cutlass_candidates, find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuning import Card, card_of
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import open_device, specific, target_of
+from pytest_gpuenergy.devices import specific, target_of
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Figures, parse_figures
 
 pytestmark = [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.devices import count_gpus
+from pytest_gpuenergy.opening import count_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.ray]
 LIMIT_S = 400

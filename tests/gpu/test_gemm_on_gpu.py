@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.devices import Device, open_device
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import TEMPLATES, ranked
 from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuning import card_of
 from pytest_gpuenergy.workloads import Gemm

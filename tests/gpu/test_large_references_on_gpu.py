@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import Device, DeviceArrays, open_device
+from pytest_gpuenergy.devices import Device, DeviceArrays
 from pytest_gpuenergy.engine import Drawing, case_of, compare, references
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor, Workload, numbers, rounded_to
 
 pytestmark = pytest.mark.gpu

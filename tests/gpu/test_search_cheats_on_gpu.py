@@ -8,7 +8,8 @@ import pytest
 from cheat_candidates import FOLDER, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import CudaDevice, Device, open_device
+from pytest_gpuenergy.devices import CudaDevice, Device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, refusals
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import count_gpus
+from pytest_gpuenergy.opening import count_gpus
 from pytest_gpuenergy.support import Worker
 
 pytestmark = pytest.mark.gpu

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import count_gpus
+from pytest_gpuenergy.opening import count_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 CONFIG = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, power_factor
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, power_factor
 from pytest_gpuenergy.report import Boards
 
 if TYPE_CHECKING:

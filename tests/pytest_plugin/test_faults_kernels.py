@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import has_ended, pause
 
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
+from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -124,7 +125,7 @@ def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> 
 
 DIES_IN_THE_SETTLE = """
 import os, signal
-from pytest_gpuenergy.devices.emulated.clock import VirtualClock
+from pytest_gpuenergy.emulator.clock import VirtualClock
 from pytest_gpuenergy.control import power_lease
 
 wait = VirtualClock.sleep_s
@@ -156,7 +157,7 @@ def test_a_kill_while_the_cap_settles_is_undone(
 
 DIES_WITH_ANOTHER_GPU = """
 import os, signal
-from pytest_gpuenergy.devices.select import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.control.lease import Lease
 from pytest_gpuenergy.control.setpoint import Setpoint
 Lease(open_device("emulated:h200x2", index=1)).set(Setpoint(300.0))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
+from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices import gpu_lock, open_device
+from pytest_gpuenergy.devices import gpu_lock
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import RunFolder
 
 if TYPE_CHECKING:

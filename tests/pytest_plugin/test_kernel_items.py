@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.kernels import AnyKernel, Job, LibraryCall, TritonKernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import CURRENT, NamedSetpoints, Setpoint, choose_writer
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin import header_lines
 from pytest_gpuenergy.support import SetpointError
 
@@ -145,7 +145,7 @@ def test_of_several_gpus_only_the_selected_one_is_touched(project: Project) -> N
         set_limit(600 + index, spec, index)
     project.module(
         """
-        from pytest_gpuenergy.devices.select import open_device
+        from pytest_gpuenergy.opening import open_device
 
         def test_others(powercap):
             limits_w = []

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 
 SLOW_TO_SETTLE = ("--gpu-device", "emulated:h100", "--powercap", "current")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuenergy.control import Lease
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 
 if TYPE_CHECKING:
     from conftest import Project

@@ -14,7 +14,7 @@ from fleet_hosts import Host, make_host, module
 from processes import pause
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import load_report
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_gpuenergy.devices import Demand, EmulatedDevice
+from pytest_gpuenergy.emulator import Demand, EmulatedDevice
 from pytest_gpuenergy.replay import (
     ClockError,
     ClockRead,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import PROFILES
+from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import (
     PEAKS,
     Correctness,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from kernel_specs import optimize, write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 
 _BEYOND_MODEL = EmulatedDevice.beyond_model
 

@@ -11,7 +11,7 @@ from counted import cuda_spec
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     Application,

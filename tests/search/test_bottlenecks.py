@@ -7,7 +7,8 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES, open_device
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.search import (
     REGIONS,

@@ -21,7 +21,8 @@ from cheat_candidates import (
 )
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import Arena, EmulatedDevice
+from pytest_gpuenergy.devices import Arena
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     Bench,

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from kernel_specs import SOURCE, launch_with, optimize, spec_with, state_of, write
 from spaces import DrawnSpace, drawn_spaces, run
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.search import (
     Bench,
     GraphExplorer,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kernel_specs import write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     ROUNDS,

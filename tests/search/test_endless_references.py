@@ -12,7 +12,7 @@ from kernel_specs import SCALE, spec_with, write
 from processes import pause
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 
 pytestmark = pytest.mark.slow
 

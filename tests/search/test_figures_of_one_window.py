@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kernel_specs import write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Subject
 from pytest_gpuenergy.record import Metric

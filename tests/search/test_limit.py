@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from kernel_specs import write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, Limit, Node, limit_of, read_spec
 

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.ab import Turns
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import EmulatedDevice, open_device
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search import (
     Bench,

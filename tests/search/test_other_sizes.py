@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from kernel_specs import spec_with, write
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, Result, between, has_others, other_sizes, read_spec
 

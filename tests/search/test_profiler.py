@@ -15,7 +15,7 @@ from counted import cuda_spec
 from kernel_specs import optimize, write
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import BottleneckPrior, Card, Guide, Profiler, Result, SearchParameters

@@ -22,8 +22,8 @@ from processes import has_ended
 from search_folders import disk_with_room
 
 from pytest_gpuenergy.commands import claim_gpus, evaluator_of
-from pytest_gpuenergy.devices import open_device
 from pytest_gpuenergy.engine import Settings
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import Bench, GpuProcess, Result, Task, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker

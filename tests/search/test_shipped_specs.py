@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from host_triton import host_triton
 
-from pytest_gpuenergy.devices import EmulatedDevice
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import case_of, compare, drawings_of
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.record import Metric, peaks_of

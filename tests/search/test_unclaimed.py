@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kernel_specs import optimize, state_of, write
 
-from pytest_gpuenergy.devices import Traffic, Work, beyond_comparison
+from pytest_gpuenergy.devices import Work
+from pytest_gpuenergy.emulator import Traffic, beyond_comparison
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.search import read_searches, search_values
 

@@ -14,7 +14,7 @@ import pytest
 from tuning_fakes import FakeDevice, WordSpace, time_by_digest, word_kernel
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import DEFAULT_PROFILE
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE
 from pytest_gpuenergy.engine import Evaluation, HostLostError, Member, Team
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Metric

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from points import each_once
 
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.support import Worker
 from pytest_gpuenergy.tvm import GemmForm, gemm_forms

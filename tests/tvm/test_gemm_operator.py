@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.devices import EmulatedDevice
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.support import InputError, Worker
 from pytest_gpuenergy.tuners import load_records

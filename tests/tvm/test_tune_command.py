@@ -19,7 +19,7 @@ from processes import KILLED_UNDER_A_CAP, said_through
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import Setpoint, enforced_setpoint
-from pytest_gpuenergy.devices import open_device
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records

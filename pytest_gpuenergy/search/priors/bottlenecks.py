@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices import COEFFICIENTS, L2_BYTES_PER_CYCLE, SCHEDULERS, resident_blocks
+from pytest_gpuenergy.emulator import COEFFICIENTS, L2_BYTES_PER_CYCLE, SCHEDULERS, resident_blocks
 from pytest_gpuenergy.kernels import Launch
 from pytest_gpuenergy.search.move import REGIONS, Region
 from pytest_gpuenergy.search.priors.card import Card

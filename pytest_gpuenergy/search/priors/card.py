@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_gpuenergy.control import enforced_setpoint
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, PROFILES, Device, GpuProfile
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, PROFILES, GpuProfile
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 
-from pytest_gpuenergy.devices import L2_BYTES_PER_CYCLE
+from pytest_gpuenergy.emulator import L2_BYTES_PER_CYCLE
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.move import REGIONS, Application, Move, Region
 from pytest_gpuenergy.search.parameters import SearchParameters

@@ -16,9 +16,9 @@ LAUNCHES = 3
 
 def main(words: Sequence[str]) -> int:
     """Launch the kernel of a control file, with the first set of sizes."""
-    from pytest_gpuenergy.devices import open_device
     from pytest_gpuenergy.engine import arenas_for
     from pytest_gpuenergy.kernels import Job
+    from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.kernel import kernel_of
     from pytest_gpuenergy.search.spec_file import read_spec

@@ -24,7 +24,8 @@ from pytest_gpuenergy.control import (
     rule,
     supported_clocks,
 )
-from pytest_gpuenergy.devices import EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.devices import NvmlGpu
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError
 
 ROOT = Path(__file__).parents[3]
@@ -53,8 +54,8 @@ sys.exit(1 if asked else "sudo: a password is required")
 NVIDIA_SMI = """#!{python}
 import sys
 sys.path.insert(0, {root!r})
-from pytest_gpuenergy.devices.emulated.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.devices.emulated.state import CardState
+from pytest_gpuenergy.emulator.profiles import DEFAULT_PROFILE
+from pytest_gpuenergy.emulator.state import CardState
 _, i, uuid, what, *amounts = sys.argv
 assert i == "-i"
 for index in range(4):

@@ -24,7 +24,8 @@ from pytest_gpuenergy.control import (
     writers,
 )
 from pytest_gpuenergy.control.writers import sudo
-from pytest_gpuenergy.devices import EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.devices import NvmlGpu
+from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError, WritesDeniedError
 
 CAP = Setpoint(300.0)

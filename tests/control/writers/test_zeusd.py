@@ -22,7 +22,8 @@ from pytest_gpuenergy.control import (
     recorded_uuids,
 )
 from pytest_gpuenergy.control.writers import zeusd as zeusd_module
-from pytest_gpuenergy.devices import DEFAULT_PROFILE, EmulatedDevice, NvmlGpu
+from pytest_gpuenergy.devices import NvmlGpu
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.support import SetpointError
 
 CAP = Setpoint(300.0)

@@ -1,1 +1,0 @@
-"""The emulated GPU: CUDA text run on the host CPU, in virtual time."""

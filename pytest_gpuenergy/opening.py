@@ -1,0 +1,211 @@
+"""Opens the device that ``--gpu-device`` names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+from pytest_gpuenergy.devices import (
+    Device,
+    Gpu,
+    GuardedNvml,
+    NvmlGpu,
+    cuda_uuids,
+    find_gpus,
+    load_nvml,
+    name_of,
+    nvml_uuids,
+    visible_gpus,
+)
+from pytest_gpuenergy.support import DeviceError, InputError
+
+_EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
+_MOST_EMULATED = 16
+_CHOICES = "auto, an index such as 0, a UUID such as GPU-..., or emulated[:PROFILE][xN]"
+
+
+@dataclass(frozen=True)
+class EmulatedSpec:
+    """``emulated:PROFILExN``."""
+
+    profile: str
+    count: int
+
+
+def check_spec(spec: str) -> EmulatedSpec | None:
+    """The emulated GPU that ``spec`` names; None if it names a real one.
+
+    Raises:
+        InputError: it is not understood, or asks for an unknown profile.
+    """
+    match = _EMULATED.fullmatch(spec)
+    if match is None:
+        if spec == "auto" or spec.isdecimal() or spec.startswith("GPU-"):
+            return None
+        raise InputError(f"--gpu-device {spec!r} is not understood: give {_CHOICES}.")
+    from pytest_gpuenergy.emulator import find_profile
+
+    profile = match["profile"] or "h200"
+    find_profile(profile)
+    count = int(match["count"] or 1)
+    if not 1 <= count <= _MOST_EMULATED:
+        raise InputError(
+            f"--gpu-device {spec!r} asks for {count} GPUs: choose 1 to {_MOST_EMULATED}."
+        )
+    return EmulatedSpec(profile, count)
+
+
+def open_device(spec: str = "auto", *, index: int = 0) -> Device:
+    """Open the device that ``spec`` names.
+
+    Args:
+        spec: the value of ``--gpu-device``; ``auto`` takes the first usable NVIDIA GPU, or the
+            emulated one if there is none.
+        index: which of the GPUs visible to CUDA (for ``auto``) or of ``emulated:...xN`` to open; a
+            pytest-xdist worker passes its number. Wraps around after the last GPU.
+
+    Raises:
+        InputError: there is no such device; no other is chosen in its place.
+        DeviceError: the device exists but cannot be used.
+    """
+    emulated = check_spec(spec)
+    if emulated is None:
+        try:
+            nvml, gpus = find_gpus()
+        except DeviceError as error:
+            if spec != "auto":
+                raise InputError(
+                    f"--gpu-device {spec} names an NVIDIA GPU, but none can be used here: {error}"
+                ) from None
+            gpus = []
+        if gpus:
+            from pytest_gpuenergy.devices import CudaDevice
+
+            gpu = gpus[_place(spec, [gpu.uuid for gpu in gpus], index)]
+            return _whole(CudaDevice(nvml, gpu))
+        if spec != "auto":
+            raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
+        emulated = EmulatedSpec("h200", 1)
+    from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
+
+    return _whole(EmulatedDevice(find_profile(emulated.profile), index % emulated.count))
+
+
+def _whole(device: Device) -> Device:
+    """Return ``device`` unless it is in MIG mode; then close and refuse it."""
+    try:
+        mode, _ = device.nvml.nvmlDeviceGetMigMode(device.handle)
+    except device.nvml.NVMLError:
+        return device  # a card without MIG
+    if not mode:
+        return device
+    device.close()
+    raise DeviceError(
+        f"{device.name} is in MIG mode, where power is not measured per instance: "
+        "use another GPU, or disable MIG."
+    )
+
+
+def count_gpus(spec: str = "auto") -> int:
+    """How many GPUs `open_device` offers before ``index`` wraps around.
+
+    Raises:
+        InputError: ``spec`` is not understood.
+    """
+    emulated = check_spec(spec)
+    if emulated is not None:
+        return emulated.count
+    if spec != "auto":
+        return 1
+    try:
+        return max(1, len(find_gpus()[1]))
+    except DeviceError:
+        return 1  # the emulated one
+
+
+@contextmanager
+def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
+    """The GPU that ``spec`` names, only for its power limit: neither CuPy nor CUDA is needed.
+
+    ``spec`` is interpreted as by `open_device`: an index is CUDA's, subject to
+    ``CUDA_VISIBLE_DEVICES``, and the GPU is looked up in NVML by its UUID.
+
+    Raises:
+        InputError: as `open_device`.
+        DeviceError: as `open_device`.
+    """
+    nvml = None
+    if check_spec(spec) is None:
+        try:
+            nvml = load_nvml()
+        except DeviceError as error:
+            if spec != "auto":
+                raise InputError(f"--gpu-device {spec} names an NVIDIA GPU: {error}") from None
+    uuids = [] if nvml is None else _visible_uuids(nvml)
+    if nvml is not None and uuids:
+        yield nvml_gpu(nvml, uuids[_place(spec, uuids)])
+    else:
+        with open_device(spec) as device:
+            yield device
+
+
+def open_emulated(uuid: str) -> Device | None:
+    """The emulated GPU with this UUID; None if there is none."""
+    from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
+
+    for profile in PROFILES.values():
+        for index in range(_MOST_EMULATED):
+            if profile.uuid(index) == uuid:
+                return EmulatedDevice(profile, index)
+    return None
+
+
+def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
+    """The GPU with this UUID, real or emulated, whether visible to CUDA or not.
+
+    Raises:
+        DeviceError: NVML does not work, or does not know the GPU.
+    """
+    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
+
+
+def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
+    """The real GPU with this UUID.
+
+    Raises:
+        DeviceError: NVML does not know it.
+    """
+    from pytest_gpuenergy.devices import HostClock
+
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        return NvmlGpu(nvml, handle, name_of(nvml, handle), uuid, HostClock())
+    except nvml.NVMLError as error:
+        raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
+
+
+def _visible_uuids(nvml: GuardedNvml) -> Sequence[str]:
+    try:
+        return cuda_uuids()
+    except DeviceError:  # a power limit can be restored without CUDA
+        return visible_gpus(os.environ, nvml_uuids(nvml)).uuids
+
+
+def _place(spec: str, uuids: Sequence[str], index: int = 0) -> int:
+    """Position of the GPU that ``spec`` names; for ``auto``, that of worker ``index``."""
+    if spec == "auto":
+        return index % len(uuids)
+    if spec.isdecimal():
+        if int(spec) < len(uuids):
+            return int(spec)
+        raise InputError(
+            f"--gpu-device {spec}: CUDA sees {len(uuids)} GPU(s) here, numbered from 0."
+        )
+    found = [place for place, uuid in enumerate(uuids) if uuid.startswith(spec)]
+    if len(found) == 1:
+        return found[0]
+    problem = "several GPUs match" if found else "there is no such GPU here"
+    raise InputError(f"--gpu-device {spec}: {problem}; choose from {', '.join(uuids)}.")
