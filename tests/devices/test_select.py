@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy import opening as select
+from pytest_gpuenergy import devices, opening as select
 from pytest_gpuenergy.devices import FoundGpu
-from pytest_gpuenergy.devices.cuda import device as cuda
 from pytest_gpuenergy.opening import EmulatedSpec, check_spec, count_gpus, open_device
 from pytest_gpuenergy.support import DeviceError, InputError
 
@@ -49,7 +48,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundGpu]:
     nvml = SimpleNamespace(nvmlDeviceGetMigMode=mig_mode, NVMLError=OSError)
     monkeypatch.setattr(FakeDevice, "mig", {"h0": 0})
     monkeypatch.setattr(select, "find_gpus", lambda: (nvml, gpus))
-    monkeypatch.setattr(cuda, "CudaDevice", FakeDevice)
+    monkeypatch.setattr(devices, "CudaDevice", FakeDevice)
     opened.clear()
     return gpus
 
