@@ -226,7 +226,7 @@ def test_another_file_is_refused(bench: Bench, text: str) -> None:
     bench.out.write_text(text)
     assert bench.run("--resume") == 2
     assert bench.out.read_text() == text
-    with pytest.raises(InputError, match=r"was not written by bench/sanitize\.py"):
+    with pytest.raises(InputError, match=r"was not written by studies/sanitize\.py"):
         read_results(bench.out)
 
 
