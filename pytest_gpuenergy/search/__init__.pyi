@@ -1,6 +1,5 @@
 from .additions import additions as additions
 from .ahead import foreseen as foreseen
-from .checks import check_spec as check_spec
 from .claim import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,
@@ -11,7 +10,6 @@ from .claim import (
 from .comparison import ROUNDS as ROUNDS, compare as compare, gain_of as gain_of
 from .confirmation import Confirmation as Confirmation
 from .control import read_control as read_control
-from .data import fixed_input as fixed_input
 from .evaluation import Bench as Bench
 from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
 from .experience import Experience as Experience
@@ -30,7 +28,6 @@ from .folder import (
 from .gpu_process import GpuProcess as GpuProcess, Task as Task
 from .graph_record import Edge as Edge, GraphNode as GraphNode
 from .kernel import kernel_of as kernel_of, refusal_of as refusal_of
-from .layout import Layout as Layout, layout_of as layout_of
 from .limit import Limit as Limit, limit_of as limit_of
 from .llm.answer_log import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog
 from .llm.consultant import Consultant as Consultant
@@ -109,7 +106,6 @@ from .priors.tactics import (
 from .priors.work import Work as Work, work_of as work_of
 from .result import Result as Result
 from .roofline import floor_ms as floor_ms
-from .schema import schema_document as schema_document, spec_schema as spec_schema
 from .search import Options as Options, Search as Search, identity_of as identity_of
 from .search_state import (
     Gain as Gain,
@@ -118,21 +114,31 @@ from .search_state import (
     SearchState as SearchState,
     read_state as read_state,
 )
-from .sizes import evaluate as evaluate, names_in as names_in
 from .space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
     Strategy as Strategy,
 )
-from .spec import KernelSpec as KernelSpec, ScalarSpec as ScalarSpec, TensorSpec as TensorSpec
-from .spec_file import (
+from .spec.kernel_spec import (
+    Constant as Constant,
+    KernelSpec as KernelSpec,
+    LaunchPlan as LaunchPlan,
+    ScalarSpec as ScalarSpec,
+    State as State,
+    TensorSpec as TensorSpec,
+)
+from .spec.sizes import evaluate as evaluate, names_in as names_in
+from .spec.spec_checks import check_spec as check_spec
+from .spec.spec_file import (
     raw_spec as raw_spec,
     read_spec as read_spec,
+    schema_document as schema_document,
     spec_paths as spec_paths,
+    spec_schema as spec_schema,
     write_spec as write_spec,
 )
-from .state import Constant as Constant, LaunchPlan as LaunchPlan, State as State
+from .spec.tensors import Layout as Layout, fixed_input as fixed_input, layout_of as layout_of
 from .strategies import (
     Exhaustive as Exhaustive,
     HillClimbing as HillClimbing,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_gpuenergy.search import cuda_checks, triton_checks
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 
 def additions(state: State, before: State) -> frozenset[str]:

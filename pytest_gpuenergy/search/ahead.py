@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.policy import GraphStrategy, StoredSearch
 from pytest_gpuenergy.search.space import Action, Proposal
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import decode, encode
 
 

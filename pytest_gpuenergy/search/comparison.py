@@ -20,7 +20,7 @@ from pytest_gpuenergy.search.claim import LASTING_SD, claimed_change, is_out_of_
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.search_state import Gain, TurnFigures
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.support import disk_folder
 
 ROUNDS = 6

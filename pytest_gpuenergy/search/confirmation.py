@@ -11,7 +11,7 @@ from pytest_gpuenergy.search.comparison import compare
 from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.folder import KernelFolder
 from pytest_gpuenergy.search.search_state import Gain, Node
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.tuning import writing
 
 

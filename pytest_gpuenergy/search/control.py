@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

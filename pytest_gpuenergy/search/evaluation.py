@@ -38,8 +38,8 @@ from pytest_gpuenergy.search.reference import BaselineOutputs
 from pytest_gpuenergy.search.refusals import check_plausible, check_text, check_variables, untold
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.roofline import floor_ms
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.workload import SpecWorkload, name_of, workload_of
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 

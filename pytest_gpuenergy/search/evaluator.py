@@ -11,7 +11,7 @@ from typing import Protocol
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.support import DeviceError
 
 

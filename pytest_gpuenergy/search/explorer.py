@@ -17,8 +17,8 @@ from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.policy import GraphStrategy
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.space import Action
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 
 
 class Proposal(Struct, frozen=True):

@@ -18,8 +18,8 @@ from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.control import Control
 from pytest_gpuenergy.search.result import RESULT_VERSION, Result
 from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_lines, read_state
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.spec_file import write_spec
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_file import write_spec
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

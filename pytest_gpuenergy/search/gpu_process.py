@@ -11,8 +11,8 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.limit import Limit
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 
 
 class Task(Struct, frozen=True):

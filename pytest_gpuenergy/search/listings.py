@@ -10,7 +10,7 @@ from typing import Self
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.support import KernelFault
 
 _Listed = tuple[AnyKernel | None, Mapping[str, str]]

@@ -6,8 +6,8 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_gpuenergy.search.checks import check_with
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_checks import check_with
 from pytest_gpuenergy.support import FormError, InputError
 
 Sizes = Mapping[str, int]

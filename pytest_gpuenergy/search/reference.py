@@ -13,7 +13,7 @@ import numpy as np
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import arenas_of
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.search.layout import Layout
+from pytest_gpuenergy.search.spec.tensors import Layout
 from pytest_gpuenergy.support import (
     LONGEST_S,
     EndlessError,

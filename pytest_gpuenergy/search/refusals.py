@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.output_reads import outputs_read
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.support import KernelFault
 

@@ -34,7 +34,7 @@ from pytest_gpuenergy.search.search_state import (
     SearchState,
     identity_of_spec,
 )
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
 from pytest_gpuenergy.support import InputError, emulated_mark

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search.graph_record import GraphRecord
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

@@ -9,8 +9,8 @@ from pytest_gpuenergy.record import METRICS
 from pytest_gpuenergy.search.kernel import macros
 from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import dump
 
 

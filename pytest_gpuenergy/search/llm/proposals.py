@@ -26,8 +26,8 @@ from pytest_gpuenergy.search.llm.request import (
 from pytest_gpuenergy.search.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, State
+from pytest_gpuenergy.search.spec.kernel_spec import Language, State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import FormError
 
 Reason = (

@@ -17,8 +17,8 @@ from pytest_gpuenergy.search.move import Region
 from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
-from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.support import emulated_mark, encode
 
 VOCABULARY: Mapping[str, str] = {

@@ -9,8 +9,8 @@ from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_text import CudaText
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec import Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from pytest_gpuenergy.search.moves.by_block_size import (
 )
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.sizes import names_in
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.sizes import names_in
 
 _AXES = ("block_x", "block_y", "block_z")
 _THREADS = (32, 64, 128, 256, 512, 1024)

@@ -18,7 +18,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
 )
 from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
     from tree_sitter import Node

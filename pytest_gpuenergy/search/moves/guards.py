@@ -31,7 +31,7 @@ from pytest_gpuenergy.search.moves.shared_memory import (
 from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.moves.triton_masks import mask_edits
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_gpuenergy.search.data import inline_data
 from pytest_gpuenergy.search.moves.cuda_access import HINTED_LOADS
 from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_tree import arguments_of, bare, called, field, operator_of
 from pytest_gpuenergy.search.moves.cuda_variables import Variable
 from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.spec.tensors import inline_data
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.priors.prior import BottleneckPrior
 from pytest_gpuenergy.search.priors.profiler import Profiler
 from pytest_gpuenergy.search.priors.tactics import Observation
 from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 
 @dataclass

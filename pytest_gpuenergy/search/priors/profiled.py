@@ -21,7 +21,7 @@ def main(words: Sequence[str]) -> int:
     from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.search.control import read_control
     from pytest_gpuenergy.search.kernel import kernel_of
-    from pytest_gpuenergy.search.spec_file import read_spec
+    from pytest_gpuenergy.search.spec.spec_file import read_spec
     from pytest_gpuenergy.search.workload import workload_of
 
     path, gpu = Path(words[0]), words[1]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.move import Region
-from pytest_gpuenergy.search.state import Language
+from pytest_gpuenergy.search.spec.kernel_spec import Language
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

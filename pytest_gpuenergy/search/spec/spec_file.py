@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from pytest_gpuenergy.search.checks import check_spec
+from pytest_gpuenergy.report import DIALECT
 from pytest_gpuenergy.search.source_files import with_source
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -107,3 +110,27 @@ def _refusal(path: Path, error: Exception) -> InputError:
 def _fields(spec: KernelSpec) -> dict[str, object]:
     fields: dict[str, object] = msgspec.to_builtins(spec)
     return fields
+
+
+def spec_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a kernel spec; unknown properties are not allowed."""
+    _, definitions = msgspec.json.schema_components([KernelSpec], ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        description = inspect.cleandoc(definition.get("description", ""))
+        definition["description"] = description.replace("``", "`")
+    whole = definitions.pop(KernelSpec.__name__)
+    whole["properties"]["schema_version"] = {"const": SPEC_VERSION}
+    whole["required"] = [*whole["required"], "schema_version"]
+    whole["oneOf"] = [{"required": ["source"]}, {"required": ["file"]}]
+    whole["properties"]["file"] = {"type": "string"}
+    return {
+        "$schema": DIALECT,
+        **whole,
+        "title": "Kernel spec of gpuenergy optimize",
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def schema_document() -> str:
+    """`spec_schema` as the published JSON document."""
+    return dump(spec_schema())
