@@ -10,7 +10,6 @@ from .claim import (
 from .comparison import ROUNDS as ROUNDS, compare as compare, gain_of as gain_of
 from .confirmation import Confirmation as Confirmation
 from .control import read_control as read_control
-from .evaluation import Bench as Bench
 from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
 from .experience import Experience as Experience
 from .explorer import GraphExplorer as GraphExplorer
@@ -27,8 +26,6 @@ from .folder import (
 )
 from .gpu_process import GpuProcess as GpuProcess, Task as Task
 from .graph_record import Edge as Edge, GraphNode as GraphNode
-from .kernel import kernel_of as kernel_of, refusal_of as refusal_of
-from .limit import Limit as Limit, limit_of as limit_of
 from .llm.answer_log import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog
 from .llm.consultant import Consultant as Consultant
 from .llm.endpoint import Endpoint as Endpoint
@@ -46,7 +43,6 @@ from .llm.settings import (
     Prices as Prices,
     url_in_environment as url_in_environment,
 )
-from .memory import check_fits as check_fits
 from .move import REGIONS as REGIONS, Application as Application, Move as Move, Region as Region
 from .moves import MOVES as MOVES
 from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
@@ -62,7 +58,6 @@ from .moves.guards import PadTailAndMask as PadTailAndMask
 from .moves.polynomials import Atom as Atom, Polynomial as Polynomial
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
-from .other_sizes import between as between, has_others as has_others, other_sizes as other_sizes
 from .output_reads import outputs_read as outputs_read
 from .page import (
     SearchRecord as SearchRecord,
@@ -104,8 +99,6 @@ from .priors.tactics import (
     tactics_at_start as tactics_at_start,
 )
 from .priors.work import Work as Work, work_of as work_of
-from .result import Result as Result
-from .roofline import floor_ms as floor_ms
 from .search import Options as Options, Search as Search, identity_of as identity_of
 from .search_state import (
     Gain as Gain,
@@ -138,6 +131,8 @@ from .spec.spec_file import (
     spec_schema as spec_schema,
     write_spec as write_spec,
 )
+from .spec.spec_workload import SpecWorkload as SpecWorkload, workload_of as workload_of
+from .spec.state_kernel import kernel_of as kernel_of, refusal_of as refusal_of
 from .spec.tensors import Layout as Layout, fixed_input as fixed_input, layout_of as layout_of
 from .strategies import (
     Exhaustive as Exhaustive,
@@ -153,4 +148,7 @@ from .summary import (
 )
 from .t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
 from .team import TeamEvaluator as TeamEvaluator
-from .workload import SpecWorkload as SpecWorkload, workload_of as workload_of
+from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
+from .trust.result import Limit as Limit, Result as Result, limit_of as limit_of
+from .trust.state_evaluation import Bench as Bench
+from .trust.variant_refusals import check_fits as check_fits, floor_ms as floor_ms

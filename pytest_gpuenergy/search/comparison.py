@@ -17,10 +17,10 @@ from pytest_gpuenergy.gate import Verdict, decide, widened
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import METRICS, Estimate, Interval, KernelInfo, Measurement, Metric
 from pytest_gpuenergy.search.claim import LASTING_SD, claimed_change, is_out_of_reach
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.search_state import Gain, TurnFigures
 from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import disk_folder
 
 ROUNDS = 6

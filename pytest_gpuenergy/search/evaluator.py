@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.limit import Limit
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.trust.result import Limit, Result
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import DeviceError
 
 

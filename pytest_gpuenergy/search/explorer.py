@@ -15,10 +15,10 @@ from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.move import Application, Move
 from pytest_gpuenergy.search.parameters import SearchParameters
 from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.space import Action
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.trust.result import Result
 
 
 class Proposal(Struct, frozen=True):

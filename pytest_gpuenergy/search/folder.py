@@ -16,10 +16,10 @@ from msgspec import Struct
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.control import Control
-from pytest_gpuenergy.search.result import RESULT_VERSION, Result
 from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_lines, read_state
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import write_spec
+from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

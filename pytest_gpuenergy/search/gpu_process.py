@@ -8,11 +8,10 @@ from msgspec import Struct
 
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.limit import Limit
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.trust.result import Limit, Result
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 
 
 class Task(Struct, frozen=True):

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Self
 
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.search.evaluation import Bench
-from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import KernelFault
 
 _Listed = tuple[AnyKernel | None, Mapping[str, str]]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.folder import KernelFolder
-from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.trust.result import Result
 
 
 class Scales:

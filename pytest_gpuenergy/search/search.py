@@ -16,16 +16,13 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.confirmation import Confirmation, by_cost
 from pytest_gpuenergy.search.control import Control
-from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.evaluator import Evaluator
 from pytest_gpuenergy.search.explorer import Explorer, Proposal
 from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
-from pytest_gpuenergy.search.limit import Limit, limit_of
 from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.parameter_types import other_types
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.scales import Scales
 from pytest_gpuenergy.search.search_state import (
     Gain,
@@ -37,6 +34,8 @@ from pytest_gpuenergy.search.search_state import (
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace
+from pytest_gpuenergy.search.trust.result import Limit, Result, limit_of
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import InputError, emulated_mark
 
 _AHEAD = 2

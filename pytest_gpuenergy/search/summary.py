@@ -11,7 +11,7 @@ from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import METRICS, Interval, Metric
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.search.spec.spec_workload import workload_of
 
 SUMMARY_VERSION = 1
 """``schema_version`` of the files written here."""

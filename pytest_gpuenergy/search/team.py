@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from pytest_gpuenergy.engine import Team
-from pytest_gpuenergy.search.evaluation import Bench
 from pytest_gpuenergy.search.gpu_process import Task
-from pytest_gpuenergy.search.limit import Limit
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.trust.result import Limit, Result
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import DeviceError
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search.result import Result
+from pytest_gpuenergy.search.trust.result import Result
 
 
 class Times:

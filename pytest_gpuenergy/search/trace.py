@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from pytest_gpuenergy.record import METRICS
-from pytest_gpuenergy.search.kernel import macros
-from pytest_gpuenergy.search.other_sizes import has_others
 from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.state_kernel import macros
+from pytest_gpuenergy.search.trust.hidden import has_others
 from pytest_gpuenergy.support import dump
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import CudaDevice, Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, refusals
+from pytest_gpuenergy.search import Bench
+from pytest_gpuenergy.search.trust import variant_refusals as refusals
 
 pytestmark = pytest.mark.gpu
 

@@ -17,7 +17,8 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
-from pytest_gpuenergy.search import Bench, Result, State, confirmation, evaluation
+from pytest_gpuenergy.search import Bench, Result, State, confirmation
+from pytest_gpuenergy.search.trust import state_evaluation as evaluation
 
 if TYPE_CHECKING:
     from conftest import Searched

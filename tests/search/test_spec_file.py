@@ -21,12 +21,12 @@ from pytest_gpuenergy.search import (
     fixed_input,
     kernel_of,
     layout_of,
-    memory,
     read_spec,
-    reference,
     workload_of,
     write_spec,
 )
+from pytest_gpuenergy.search.spec import reference
+from pytest_gpuenergy.search.trust import variant_refusals as memory
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import ErrorBound, is_untouched
 

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.kernel import kernel_of
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, LaunchPlan, Size, State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, decode
 
 _LONGEST_WHAT = 60

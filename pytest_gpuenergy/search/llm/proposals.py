@@ -24,10 +24,10 @@ from pytest_gpuenergy.search.llm.request import (
     second_question,
 )
 from pytest_gpuenergy.search.move import REGIONS, Application, Region
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec.kernel_spec import Language, State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.trust.result import Result
 from pytest_gpuenergy.support import FormError
 
 Reason = (

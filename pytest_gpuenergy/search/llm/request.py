@@ -14,11 +14,11 @@ from msgspec import to_builtins
 from pytest_gpuenergy.search.llm.answer import answer_schema
 from pytest_gpuenergy.search.llm.protocol import Message, Question
 from pytest_gpuenergy.search.move import Region
-from pytest_gpuenergy.search.other_sizes import has_others
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.trust.hidden import has_others
+from pytest_gpuenergy.search.trust.result import Result
 from pytest_gpuenergy.support import emulated_mark, encode
 
 VOCABULARY: Mapping[str, str] = {

@@ -30,7 +30,7 @@ from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
 from pytest_gpuenergy.search.priors.waiting import BARRIERS, Waiting
 from pytest_gpuenergy.search.priors.work import WARP, Work
 from pytest_gpuenergy.search.spec.sizes import evaluate
-from pytest_gpuenergy.search.workload import block_names
+from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.workloads import stored_as
 
 if TYPE_CHECKING:

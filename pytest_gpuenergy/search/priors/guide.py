@@ -12,8 +12,8 @@ from pytest_gpuenergy.search.move import Application, Move, Region
 from pytest_gpuenergy.search.priors.prior import BottleneckPrior
 from pytest_gpuenergy.search.priors.profiler import Profiler
 from pytest_gpuenergy.search.priors.tactics import Observation
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.trust.result import Result
 
 
 @dataclass

@@ -21,10 +21,10 @@ from pytest_gpuenergy.search.priors.estimate import (
 )
 from pytest_gpuenergy.search.priors.tactics import Tactic
 from pytest_gpuenergy.search.priors.work import work_of
-from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.trust.result import Result
 
 _NORMAL = NormalDist()
 _UNLIKELY = 2.0

@@ -20,9 +20,9 @@ def main(words: Sequence[str]) -> int:
     from pytest_gpuenergy.kernels import Job
     from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.search.control import read_control
-    from pytest_gpuenergy.search.kernel import kernel_of
     from pytest_gpuenergy.search.spec.spec_file import read_spec
-    from pytest_gpuenergy.search.workload import workload_of
+    from pytest_gpuenergy.search.spec.spec_workload import workload_of
+    from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 
     path, gpu = Path(words[0]), words[1]
     control = read_control(path)

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
-from pytest_gpuenergy.search.reference import BUILTINS
 from pytest_gpuenergy.search.spec.kernel_spec import LaunchPlan, Size
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, evaluate
+from pytest_gpuenergy.search.spec.spec_workload import block_names, scalar_of
 from pytest_gpuenergy.search.spec.tensors import check_constant, inline_data, layout_of
 from pytest_gpuenergy.search.triton_names import chooser_of
-from pytest_gpuenergy.search.workload import block_names, scalar_of
 from pytest_gpuenergy.support import FormError, InputError, shown
 from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as
 

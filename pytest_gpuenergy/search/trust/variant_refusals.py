@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.output_reads import outputs_read
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload
 from pytest_gpuenergy.search.triton_checks import ModuleError
-from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import Workload
 
 
 def check_text(state: State, spec: KernelSpec) -> None:
@@ -81,3 +85,36 @@ def untold() -> Iterator[None]:
             "It fails for sizes between those that the spec lists, which are drawn and not told: "
             'it must be right for all of them, or the spec must say "other_sizes": false.',
         ) from None
+
+
+_BYTES = 8
+"""Of an element: inputs are drawn, and outputs computed, in double precision."""
+
+
+def check_fits(workload: Workload) -> None:
+    """Refuse tensors for which this machine has too little memory, instead of being killed.
+
+    Raises:
+        InputError: they are too large.
+    """
+    needed = _BYTES * sum(tensor.size for tensor in workload.tensors)
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > have:
+        raise InputError(
+            f"The tensors of {workload.name} take {needed / 2**30:.0f} GiB in double precision, "
+            f"and this machine has {have / 2**30:.0f} GiB: give smaller sizes in the spec."
+        )
+
+
+def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
+    """The least time of one of many launches in ms, by the device memory and by arithmetic.
+
+    What fits in the L2 need not move. Arithmetic counts only where tensor cores, whose peak is many
+    times higher, are not allowed. It is 0 for a card whose peaks are not known.
+    """
+    if peaks is None:
+        return 0.0
+    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
+    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    flops = 0 if workload.allows_tensor_cores else workload.flops
+    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))

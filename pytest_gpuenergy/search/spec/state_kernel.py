@@ -9,8 +9,8 @@ from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, Tr
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, Size, State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.spec.sizes import ceil_div, evaluate
+from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.search.spec.tensors import layout_of
-from pytest_gpuenergy.search.workload import block_names
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import stored_as
 

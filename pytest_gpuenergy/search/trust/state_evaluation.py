@@ -29,18 +29,21 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness, Metric, peaks_of
-from pytest_gpuenergy.search.hidden import Hidden
-from pytest_gpuenergy.search.kernel import kernel_of
-from pytest_gpuenergy.search.limit import Limit
-from pytest_gpuenergy.search.memory import check_fits
-from pytest_gpuenergy.search.other_sizes import Sizes, has_others, other_sizes
-from pytest_gpuenergy.search.reference import BaselineOutputs
-from pytest_gpuenergy.search.refusals import check_plausible, check_text, check_variables, untold
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.roofline import floor_ms
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.search.workload import SpecWorkload, name_of, workload_of
+from pytest_gpuenergy.search.spec.reference import BaselineOutputs
+from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, name_of, workload_of
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+from pytest_gpuenergy.search.trust.hidden import Hidden, Sizes, has_others, other_sizes
+from pytest_gpuenergy.search.trust.result import Limit, Result
+from pytest_gpuenergy.search.trust.variant_refusals import (
+    check_fits,
+    check_plausible,
+    check_text,
+    check_variables,
+    floor_ms,
+    untold,
+)
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
 
