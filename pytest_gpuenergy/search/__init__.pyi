@@ -1,49 +1,30 @@
 from .additions import additions as additions
-from .ahead import foreseen as foreseen
-from .claim import (
-    CONFIRMED as CONFIRMED,
-    LASTING_SD as LASTING_SD,
-    claimed_change as claimed_change,
-    is_out_of_reach as is_out_of_reach,
-    may_be_claimed as may_be_claimed,
-)
-from .comparison import ROUNDS as ROUNDS, compare as compare, gain_of as gain_of
-from .confirmation import Confirmation as Confirmation
-from .control import read_control as read_control
-from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
-from .experience import Experience as Experience
-from .explorer import GraphExplorer as GraphExplorer
 from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
 from .extraction.extract import Extraction as Extraction, extract as extract
 from .extraction.preprocessor import Preprocessor as Preprocessor
 from .extraction.tokens import joined as joined, tokens_of as tokens_of
-from .folder import (
-    BASELINE as BASELINE,
-    SPEC_JSON as SPEC_JSON,
-    STATE_JSON as STATE_JSON,
-    VARIANTS as VARIANTS,
-    KernelFolder as KernelFolder,
-)
-from .gpu_process import GpuProcess as GpuProcess, Task as Task
-from .graph_record import Edge as Edge, GraphNode as GraphNode
-from .llm.answer_log import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog
-from .llm.consultant import Consultant as Consultant
-from .llm.endpoint import Endpoint as Endpoint
-from .llm.patch import PatchError as PatchError, apply_patch as apply_patch
-from .llm.proposals import LlmMoves as LlmMoves, Refusal as Refusal
-from .llm.protocol import Protocol as Protocol, Reply as Reply, read_reply as read_reply
-from .llm.request import VOCABULARY as VOCABULARY, Context as Context
-from .llm.settings import (
+from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
+from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
     MODEL as MODEL,
     PRIOR as PRIOR,
     TIMEOUT_S as TIMEOUT_S,
     URL_VARIABLE as URL_VARIABLE,
+    Endpoint as Endpoint,
     LlmSettings as LlmSettings,
     Prices as Prices,
+    Protocol as Protocol,
+    Reply as Reply,
+    read_reply as read_reply,
     url_in_environment as url_in_environment,
 )
-from .move import REGIONS as REGIONS, Application as Application, Move as Move, Region as Region
+from .llm.proposals import (
+    LlmMoves as LlmMoves,
+    PatchError as PatchError,
+    Refusal as Refusal,
+    apply_patch as apply_patch,
+)
+from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
 from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
 from .moves.base import SourceMove as SourceMove, not_understood as not_understood
@@ -55,40 +36,35 @@ from .moves.cuda_text import CudaText as CudaText
 from .moves.early_return import without_early_return as without_early_return
 from .moves.edits import Edit as Edit, edited as edited
 from .moves.guards import PadTailAndMask as PadTailAndMask
+from .moves.move import (
+    REGIONS as REGIONS,
+    Application as Application,
+    Move as Move,
+    Region as Region,
+)
 from .moves.polynomials import Atom as Atom, Polynomial as Polynomial
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .output_reads import outputs_read as outputs_read
-from .page import (
-    SearchRecord as SearchRecord,
-    files_of as files_of,
-    listed as listed,
-    read_searches as read_searches,
-    search_folders as search_folders,
-    search_values as search_values,
-)
-from .parameters import SearchParameters as SearchParameters
-from .policy import GraphStrategy as GraphStrategy, StoredSearch as StoredSearch
 from .priors.bottlenecks import (
+    Card as Card,
     Costs as Costs,
     costs_of as costs_of,
     dominant as dominant,
     power_w as power_w,
     shares_of_energy as shares_of_energy,
     shares_of_time as shares_of_time,
+    work_of as work_of,
 )
-from .priors.card import Card as Card
-from .priors.counters import metrics as metrics, read_counters as read_counters
-from .priors.estimate import (
+from .priors.prior import (
+    BottleneckPrior as BottleneckPrior,
     Situation as Situation,
     changed as changed,
+    improvement as improvement,
     involvement as involvement,
     saved as saved,
     situation_of as situation_of,
 )
-from .priors.guide import Guide as Guide
-from .priors.prior import BottleneckPrior as BottleneckPrior, improvement as improvement
-from .priors.profiler import Profiler as Profiler
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
     Part as Part,
@@ -98,20 +74,49 @@ from .priors.tactics import (
     summary as summary,
     tactics_at_start as tactics_at_start,
 )
-from .priors.work import Work as Work, work_of as work_of
-from .search import Options as Options, Search as Search, identity_of as identity_of
-from .search_state import (
+from .priors.work import Work as Work
+from .running.evaluators import (
+    Evaluator as Evaluator,
+    GpuProcess as GpuProcess,
+    OwnProcess as OwnProcess,
+    Task as Task,
+    TeamEvaluator as TeamEvaluator,
+)
+from .running.explorer import GraphExplorer as GraphExplorer, Guide as Guide, foreseen as foreseen
+from .running.gains_summary import (
+    Summary as Summary,
+    summary_of as summary_of,
+    table_of as table_of,
+    totals_of as totals_of,
+)
+from .running.kernel_folder import (
+    BASELINE as BASELINE,
+    SPEC_JSON as SPEC_JSON,
+    STATE_JSON as STATE_JSON,
+    VARIANTS as VARIANTS,
+    KernelFolder as KernelFolder,
+    read_control as read_control,
+)
+from .running.ncu_profiler import (
+    Profiler as Profiler,
+    metrics as metrics,
+    read_counters as read_counters,
+)
+from .running.search import Options as Options, Search as Search, identity_of as identity_of
+from .running.search_record import (
+    SearchRecord as SearchRecord,
+    files_of as files_of,
+    listed as listed,
+    read_searches as read_searches,
+    search_folders as search_folders,
+    search_values as search_values,
+)
+from .running.search_state import (
     Gain as Gain,
     Identity as Identity,
     Node as Node,
     SearchState as SearchState,
     read_state as read_state,
-)
-from .space import (
-    Action as Action,
-    Incumbent as Incumbent,
-    Proposal as Proposal,
-    Strategy as Strategy,
 )
 from .spec.kernel_spec import (
     Constant as Constant,
@@ -134,20 +139,37 @@ from .spec.spec_file import (
 from .spec.spec_workload import SpecWorkload as SpecWorkload, workload_of as workload_of
 from .spec.state_kernel import kernel_of as kernel_of, refusal_of as refusal_of
 from .spec.tensors import Layout as Layout, fixed_input as fixed_input, layout_of as layout_of
-from .strategies import (
+from .strategy.action_space import (
+    Action as Action,
+    Incumbent as Incumbent,
+    Proposal as Proposal,
+    Strategy as Strategy,
+)
+from .strategy.graph import Edge as Edge, GraphNode as GraphNode
+from .strategy.policy import (
+    Experience as Experience,
+    GraphStrategy as GraphStrategy,
+    StoredSearch as StoredSearch,
+)
+from .strategy.search_parameters import SearchParameters as SearchParameters
+from .strategy.strategies import (
     Exhaustive as Exhaustive,
     HillClimbing as HillClimbing,
     RandomExpansion as RandomExpansion,
     RandomSearch as RandomSearch,
 )
-from .summary import (
-    Summary as Summary,
-    summary_of as summary_of,
-    table_of as table_of,
-    totals_of as totals_of,
+from .strategy.t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
+from .trust.gain import (
+    CONFIRMED as CONFIRMED,
+    LASTING_SD as LASTING_SD,
+    ROUNDS as ROUNDS,
+    Confirmation as Confirmation,
+    claimed_change as claimed_change,
+    compare as compare,
+    gain_of as gain_of,
+    is_out_of_reach as is_out_of_reach,
+    may_be_claimed as may_be_claimed,
 )
-from .t4 import RecordedSpace as RecordedSpace, read_t4 as read_t4, state_id as state_id
-from .team import TeamEvaluator as TeamEvaluator
 from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
 from .trust.result import Limit as Limit, Result as Result, limit_of as limit_of
 from .trust.state_evaluation import Bench as Bench

@@ -9,8 +9,7 @@ is found, but that it does not read the rest, through the pointers that it is gi
 from __future__ import annotations
 
 from pytest_gpuenergy.search.cuda_uses import is_read as is_read_by_cuda
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.triton_uses import is_read as is_read_by_triton
 
 

@@ -20,9 +20,9 @@ from pytest_gpuenergy.search import (
     Node,
     OwnProcess,
     compare,
-    confirmation,
     read_spec,
 )
+from pytest_gpuenergy.search.trust import gain as gain_module
 
 Gains = Callable[..., list[Gain | None]]
 
@@ -41,7 +41,7 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         compared.append(state)
         return Gain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
-    monkeypatch.setattr(confirmation, "compare", found)
+    monkeypatch.setattr(gain_module, "compare", found)
     bench: Any = SimpleNamespace(
         objective=Metric.TIME, spec=SimpleNamespace(name="scale"), no_claim=lambda _: ""
     )

@@ -27,9 +27,9 @@ from pytest_gpuenergy.search import (
     Result,
     State,
     comparison,
-    confirmation,
     read_spec,
 )
+from pytest_gpuenergy.search.trust import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class TestProof:
             found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(confirmation, "compare", compare)
+        monkeypatch.setattr(gain_module, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]

@@ -19,7 +19,7 @@ from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import BottleneckPrior, Card, Guide, Profiler, Result, SearchParameters
-from pytest_gpuenergy.search.priors import profiled
+from pytest_gpuenergy.search.running import ncu_profiler
 from pytest_gpuenergy.support import InputError
 
 TABLE = (
@@ -206,6 +206,6 @@ def test_it_launches_as_often_as_is_skipped_and_once_more(
 
     monkeypatch.setattr(EmulatedDevice, "load", load)
     control = tmp_path / "out/kernels/_scale/baseline/control.json"
-    assert profiled.main([str(control), "emulated"]) == 0
-    assert len(launched) == profiled.LAUNCHES
+    assert ncu_profiler.main([str(control), "emulated"]) == 0
+    assert len(launched) == ncu_profiler.LAUNCHES
     assert all("void scale(" in source for source in launched)

@@ -19,8 +19,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
 from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
 from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.search.spec.kernel_spec import LaunchPlan
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.support import InputError
 

@@ -9,8 +9,7 @@ from functools import cached_property
 from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.moves.triton_text import TritonText
-from pytest_gpuenergy.search.spec.kernel_spec import Constant, State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
 _DEEPEST = 40
 _SAME = frozenset(["multiple_of", "max_contiguous", "broadcast_to", "expand_dims"])

@@ -6,12 +6,56 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator import COEFFICIENTS, L2_BYTES_PER_CYCLE, SCHEDULERS, resident_blocks
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.emulator import (
+    COEFFICIENTS,
+    DEFAULT_PROFILE,
+    L2_BYTES_PER_CYCLE,
+    PROFILES,
+    SCHEDULERS,
+    GpuProfile,
+    resident_blocks,
+)
 from pytest_gpuenergy.kernels import Launch
-from pytest_gpuenergy.search.move import REGIONS, Region
-from pytest_gpuenergy.search.priors.card import Card
+from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.moves.move import REGIONS, Region
+from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
+from pytest_gpuenergy.search.priors.triton_work import work_of_triton
 from pytest_gpuenergy.search.priors.work import Work
-from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.support import InputError, KernelFault
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card during a search.
+
+    Attributes:
+        profile: of its model; of a similar one if that is not known.
+        limit_w: power limit that it enforces; None if it does not say.
+    """
+
+    profile: GpuProfile
+    limit_w: float | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> Card:
+        """The card of a device, as it is now."""
+        return cls(_profile_of(device), enforced_setpoint(device).power_limit_w)
+
+    @property
+    def cycles_per_s(self) -> float:
+        """Of a multiprocessor, at most."""
+        return self.profile.max_clock_mhz * 1e6
+
+
+def _profile_of(device: Device) -> GpuProfile:
+    by_name = [one for one in PROFILES.values() if one.name == device.name]
+    alike = [one for one in PROFILES.values() if one.architecture == device.architecture]
+    return [*by_name, *alike, DEFAULT_PROFILE][0]
+
 
 SECTORS_PER_CYCLE = 4.0
 """Of an L1: 128 bytes (CUDA C++ Programming Guide)."""
@@ -56,6 +100,29 @@ class Costs:
     def time_s(self) -> float:
         """Of one launch."""
         return max(self.busy_s.values()) + self.wait_s
+
+
+_MOST_THREADS = 1024
+"""Threads of a block that CUDA allows."""
+_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
+"""What counting raises for a text with numbers that no kernel can have."""
+
+
+def work_of(state: State, spec: KernelSpec) -> Work | None:
+    """Count the work of a state; None if its text is not understood.
+
+    Raises:
+        UnavailableError: tree-sitter is needed and not installed.
+    """
+    try:
+        if state.language == "triton":
+            triton = TritonKernel.of(state, spec)
+            return None if triton is None else work_of_triton(triton)
+        cuda = CudaKernel.of(state, spec)
+        fits = cuda is not None and 0 < cuda.threads <= _MOST_THREADS
+        return work_of_cuda(cuda) if cuda is not None and fits else None
+    except _NO_NUMBERS:
+        return None
 
 
 def costs_of(work: Work, card: Card, dram_bytes: float) -> Costs | None:

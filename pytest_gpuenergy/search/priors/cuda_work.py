@@ -25,10 +25,14 @@ from pytest_gpuenergy.search.moves.polynomials import Polynomial
 from pytest_gpuenergy.search.moves.shared_memory import dims_of
 from pytest_gpuenergy.search.moves.vector_parts import BYTES
 from pytest_gpuenergy.search.priors.averages import Averages
-from pytest_gpuenergy.search.priors.functions import CONVERSIONS, DIVISION, FUNCTIONS
-from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
-from pytest_gpuenergy.search.priors.waiting import BARRIERS, Waiting
-from pytest_gpuenergy.search.priors.work import WARP, Work
+from pytest_gpuenergy.search.priors.cuda_accesses import (
+    BARRIERS,
+    SECTOR_BYTES,
+    Places,
+    Touched,
+    Waiting,
+)
+from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, Work
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.workloads import stored_as

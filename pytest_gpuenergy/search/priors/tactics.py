@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search.move import Region
+from pytest_gpuenergy.search.moves.move import Region
 from pytest_gpuenergy.search.spec.kernel_spec import Language
 from pytest_gpuenergy.support import (
     FormError,

@@ -1,12 +1,9 @@
-"""What a state's kernel does in one launch, counted in its text."""
+"""What a kernel does in one launch, and what its operations cost."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.support import InputError
 
 WARP = 32
 
@@ -59,35 +56,29 @@ class Work:
         return -(-self.threads // WARP)
 
 
-_MOST_THREADS = 1024
-_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
-"""What counting a text raises whose numbers no kernel can have."""
+_ACCURATE_EXPONENTIAL, _ACCURATE_ROOT = (1.0, 7.0), (1.0, 8.0)
 
+DIVISION = (1.0, 8.0)
+"""Of floating-point numbers, correctly rounded."""
 
-def work_of(state: State, spec: KernelSpec) -> Work | None:
-    """The work of a state; None if its text is not understood.
-
-    Raises:
-        UnavailableError: tree-sitter is needed and not installed.
-    """
-    try:
-        return _cuda(state, spec) if state.language == "cuda" else _triton(state, spec)
-    except _NO_NUMBERS:
-        return None
-
-
-def _cuda(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-    from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
-
-    kernel = CudaKernel.of(state, spec)
-    known = kernel is not None and 0 < kernel.threads <= _MOST_THREADS
-    return work_of_cuda(kernel) if kernel is not None and known else None
-
-
-def _triton(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-    from pytest_gpuenergy.search.priors.triton_work import work_of_triton
-
-    kernel = TritonKernel.of(state, spec)
-    return None if kernel is None else work_of_triton(kernel)
+FUNCTIONS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("exp", "expf", "exp2", "exp2f", "exp10f"), _ACCURATE_EXPONENTIAL),
+    **dict.fromkeys(("log", "logf", "log2f", "log10f", "sqrt", "sqrtf"), _ACCURATE_ROOT),
+    **dict.fromkeys(("tanh", "tanhf", "erf", "erff", "pow", "powf"), (2.0, 20.0)),
+    **dict.fromkeys(("sin", "sinf", "cos", "cosf"), (1.0, 20.0)),
+    **dict.fromkeys(("__expf", "__exp2f", "__exp10f", "__logf", "__sinf", "__cosf"), (1.0, 2.0)),
+    **dict.fromkeys(("rsqrt", "rsqrtf", "__frsqrt_rn", "__fdividef"), (1.0, 2.0)),
+    **dict.fromkeys(("__frcp_rn", "__fdiv_rn", "__fsqrt_rn"), DIVISION),
+}
+CONVERSIONS: Mapping[str, float] = {
+    **dict.fromkeys(("__syncthreads", "__syncwarp"), 0.0),
+    **dict.fromkeys(("__ldg", "__ldca", "__ldcg", "__ldcs", "__stcg", "__stcs"), 0.0),
+}
+"""Instructions of calls that are not one; those of accesses are counted with them."""
+TRITON_FUNCTIONS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "rsqrt"), (1.0, 2.0)),
+    **dict.fromkeys(("sqrt", "sqrt_rn", "div_rn"), DIVISION),
+    **dict.fromkeys(("sin", "cos", "erf"), (1.0, 20.0)),
+    **dict.fromkeys(("where", "maximum", "minimum", "abs", "sum", "max", "min"), (0.0, 1.0)),
+}
+"""For each element of a block."""

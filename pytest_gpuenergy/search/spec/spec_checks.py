@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
-from pytest_gpuenergy.search.spec.kernel_spec import LaunchPlan, Size
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, Size, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names, scalar_of

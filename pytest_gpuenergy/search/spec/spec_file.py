@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_gpuenergy.report import DIALECT
 from pytest_gpuenergy.search.source_files import with_source
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.support import (
     FormError,

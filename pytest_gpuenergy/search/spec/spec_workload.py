@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
 from pytest_gpuenergy.search.spec.reference import Expressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.tensors import Layout, fixed_input, layout_of

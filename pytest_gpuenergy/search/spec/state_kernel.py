@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
-from pytest_gpuenergy.search.spec.kernel_spec import Constant, Size, State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, Size, State, TensorSpec
 from pytest_gpuenergy.search.spec.sizes import ceil_div, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.search.spec.tensors import layout_of

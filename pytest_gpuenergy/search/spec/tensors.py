@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.search.spec.kernel_spec import Size
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import Size, TensorSpec
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import (

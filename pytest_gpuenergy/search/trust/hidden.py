@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from pytest_gpuenergy.engine import LARGEST_SEED, SEEDS, Drawing, KeptCases
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.reference import KnownOutputs
 from pytest_gpuenergy.search.spec.spec_checks import check_with
 from pytest_gpuenergy.support import FormError, InputError

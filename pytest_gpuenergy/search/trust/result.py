@@ -8,7 +8,7 @@ from statistics import median
 from msgspec import Struct
 
 from pytest_gpuenergy.record import AboveZero, Correctness, Metric, NotNegative
-from pytest_gpuenergy.search.search_state import Node
+from pytest_gpuenergy.search.running.search_state import Node
 from pytest_gpuenergy.support import Outcome
 
 RESULT_VERSION = 1

@@ -29,8 +29,7 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness, Metric, peaks_of
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, name_of, workload_of
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of

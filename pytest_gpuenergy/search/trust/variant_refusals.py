@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.output_reads import outputs_read
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload
 from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.support import InputError, KernelFault

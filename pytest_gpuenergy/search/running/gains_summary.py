@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import METRICS, Interval, Metric
-from pytest_gpuenergy.search.search_state import Gain, Node, SearchState
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.running.search_state import Gain, Node, SearchState
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import workload_of
 
 SUMMARY_VERSION = 1

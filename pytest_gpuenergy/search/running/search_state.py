@@ -11,8 +11,8 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search.graph_record import GraphRecord
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.strategy.graph import GraphRecord
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

@@ -14,10 +14,15 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
-from pytest_gpuenergy.record import RunInfo
-from pytest_gpuenergy.search.control import Control
-from pytest_gpuenergy.search.search_state import Gain, Identity, SearchState, read_lines, read_state
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.record import Metric, RunInfo
+from pytest_gpuenergy.search.running.search_state import (
+    Gain,
+    Identity,
+    SearchState,
+    read_lines,
+    read_state,
+)
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
 from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result
 from pytest_gpuenergy.support import (
@@ -31,6 +36,8 @@ from pytest_gpuenergy.support import (
     lock,
     open_file,
     read_bytes,
+    schema_version,
+    shown,
     write_atomically,
 )
 from pytest_gpuenergy.tuning import writing
@@ -282,3 +289,60 @@ def _noted_in(path: Path) -> set[tuple[str, str | None]]:
     """The events that a file has, each by its kind and id."""
     events = read_lines(path, "list of events", _Event, _LARGEST_LIST_BYTES)
     return {(one.event, one.id) for one in events}
+
+
+CONTROL_VERSION = 1
+"""``schema_version`` of the files written and read here."""
+
+_LARGEST_CONTROL_BYTES = 16 << 20
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """``control.json``: the evaluation of one state.
+
+    Attributes:
+        spec: path of the kernel spec, from the folder of this file.
+        state: what to evaluate.
+        objective: what the search minimizes.
+        seed: of the search.
+        gpus: as ``--gpus`` takes it.
+        place: of the GPU among them, from 0.
+        powercap: the power limit, as ``--powercap`` takes it.
+        smclock: the clock, as ``--smclock`` takes it.
+        parent: the id of the state that the move was made to; None of the baseline.
+        move: its name.
+        what: the place and the parameters of the move.
+        schema_version: of this file.
+    """
+
+    spec: str
+    state: State
+    objective: Metric
+    seed: int
+    gpus: str
+    place: int = 0
+    powercap: str
+    smclock: str = "current"
+    parent: str | None = None
+    move: str = ""
+    what: str = ""
+    schema_version: int = CONTROL_VERSION
+
+
+def read_control(path: Path) -> Control:
+    """Read a ``control.json``.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    content = read_bytes(path, "control file", _LARGEST_CONTROL_BYTES)
+    try:
+        version = schema_version(content)
+        if version != CONTROL_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, but this gpuenergy reads "
+                f"{CONTROL_VERSION}"
+            )
+        return decode(content, Control)
+    except FormError as error:
+        raise InputError(f"The control file {path} cannot be used, because {error}.") from None

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pytest_gpuenergy.search.space import Action, Incumbent, Proposal, Space
+from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Proposal, Space
 
 
 class ListedSpace(Space, Protocol):

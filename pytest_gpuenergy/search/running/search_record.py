@@ -12,12 +12,18 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.folder import BASELINE, EVENTS_JSONL, SPEC_JSON, STATE_JSON, VARIANTS
-from pytest_gpuenergy.search.graph_record import GraphRecord
-from pytest_gpuenergy.search.search_state import Gain, Node, SearchState, read_state
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.running.gains_summary import KernelSummary, summary_of
+from pytest_gpuenergy.search.running.kernel_folder import (
+    BASELINE,
+    EVENTS_JSONL,
+    SPEC_JSON,
+    STATE_JSON,
+    VARIANTS,
+)
+from pytest_gpuenergy.search.running.search_state import Gain, Node, SearchState, read_state
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
-from pytest_gpuenergy.search.summary import KernelSummary, summary_of
+from pytest_gpuenergy.search.strategy.graph import GraphRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
 
 Values = dict[str, Any]

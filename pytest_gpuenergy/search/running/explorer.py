@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search import space as strategy
-from pytest_gpuenergy.search.ahead import Remembered, foreseen
-from pytest_gpuenergy.search.graph_record import GraphRecord
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
-from pytest_gpuenergy.search.move import Application, Move
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.policy import GraphStrategy
-from pytest_gpuenergy.search.space import Action
-from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.moves.move import Application, Move, Region
+from pytest_gpuenergy.search.priors.prior import BottleneckPrior
+from pytest_gpuenergy.search.priors.tactics import Observation
+from pytest_gpuenergy.search.running.ncu_profiler import Profiler
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.search.strategy.action_space import Action, Proposal
+from pytest_gpuenergy.search.strategy.graph import GraphRecord
+from pytest_gpuenergy.search.strategy.policy import GraphStrategy, StoredSearch
+from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
 from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.support import decode, encode
 
 
-class Proposal(Struct, frozen=True):
+class Rewrite(Struct, frozen=True):
     """An application of a move, and the state that it was made to."""
 
     parent: State
@@ -58,7 +60,7 @@ class Explorer(Protocol):
         """What its choices depend on, besides the results."""
         ...
 
-    def propose(self) -> Proposal | None:
+    def propose(self) -> Rewrite | None:
         """The next state to try, never the same twice; None if there is none left."""
         ...
 
@@ -149,10 +151,10 @@ class StateSpace:
                 for one in move.applications(state, self._spec):
                     count(one.state)
 
-    def proposal(self, chosen: strategy.Proposal) -> Proposal:
+    def proposal(self, chosen: Proposal) -> Rewrite:
         """What a strategy has chosen, as the search makes it."""
         parent = chosen.path[-1]
-        return Proposal(self._states[parent], self._applications[parent, chosen.label])
+        return Rewrite(self._states[parent], self._applications[parent, chosen.label])
 
 
 class GraphExplorer:
@@ -186,10 +188,10 @@ class GraphExplorer:
         self._space = StateSpace(spec, moves, self._parameters.min_pred_gain, expected)
         self._strategy = GraphStrategy(self._space, self._parameters, seed=seed)
         self._learned, self._counted = learned, counted
-        self._proposed: dict[str, strategy.Proposal] = {}
+        self._proposed: dict[str, Proposal] = {}
         self._note(self._strategy.propose())  # the baseline
 
-    def propose(self) -> Proposal | None:
+    def propose(self) -> Rewrite | None:
         """The state that the strategy chooses."""
         chosen = self._note(self._strategy.propose())
         return None if chosen is None else self._space.proposal(chosen)
@@ -230,7 +232,7 @@ class GraphExplorer:
                     application = self._space.application(state, edge.label)
                     yield Step(*self._space.evaluated(state), application, gain)
 
-    def _note(self, chosen: strategy.Proposal | None) -> strategy.Proposal | None:
+    def _note(self, chosen: Proposal | None) -> Proposal | None:
         if chosen is not None:
             self._proposed[chosen.state] = chosen
         return chosen
@@ -239,3 +241,118 @@ class GraphExplorer:
 def _possible_gain(result: Result) -> float:
     """The fraction of its time that a variant takes beyond the least."""
     return 1.0 if not result.time_ms else 1 - result.floor_ms / result.time_ms
+
+
+def foreseen(
+    strategy: GraphStrategy, actions: Callable[[str], Sequence[Action]], count: int
+) -> list[Proposal]:
+    """What a strategy would propose next if no result came.
+
+    A copy of the strategy goes on, and the strategy itself stays as it is.
+
+    Args:
+        strategy: of a search.
+        actions: of a state for which the strategy has not asked yet, see `Space`.
+        count: the most proposals.
+    """
+    running = [name for name, one in strategy.graph.nodes.items() if one.standing == "running"]
+    record = decode(encode(strategy.record()), StoredSearch)
+    copy = GraphStrategy.resumed(_Foresight(strategy.graph.root, actions), record)
+    found: list[Proposal] = []
+    while len(found) < count and (proposal := copy.propose()) is not None:
+        if proposal.state not in running:  # which the copy proposes again
+            found.append(proposal)
+    return found
+
+
+class Remembered:
+    """A move that makes its applications to a state once, although they are asked for twice.
+
+    Args:
+        move: whose applications depend on the state and the spec alone.
+
+    Attributes:
+        name, languages, relieves: those of the move.
+    """
+
+    def __init__(self, move: Move) -> None:
+        self.name = move.name
+        self.languages = move.languages
+        self.relieves = move.relieves
+        self._move = move
+        self._made: dict[str, tuple[Application, ...]] = {}
+
+    def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
+        """Those of the move."""
+        if state.id not in self._made:
+            self._made[state.id] = tuple(self._move.applications(state, spec))
+        return self._made[state.id]
+
+
+@dataclass(frozen=True)
+class _Foresight:
+    """The space of a copy.
+
+    Attributes:
+        root: where the search begins.
+        actions: of a state.
+    """
+
+    root: str
+    actions: Callable[[str], Sequence[Action]]
+
+
+@dataclass
+class Guide:
+    """Predicts gains from bottlenecks, which a profiler measures now and then.
+
+    Attributes:
+        prior: by bottlenecks and what moves have brought in other kernels.
+        place: the folder of a state by its id.
+        profiler: None without one.
+        llm: a language model, of whose proposals it says itself what to expect; None without.
+    """
+
+    prior: BottleneckPrior
+    place: Callable[[str], Path]
+    profiler: Profiler | None = None
+    llm: LlmMoves | None = None
+    _states: dict[str, State] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.llm is not None:
+            self.llm.regions_of = self.regions
+
+    def learned(self, state: State, result: Result) -> None:
+        """Take note of a result, and profile its state if it is its turn.
+
+        Raises:
+            InputError: a profile that is there is damaged.
+            OutputError: a profile cannot be written.
+        """
+        self._states[state.id] = state
+        if self.profiler is not None and result.cost is not None:
+            used = self.profiler.visit(self.place(state.id))
+            if used:
+                self.prior.profiled(state, used)
+
+    def expected(
+        self, state: State, result: Result, move: Move, application: Application
+    ) -> float | None:
+        """The gain to expect, as a natural logarithm; None if nothing is known."""
+        if self.llm is not None and self.llm.has_made(application):
+            return self.llm.prior or None
+        return self.prior.gain(state, result, move, application)
+
+    def regions(self, result: Result) -> Mapping[Region, float]:
+        """Shares of the time of a state that was learned; empty if they are not known."""
+        state = self._states.get(result.id)
+        found = None if state is None else self.prior.situation(state, result)
+        return {} if found is None else found.time_shares
+
+    def observations(self, steps: Iterator[Step]) -> Iterator[Observation]:
+        """What became of moves to states whose bottleneck is known."""
+        for step in steps:
+            situation = self.prior.situation(step.state, step.result)
+            if situation is not None:
+                yield step.application.move, situation.bottleneck, step.gain

@@ -1,19 +1,19 @@
-"""Profiles variants of a search with Nsight Compute, where it works."""
+"""Profiles variants with Nsight Compute, where it works."""
 
 from __future__ import annotations
 
+import csv
+import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search.move import Region
-from pytest_gpuenergy.search.priors.counters import metrics, read_counters
-from pytest_gpuenergy.search.priors.profiled import LAUNCHES
+from pytest_gpuenergy.search.moves.move import Region
 from pytest_gpuenergy.support import (
     AS_MEASURED,
     FORBIDDEN,
@@ -25,6 +25,7 @@ from pytest_gpuenergy.support import (
     forbidden,
     is_there,
     read_bytes,
+    shown,
     write_atomically,
 )
 from pytest_gpuenergy.tuning import writing
@@ -125,7 +126,7 @@ class Profiler:
             "--launch-count": 1,
         }
         words = [str(word) for option in options.items() for word in option]
-        child = [sys.executable, "-m", "pytest_gpuenergy.search.priors.profiled"]
+        child = [sys.executable, "-m", "pytest_gpuenergy.search.running.ncu_profiler"]
         command = [ncu, "--csv", *words, *child, str(place.absolute() / "control.json"), self.gpu]
         done = run_child(command, place, timeout_s=self.timeout_s)
         with writing(place / _LOG):
@@ -147,3 +148,108 @@ def _read(path: Path) -> Profile:
             f"The profile {path} cannot be used, because {error}: delete it to have it made again."
         ) from None
     return found
+
+
+_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
+_UNITS: Mapping[Region, tuple[str, ...]] = {
+    "compute": ("sm__inst_executed", "sm__pipe_fma_cycles_active", "sm__pipe_tensor_cycles_active"),
+    "gmem": ("dram__throughput", "lts__throughput"),
+    "sfu": ("sm__inst_executed_pipe_xu",),
+    "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
+}
+"""Counters of each region; the busiest one counts."""
+_UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
+_SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
+
+
+def metrics() -> tuple[str, ...]:
+    """The names of all metrics that are asked for."""
+    of_units = tuple(f"{name}{_OF_PEAK}" for names in _UNITS.values() for name in names)
+    return (*of_units, *_UPDATES, _SECTORS)
+
+
+def read_counters(printed: str) -> dict[Region, float]:
+    """How busy a launch has kept units, as shares of its time, from what ``ncu --csv`` prints.
+
+    A metric that this version or GPU does not have is left out; of several launches the last
+    counts.
+
+    Raises:
+        FormError: it is no such table, or has none of the metrics.
+    """
+    values = _last_row(printed)
+    found: dict[Region, float] = {}
+    for region, names in _UNITS.items():
+        known = [values[key] / 100 for name in names if (key := f"{name}{_OF_PEAK}") in values]
+        if known:
+            found[region] = min(1.0, max(known))
+    if values.get(_SECTORS) and _L2 in values:
+        updates = sum(values.get(name, 0.0) for name in _UPDATES)
+        found["atomics"] = min(1.0, values[_L2] / 100 * updates / values[_SECTORS])
+    if not found:
+        raise FormError("it has none of the metrics that were asked for")
+    return found
+
+
+def _last_row(printed: str) -> dict[str, float]:
+    lines = printed.splitlines()
+    first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        raise FormError("it has no table")
+    try:
+        header, _units, *rows = csv.reader(lines[first:], strict=True)
+    except (ValueError, csv.Error):
+        raise FormError("its table is not complete") from None
+    rows = [row for row in rows if len(row) == len(header)]
+    if not rows:
+        raise FormError("its table has no launch")
+    return _numbers(header, rows[-1])
+
+
+def _numbers(header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
+    wanted, found = frozenset(metrics()), {}
+    for name, text in zip(header, row, strict=True):
+        if name not in wanted or text.strip() in ("", "n/a"):
+            continue
+        try:
+            value = float(text.replace(",", ""))
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise FormError(f"its {name} is {shown(text)}")
+        found[name] = value
+    return found
+
+
+LAUNCHES = 3
+"""The last is profiled: by then the caches are as in a measurement."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Launch the kernel of a control file, with the first set of sizes."""
+    from pytest_gpuenergy.engine import arenas_for
+    from pytest_gpuenergy.kernels import Job
+    from pytest_gpuenergy.opening import open_device
+    from pytest_gpuenergy.search.running.kernel_folder import read_control
+    from pytest_gpuenergy.search.spec.spec_file import read_spec
+    from pytest_gpuenergy.search.spec.spec_workload import workload_of
+    from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+
+    path, gpu = Path(words[0]), words[1]
+    control = read_control(path)
+    spec = read_spec(path.parent / control.spec)
+    workload = workload_of(spec, spec.sizes[0], dict)
+    kernel = kernel_of(spec, control.state, spec.sizes[0])
+    with open_device(gpu) as device:
+        job = Job.of(kernel, workload, seed=control.seed)
+        with (
+            arenas_for(workload, job.seed, device.arrays) as arenas,
+            device.load(job, arenas) as loaded,
+        ):
+            for _ in range(LAUNCHES):
+                loaded.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

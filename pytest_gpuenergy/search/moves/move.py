@@ -7,8 +7,7 @@ from typing import Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search.spec.kernel_spec import Language, State
-from pytest_gpuenergy.search.spec.kernel_spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 
 Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]
 """What a kernel's time can be spent on: arithmetic, global memory, special functions, atomics,

@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
-from pytest_gpuenergy.search.confirmation import Confirmation, by_cost
-from pytest_gpuenergy.search.control import Control
-from pytest_gpuenergy.search.evaluator import Evaluator
-from pytest_gpuenergy.search.explorer import Explorer, Proposal
-from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
-from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.parameter_types import other_types
-from pytest_gpuenergy.search.scales import Scales
-from pytest_gpuenergy.search.search_state import (
+from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
+from pytest_gpuenergy.search.running.explorer import Explorer, Rewrite
+from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
+from pytest_gpuenergy.search.running.search_state import (
     Gain,
     Identity,
     Node,
     SearchState,
     identity_of_spec,
 )
+from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.spec.kernel_spec import State
-from pytest_gpuenergy.search.times import Times
-from pytest_gpuenergy.search.trace import candidate_diff, trace
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
 from pytest_gpuenergy.search.trust.result import Limit, Result, limit_of
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
-from pytest_gpuenergy.support import InputError, emulated_mark
+from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2
 """States that are compiled while one is evaluated."""
@@ -77,21 +76,21 @@ def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
 
 @dataclass
 class _Trial:
-    """A proposal on its way.
+    """A rewrite on its way.
 
     Attributes:
-        proposal: of the explorer.
+        rewrite: of the explorer.
         result: None before it is on disk.
         pending: the evaluation; None of a state that is on disk since an earlier run.
     """
 
-    proposal: Proposal
+    rewrite: Rewrite
     result: Result | None
     pending: Future[Result] | None = None
 
     @property
     def state(self) -> State:
-        return self.proposal.application.state
+        return self.rewrite.application.state
 
 
 @dataclass
@@ -181,8 +180,8 @@ class Search:
             trial = trials.popleft()
             if trial.pending is not None:
                 number = f"{self.state.builds + 1}/{self.options.budget}"
-                self.tell(f"{self.bench.spec.name} {number}: {_told(trial.proposal, result)}")
-            self._add(trial.state, result, trial.proposal)
+                self.tell(f"{self.bench.spec.name} {number}: {_told(trial.rewrite, result)}")
+            self._add(trial.state, result, trial.rewrite)
 
     def _next(self, running: int) -> _Trial | None:
         """Begin the next variant; None if there is none, for now or for good."""
@@ -191,10 +190,10 @@ class Search:
         with self._timed("propose"):
             wait(self._thoughts)
             self._thoughts.clear()
-            proposal = self.explorer.propose()
-        if proposal is None:
+            rewrite = self.explorer.propose()
+        if rewrite is None:
             return None
-        state = proposal.application.state
+        state = rewrite.application.state
         known = self.folder.known(state.id)
         pending = None
         if known is None:
@@ -206,7 +205,7 @@ class Search:
             with self._timed("evaluate"):
                 pending = self.evaluator.start(self._proposed, state, ahead, self._limit())
         self._proposed += 1
-        return _Trial(proposal, known, pending)
+        return _Trial(rewrite, known, pending)
 
     def _first_result(self, trials: Sequence[_Trial]) -> Result:
         """Wait for the first trial, and write the results of all that come meanwhile."""
@@ -214,7 +213,7 @@ class Search:
             for trial in trials:
                 if trial.pending is not None and trial.result is None and trial.pending.done():
                     trial.result = self._scales.scaled(trial.pending.result())
-                    self._keep(trial.state.id, trial.state, trial.result, trial.proposal)
+                    self._keep(trial.state.id, trial.state, trial.result, trial.rewrite)
             if (found := trials[0].result) is not None:
                 return found
             with self._timed("evaluate"):
@@ -249,7 +248,7 @@ class Search:
             self._keep(BASELINE, spec.baseline, result, None)
         self._add(spec.baseline, result, None)
 
-    def _keep(self, place: str, state: State, result: Result, proposal: Proposal | None) -> None:
+    def _keep(self, place: str, state: State, result: Result, rewrite: Rewrite | None) -> None:
         up = ".." if place == BASELINE else "../.."
         control = Control(
             spec=f"{up}/{SPEC_JSON}",
@@ -260,21 +259,21 @@ class Search:
             place=self.evaluator.gpus.index(result.gpu),
             powercap=self.options.powercap,
             smclock=self.options.smclock,
-            **_origin(proposal),
+            **_origin(rewrite),
         )
         with self._timed("listings"):
             kernel, listings = self._listings.of(state)
-        diff = "" if proposal is None else candidate_diff(proposal.parent, state)
+        diff = "" if rewrite is None else candidate_diff(rewrite.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
         with self._timed("write"):
             self.folder.keep(place, control, run, kernel, listings, result, diff)
         self._times.add(result)
 
-    def _add(self, state: State, result: Result, proposal: Proposal | None) -> None:
+    def _add(self, state: State, result: Result, rewrite: Rewrite | None) -> None:
         """Add a result to the graph, on disk and for the explorer."""
         node = Node(
             id=state.id,
-            **_origin(proposal),
+            **_origin(rewrite),
             outcome=result.outcome,
             cost=result.cost,
             time_ms=result.time_ms,
@@ -287,7 +286,7 @@ class Search:
             nodes=nodes,
             incumbent=by_cost(nodes)[0].id,
         )
-        self.folder.event("variant" if proposal else BASELINE, **_fields(node))
+        self.folder.event("variant" if rewrite else BASELINE, **_fields(node))
         if self.llm is not None:
             self.llm.learn(node, result)
         with self._timed("learn, profile"):
@@ -332,21 +331,62 @@ def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:
     return [one.pending for one in trials if one.pending is not None and one.result is None]
 
 
-def _origin(proposal: Proposal | None) -> dict[str, Any]:
+def _origin(rewrite: Rewrite | None) -> dict[str, Any]:
     """From which state, and how, a state was made; nothing of the baseline."""
-    if proposal is None:
+    if rewrite is None:
         return {"parent": None}
-    application = proposal.application
-    return {"parent": proposal.parent.id, "move": application.move, "what": application.what}
+    application = rewrite.application
+    return {"parent": rewrite.parent.id, "move": application.move, "what": application.what}
 
 
 def _fields(record: Node | Gain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _told(proposal: Proposal, result: Result) -> str:
-    what = f"{proposal.application.move} {proposal.application.what}"
+def _told(rewrite: Rewrite, result: Result) -> str:
+    what = f"{rewrite.application.move} {rewrite.application.what}"
     if result.cost is None:
         return f"{what}: {result.outcome}: {result.message}"
     metric = result.objective
     return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"
+
+
+_Listed = tuple[AnyKernel | None, Mapping[str, str]]
+
+
+class Listings:
+    """The kernels of states with the first set of sizes, and their `Device.listings`.
+
+    A context manager; afterwards nothing is made ahead any more.
+
+    Args:
+        bench: of the search.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._pending: dict[str, Future[_Listed]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="listings")
+
+    def begin(self, state: State) -> None:
+        """Start making those of a state in the background."""
+        self._pending[state.id] = self._thread.submit(self._make, state)
+
+    def of(self, state: State) -> _Listed:
+        """The kernel, None if there can be none, and its listings, empty if it does not compile."""
+        pending = self._pending.pop(state.id, None)
+        return self._make(state) if pending is None else pending.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, state: State) -> _Listed:
+        kernel: AnyKernel | None = None
+        listings: Mapping[str, str] = {}
+        with suppress(KernelFault):  # the result says so
+            kernel = kernel_of(self._bench.spec, state, self._bench.spec.sizes[0])
+            listings = self._bench.device.listings(kernel)
+        return kernel, listings
