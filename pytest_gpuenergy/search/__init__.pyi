@@ -112,9 +112,7 @@ from .running.search_record import (
     search_values as search_values,
 )
 from .running.search_state import (
-    Gain as Gain,
     Identity as Identity,
-    Node as Node,
     SearchState as SearchState,
     read_state as read_state,
 )
@@ -171,6 +169,12 @@ from .trust.gain import (
     may_be_claimed as may_be_claimed,
 )
 from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
-from .trust.result import Limit as Limit, Result as Result, limit_of as limit_of
+from .trust.result import (
+    Gain as Gain,
+    Limit as Limit,
+    Node as Node,
+    Result as Result,
+    limit_of as limit_of,
+)
 from .trust.state_evaluation import Bench as Bench
 from .trust.variant_refusals import check_fits as check_fits, floor_ms as floor_ms

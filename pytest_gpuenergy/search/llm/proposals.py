@@ -26,9 +26,8 @@ from pytest_gpuenergy.search.llm.request import (
     updated_launch,
 )
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
-from pytest_gpuenergy.search.running.search_state import Node
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
-from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.search.trust.result import Node, Result
 from pytest_gpuenergy.support import FormError
 
 Reason = (

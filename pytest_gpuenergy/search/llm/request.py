@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.llm.endpoint import Message, Question
 from pytest_gpuenergy.search.moves.move import Region
-from pytest_gpuenergy.search.running.search_state import Node
 from pytest_gpuenergy.search.spec.kernel_spec import (
     Constant,
     KernelSpec,
@@ -27,7 +26,7 @@ from pytest_gpuenergy.search.spec.kernel_spec import (
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.search.trust.result import Node, Result
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

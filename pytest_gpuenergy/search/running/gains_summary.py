@@ -9,9 +9,10 @@ from msgspec import Struct
 
 from pytest_gpuenergy.emulator import PROFILES
 from pytest_gpuenergy.record import METRICS, Interval, Metric
-from pytest_gpuenergy.search.running.search_state import Gain, Node, SearchState
+from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.trust.result import Gain, Node
 
 SUMMARY_VERSION = 1
 """``schema_version`` of the files written here."""

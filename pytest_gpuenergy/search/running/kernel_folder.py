@@ -16,7 +16,6 @@ from msgspec import Struct
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.record import Metric, RunInfo
 from pytest_gpuenergy.search.running.search_state import (
-    Gain,
     Identity,
     SearchState,
     read_lines,
@@ -24,7 +23,7 @@ from pytest_gpuenergy.search.running.search_state import (
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
-from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result
+from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Gain, Result
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

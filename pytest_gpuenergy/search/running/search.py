@@ -22,18 +22,12 @@ from pytest_gpuenergy.search.parameter_types import other_types
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
 from pytest_gpuenergy.search.running.explorer import Explorer, Rewrite
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
-from pytest_gpuenergy.search.running.search_state import (
-    Gain,
-    Identity,
-    Node,
-    SearchState,
-    identity_of_spec,
-)
+from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Limit, Result, limit_of
+from pytest_gpuenergy.search.trust.result import Gain, Limit, Node, Result, limit_of
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 

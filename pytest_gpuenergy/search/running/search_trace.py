@@ -10,11 +10,11 @@ from time import perf_counter
 
 from pytest_gpuenergy.record import METRICS
 from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search.running.search_state import Gain, Node, SearchState
+from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.state_kernel import macros
 from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Result
+from pytest_gpuenergy.search.trust.result import Gain, Node, Result
 from pytest_gpuenergy.support import dump
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.record import AboveZero, Correctness, Metric, NotNegative
-from pytest_gpuenergy.search.running.search_state import Node
+from pytest_gpuenergy.record import AboveZero, Correctness, Interval, Metric, NotNegative
 from pytest_gpuenergy.support import Outcome
 
 RESULT_VERSION = 1
@@ -86,6 +86,95 @@ class Result(Struct, frozen=True, kw_only=True):
             if found is not None and self.objective == Metric.EDP:
                 found *= self.time_ms
         return None if found is None else found * self.scale
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """A state that was evaluated.
+
+    Attributes:
+        id: of the state.
+        parent: the id of the state from which it was reached; None of the baseline.
+        move: by which it was reached.
+        what: the place and the parameters of the move.
+        outcome: ``correct``, or why it is refused.
+        cost: the objective, in ms, mJ or mJ ms; None if it is refused.
+        time_ms: of one launch.
+    """
+
+    id: str
+    parent: str | None
+    move: str = ""
+    what: str = ""
+    outcome: Outcome
+    cost: float | None
+    time_ms: float | None
+
+
+class TurnFigures(Struct, frozen=True, kw_only=True):
+    """What one turn of a comparison measured; what the card does not report is None.
+
+    Attributes:
+        round: from 1 on.
+        side: what was measured.
+        time_ms: of one launch.
+        energy_mj: of one launch.
+        power_w: mean.
+        seconds: for which it was measured, without the heat-up.
+        temperature_c: mean.
+        effective_sm_clock_mhz: mean clock of an SM.
+        memory_clock_mhz: at the end.
+        event_reasons: NVML's bits, of all moments.
+        flags: what makes the figures doubtful.
+    """
+
+    round: int
+    side: Literal["baseline", "variant"]
+    time_ms: float
+    energy_mj: float
+    power_w: float
+    seconds: float = 0.0
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: float | None = None
+    memory_clock_mhz: int | None = None
+    event_reasons: int = 0
+    flags: tuple[str, ...] = ()
+
+
+class Gain(Struct, frozen=True, kw_only=True):
+    """How a variant compares with the baseline when both are measured alternately.
+
+    Attributes:
+        id: of the variant.
+        accepted: whether it is better in the objective, by the whole interval.
+        rounds: how often each was measured.
+        ended_early: whether there were fewer rounds than usual, because a gain that could be
+            claimed was out of reach.
+        candidates: among which the variant was the best; the intervals are the wider the more.
+        ratios: by metric, the variant's figure divided by the baseline's, with an interval.
+        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %,
+            also where a part of what differs between sessions lasts through one.
+        baseline: by metric, the baseline's figure, in ms, mJ or mJ ms.
+        variant: likewise of the variant.
+        reasons: why an interval is wider than the scatter of the rounds.
+        message: why there are no figures, if there are none.
+        unclaimed: whether that is because an emulated GPU's model was not compared with a real card
+            for kernels of this kind.
+        turns: in the order in which they were measured; of ``comparison.json`` only.
+    """
+
+    id: str
+    accepted: bool
+    rounds: int
+    ended_early: bool = False
+    candidates: int = 1
+    ratios: dict[Metric, float] = {}
+    ratio_intervals: dict[Metric, Interval] = {}
+    baseline: dict[Metric, float] = {}
+    variant: dict[Metric, float] = {}
+    reasons: tuple[str, ...] = ()
+    message: str = ""
+    unclaimed: bool = False
+    turns: tuple[TurnFigures, ...] = ()
 
 
 _LEAST_OF_LEAST = 0.7
