@@ -19,10 +19,10 @@ from pytest_gpuenergy.search.spec.kernel_spec import (
     Constant,
     KernelSpec,
     LaunchPlan,
-    Size,
     State,
     TensorSpec,
 )
+from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.hidden import has_others

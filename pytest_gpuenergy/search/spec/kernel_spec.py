@@ -1,4 +1,4 @@
-"""A kernel to improve, with what it has to compute: the input of a search."""
+"""The specification of a kernel to improve, and the states that a search reaches from it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.spec.sizes import Size
+
 Language = Literal["cuda", "triton"]
 Constant = bool | int | float
-Size = int | str
-"""A number, or an expression such as ``ceil_div(N, BLOCK)``; see `sizes`."""
 
 
 class LaunchPlan(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -21,11 +21,11 @@ class LaunchPlan(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     Expressions may use the names of sizes, the constants, and ``block_x`` to ``block_z``.
 
     Attributes:
-        grid: blocks (Triton: programs) in x, y and z; those left out are 1.
-        block: threads of a block in x, y and z, for CUDA; those left out are 1.
-        shared_bytes: dynamic shared memory of a block, for CUDA.
-        constants: macros of CUDA text, ``tl.constexpr`` parameters of a Triton function.
-        num_warps, num_stages: of a Triton function.
+        grid: the numbers of blocks (Triton: programs) in x, y and z; 1 where left out.
+        block: the numbers of threads of a block in x, y and z, for CUDA; 1 where left out.
+        shared_bytes: the dynamic shared memory of a block, for CUDA.
+        constants: macros of CUDA text, or ``tl.constexpr`` parameters of a Triton function.
+        num_warps, num_stages: the launch options of a Triton function.
     """
 
     grid: tuple[Size, ...]
@@ -42,9 +42,9 @@ class State(Struct, frozen=True):
     Two paths of moves that lead to the same text and launch plan lead to the same state.
 
     Attributes:
-        language: of the source.
+        language: the language of the source.
         source: CUDA text, or a Python module with a Triton function.
-        launch: with which it runs.
+        launch: how it is launched.
     """
 
     language: Language
@@ -53,7 +53,7 @@ class State(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """``s`` and the first hexadecimal digits of a hash of everything above."""
+        """``s`` and the first hexadecimal digits of a hash of the state."""
         text = msgspec.json.encode(self, order="deterministic")
         return f"s{hashlib.sha256(text).hexdigest()[:12]}"
 
@@ -62,20 +62,22 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """A tensor among a kernel's arguments.
 
     Attributes:
-        shape: numbers, or expressions of sizes.
-        dtype: such as ``float32`` or ``bfloat16``.
-        role: what the kernel does with it. An ``inout`` has its initial contents, as an input has
-            them, before each launch; the copy that restores them counts as part of it.
-        strides: in elements; None where it is contiguous. The kernel gets a buffer of as many
-            elements as the tensor spans.
-        init: how an input is drawn. An output can be ``zeros``: it is then set to zero before each
-            launch of a CUDA kernel, by a launch that counts as part of it.
-        low, high: ends of ``uniform`` and ``randint``, the second one excluded.
-        value: of ``full``.
-        data: the elements of an input themselves, instead of ``init``: a nested list, or base64 of
+        shape: the sizes of its dimensions: numbers, or expressions of sizes.
+        dtype: the type of its elements, such as ``float32`` or ``bfloat16``.
+        role: what the kernel does with it. An ``inout`` tensor has its initial contents again
+            before each launch; the copy that restores them counts as part of the launch.
+        strides: the distances between elements along each dimension, in elements; None if the
+            tensor is contiguous. The kernel gets a buffer that is as long as the tensor spans.
+        init: how the elements of an input are drawn. An output can have ``zeros``: it is then set
+            to zero before each launch of a CUDA kernel, by a launch that counts as part of it.
+        low, high: the range of ``uniform`` and ``randint``; ``high`` is excluded.
+        value: the value of all elements for ``full``.
+        data: the elements of an input, instead of ``init``: a nested list, or base64 of
             zlib-compressed bytes.
-        bound: the largest error of this output, relative to its largest element and to its norm.
-        steps: how far an integer output may be off; at most an eighth of its elements may be.
+        bound: the largest allowed error of this output, relative to its largest element and to its
+            norm.
+        steps: the largest allowed error of an integer output; at most an eighth of its elements may
+            be wrong.
     """
 
     name: str
@@ -93,17 +95,17 @@ class TensorSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
     @property
     def is_read(self) -> bool:
-        """Whether it has contents before a launch."""
+        """Whether the tensor has contents before a launch."""
         return self.role != "output"
 
     @property
     def is_written(self) -> bool:
-        """Whether a launch leaves a result in it."""
+        """Whether a launch leaves a result in the tensor."""
         return self.role != "input"
 
 
 class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An argument passed by value; ``value`` may be an expression of sizes."""
+    """An argument that is passed by value; ``value`` may be an expression of sizes."""
 
     name: str
     dtype: str
@@ -111,13 +113,13 @@ class ScalarSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A repository of which the user has a copy, because its sources are not shipped with a spec.
+    """A repository that the user clones, because its sources are not shipped with the spec.
 
     Attributes:
-        repository: where it can be cloned.
+        repository: the address from which it can be cloned.
         revision: the commit that the spec was written for.
-        sha256: of the spec's ``file`` and the files of the repository that it includes, one after
-            the other in the order in which they are read; empty if any will do.
+        sha256: the hash of the spec's ``file`` and the repository's files that it includes,
+            concatenated in the order in which they are read; empty if any version will do.
     """
 
     repository: str
@@ -126,11 +128,11 @@ class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Emulation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What replaces parts of a spec on the emulated GPU, which is too slow for some sizes.
+    """What replaces parts of a spec on the emulated GPU, which is too slow for large sizes.
 
     Attributes:
-        sizes: instead of the spec's.
-        constants: of the launch, instead of those with the same names.
+        sizes: the sets of sizes that replace those of the spec.
+        constants: constants of the launch that replace those with the same names.
     """
 
     sizes: tuple[dict[str, int], ...]
@@ -141,27 +143,31 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """A kernel with its launch and its contract.
 
     Attributes:
-        name: letters, digits, ``-`` and ``_``.
-        source: the text; or ``file``, a path relative to the spec, inside its folder.
-        checkout: in which ``file`` is, instead of the folder of the spec.
-        extract: whether ``file`` contains more than the kernel, which then is taken out of it with
-            all that it needs; for CUDA.
-        entry: name of the ``__global__`` or Triton function.
-        arguments: names of tensors and scalars, in the order of the entry's parameters.
+        name: the kernel's name, of letters, digits, ``-`` and ``_``.
+        language: the language of the source.
+        entry: the name of the ``__global__`` or Triton function.
+        launch: how the kernel is launched.
+        arguments: the names of tensors and scalars, in the order of the entry's parameters.
+        tensors: the tensors among the arguments.
+        source: the text of the kernel; or ``file``, a path relative to the spec, inside its folder.
+        checkout: the repository that contains ``file``, instead of the folder of the spec.
+        extract: whether ``file`` contains more than the kernel, which is then extracted with all
+            that it needs; for CUDA.
+        scalars: the arguments that are passed by value.
         sizes: one or more sets of sizes, each with the same names. The first is measured; all are
             verified.
-        other_sizes: whether sizes between the listed ones are allowed; every variant is then
-            verified on a set of them that it cannot know.
+        other_sizes: whether sizes between the listed ones are allowed; every variant is then also
+            verified on such a set, which it cannot know.
         emulation: other sizes for the emulated GPU.
-        reference: a NumPy expression for each output, by its name, of the inputs and scalars;
-            empty if the baseline itself is the reference.
-        reduction_length: how many products are summed for an output, for the error bound; see
-            `pytest_gpuenergy.workloads.Contract`.
-        tolerance: of an element relative to the largest of a floating-point output, instead of
-            that bound.
-        flops: of one launch.
-        bytes_moved: least memory traffic of one launch; by default each tensor once.
-        tensor_cores: whether float32 products may use them.
+        reference: a NumPy expression for each output, by name, of the inputs and scalars; empty if
+            the baseline itself is the reference.
+        reduction_length: the number of products that are summed for an output, for the error bound;
+            see `pytest_gpuenergy.workloads.Contract`.
+        tolerance: the allowed error of an element, relative to the largest of a floating-point
+            output, instead of that bound.
+        flops: the floating-point operations of one launch.
+        bytes_moved: the least memory traffic of one launch; by default each tensor once.
+        tensor_cores: whether float32 products may use tensor cores.
     """
 
     name: str
@@ -188,11 +194,11 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
     @property
     def baseline(self) -> State:
-        """Where a search begins."""
+        """The state in which a search begins."""
         return State(self.language, self.source, self.launch)
 
     def on(self, *, emulated: bool) -> KernelSpec:
-        """The spec with the sizes for a real GPU, or for the emulated one."""
+        """Return the spec with the sizes for a real GPU, or for the emulated one."""
         plain = replace(self, emulation=None)
         if self.emulation is None or not emulated:
             return plain

@@ -1,4 +1,4 @@
-"""What a spec's kernel must compute: its expressions, or what the baseline computes."""
+"""The reference of a spec: its NumPy expressions, or the outputs of the baseline."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BUILTINS = frozenset(
         *("range", "reversed", "round", "slice", "sum", "tuple", "zip"),
     }
 )
-"""What expressions can use of Python's own functions."""
+"""The functions of Python that expressions can use."""
 
 
 _MOST_BITS = 1 << 16
-"""Of an integer of Python's: with millions, one step takes minutes that no signal interrupts."""
+"""Bits of a Python integer. An operation on millions of bits takes minutes and ignores signals."""
 
 _MOST_ITEMS = 1 << 27
-"""Of a range or a repeated list, which is also gone through in one step."""
+"""Items of a range or a repeated list, which Python also makes in one uninterruptible step."""
 
 
 def _bounded_range(*arguments: Any) -> range:
@@ -78,7 +78,7 @@ _OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "**", ast.LShift: "<<", as
 
 
 class _Bounding(ast.NodeTransformer):
-    """Has functions that refuse what is too large do the operations that make numbers grow."""
+    """Replaces the operators that make numbers grow by functions that refuse large results."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
@@ -89,9 +89,9 @@ class _Bounding(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
 
-def _value(text: str, known: dict[str, Any]) -> Any:
+def _value(text: str, variables: dict[str, Any]) -> Any:
     tree = ast.fix_missing_locations(_Bounding().visit(ast.parse(text.strip(), mode="eval")))
-    names = {"range": _bounded_range, **known, **_BOUNDED}
+    names = {"range": _bounded_range, **variables, **_BOUNDED}
     return eval(compile(tree, "<reference>", "eval"), names)  # noqa: S307 -- trusted
 
 
@@ -100,34 +100,36 @@ class Expressions:
     """Computes outputs by NumPy expressions, which are code: a spec is trusted like a script.
 
     Attributes:
-        texts: an expression for each output, by name.
-        names: values of the sizes, constants and scalars.
-        layouts: of all tensors, by name.
+        texts: the expression for each output, by name.
+        names: the values of the sizes, constants and scalars.
+        layouts: the layout of each tensor, by name.
     """
 
     texts: Mapping[str, str]
     names: Mapping[str, object]
     layouts: Mapping[str, Layout]
     _endless: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
-    """Those that did not end: nobody waits for them twice."""
+    """The outputs whose expressions did not end; they are not waited for again."""
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs in float64, as buffers.
+        """Return the outputs in float64, as buffers.
 
         Raises:
-            InputError: an expression fails, or gives something of another shape.
+            InputError: an expression fails, or its result has another shape.
         """
-        views = {name: _constant(self.layouts[name].view(v)) for name, v in inputs.items()}
-        known = {"np": np, **self.names, **views}
-        return {name: self._one(name, text, dict(known)) for name, text in self.texts.items()}
+        views = {name: _read_only(self.layouts[name].view(v)) for name, v in inputs.items()}
+        variables = {"np": np, **self.names, **views}
+        return {
+            name: self._output(name, text, dict(variables)) for name, text in self.texts.items()
+        }
 
-    def _one(self, name: str, text: str, known: dict[str, Any]) -> Array:
+    def _output(self, name: str, text: str, variables: dict[str, Any]) -> Array:
         layout = self.layouts[name]
         try:
             if name in self._endless:
                 raise EndlessError
             with ended_by_signals(limited=True), ended_after(LONGEST_S):
-                value = _value(text, known)
+                value = _value(text, variables)
             if np.iscomplexobj(value):
                 raise TypeError("complex numbers")
             found = reference_values(value)
@@ -151,28 +153,28 @@ class Expressions:
         return buffer
 
 
-def _constant(array: Array) -> Array:
-    """A view through which nothing can be changed."""
+def _read_only(array: Array) -> Array:
+    """Return a view through which nothing can be changed."""
     view = array.view()
-    if isinstance(view, np.ndarray):  # there is no such thing on a GPU
+    if isinstance(view, np.ndarray):  # arrays on a GPU have no such flag
         view.flags.writeable = False
     return view
 
 
 KnownOutputs = dict[bytes, dict[str, Array]]
-"""Outputs by the SHA-256 of their inputs."""
+"""The outputs by the SHA-256 of their inputs."""
 
 
 class BaselineOutputs:
-    """Computes outputs by running the baseline, in a process of its own.
+    """Computes outputs by running the baseline in the device's worker process.
 
-    Each set of inputs is run once; the results stay in this process.
+    The baseline runs once for each set of inputs; its outputs are kept in this process.
 
     Args:
-        device: where to run it.
+        device: the device that runs the baseline.
         kernel: the baseline.
-        io: its arguments.
-        known: what it has computed on these arguments so far; added to.
+        io: the arguments of the baseline.
+        known: the outputs that it has computed so far; new ones are added.
     """
 
     def __init__(
@@ -184,7 +186,7 @@ class BaselineOutputs:
         self._known = {} if known is None else known
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs in float64.
+        """Return the outputs in float64.
 
         Raises:
             KernelFault: the baseline fails.

@@ -1,4 +1,4 @@
-"""Expressions of sizes: integers that a grid, a shape or an amount of work is computed from."""
+"""Expressions of sizes, from which a grid, a shape or an amount of work is computed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping
 from pytest_gpuenergy.support import InputError, shown
 
 Size = int | str
+"""A number, or an expression such as ``ceil_div(N, BLOCK)``."""
 
 _LONGEST = 400
-"""In characters; longer ones could be nested too deeply for Python's parser."""
+"""Characters of an expression; a longer one could be nested too deeply for Python's parser."""
 _LARGEST = 1 << 62
+"""Largest absolute value of a result; it fits in 64 bits."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -24,24 +26,24 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
-    """The quotient, rounded up."""
+    """Return the quotient, rounded up."""
     return -(-dividend // divisor)
 
 
 _FUNCTIONS: dict[str, Callable[..., int]] = {"ceil_div": ceil_div, "min": min, "max": max}
 FUNCTIONS = frozenset(_FUNCTIONS)
-"""Names that expressions can call."""
+"""The names of the functions that expressions can call."""
 
 
 def evaluate(size: Size, names: Mapping[str, object]) -> int:
-    """The value of a number or an expression.
+    """Return the value of a number or an expression.
 
     Expressions consist of integers, names, ``+``, ``-``, ``*``, ``//``, ``%``, parentheses,
-    ``ceil_div(a, b)``, ``min`` and ``max``. They are computed, never executed.
+    ``ceil_div(a, b)``, ``min`` and ``max``. They are interpreted, never executed as Python.
 
     Args:
         size: the number or expression.
-        names: values of the names; those used must be integers.
+        names: the values of names; those that the expression uses must be integers.
 
     Raises:
         InputError: it is not such an expression, a name is unknown or no integer, a divisor is 0,
@@ -53,7 +55,7 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
 
 
 def names_in(size: Size) -> frozenset[str]:
-    """The names that an expression uses, those of functions excepted.
+    """Return the names that an expression uses, except those of functions.
 
     Raises:
         InputError: it cannot be parsed.
@@ -72,7 +74,7 @@ class _Evaluation:
         self._names = names
 
     def value(self, node: ast.expr) -> int:
-        """The value of a part of the expression."""
+        """Return the value of a part of the expression."""
         match node:
             case ast.Constant(value=int(number)) if not isinstance(number, bool):
                 found = number

@@ -1,4 +1,4 @@
-"""Checks of a kernel spec, beyond the types of its fields."""
+"""Checks of a kernel spec that go beyond the types of its fields."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
-from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, Size, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
-from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, evaluate
+from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names, scalar_of
 from pytest_gpuenergy.search.spec.tensors import check_constant, inline_data, layout_of
 from pytest_gpuenergy.search.triton_names import chooser_of
@@ -18,11 +18,13 @@ from pytest_gpuenergy.support import FormError, InputError, shown
 from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_TAKEN = {*FUNCTIONS, *block_names(()), "np"}
+_RESERVED = {*FUNCTIONS, *block_names(()), "np"}
+"""Names with a meaning in expressions."""
 _LARGEST_SIZE = 1 << 40
 _LARGEST_TENSOR_BYTES = 1 << 36
 _MOST_DIMENSIONS = 8
 _MOST_THREADS = 1024
+"""Threads of a block that CUDA allows."""
 
 
 def check_spec(spec: KernelSpec) -> None:
@@ -38,8 +40,7 @@ def check_spec(spec: KernelSpec) -> None:
             "starting with a letter or digit"
         )
     check_source(spec.source)
-    good = is_entry(spec.entry) if spec.language == "cuda" else spec.entry.isidentifier()
-    if not good:
+    if not (is_entry(spec.entry) if spec.language == "cuda" else spec.entry.isidentifier()):
         raise FormError(f"its entry {shown(spec.entry)} is not the name of a function")
     if spec.language == "triton" and (chooser := chooser_of(spec.source, spec.entry)):
         raise FormError(
@@ -51,7 +52,8 @@ def check_spec(spec: KernelSpec) -> None:
     _check_launch(spec.launch, spec.language)
     for tensor in spec.tensors:
         _check_tensor(tensor, spec)
-    _check_amounts(spec)
+    if spec.tolerance is not None and not 0 < spec.tolerance < 1:
+        raise FormError(f"its tolerance is {spec.tolerance:g} instead of a number between 0 and 1")
     _check_reference(spec)
     for sizes in spec.sizes:
         check_with(spec, sizes)
@@ -74,7 +76,7 @@ def _check_names(spec: KernelSpec) -> None:
     arguments = [*(one.name for one in spec.tensors), *(one.name for one in spec.scalars)]
     named = [*arguments, *first]
     for name in [*named, *spec.launch.constants]:
-        if not name.isidentifier() or not name.isascii() or name in _TAKEN:
+        if not name.isidentifier() or not name.isascii() or name in _RESERVED:
             raise FormError(f"it cannot use the name {shown(name)}")
     if twice := [name for name in named if named.count(name) > 1]:
         raise FormError(f"it has two things that are called {twice[0]}")
@@ -84,8 +86,10 @@ def _check_names(spec: KernelSpec) -> None:
         raise FormError("it has no tensor with the role output")
     for name in spec.arguments:
         if name not in arguments:
-            known = ", ".join(arguments)
-            raise FormError(f"it has the argument {shown(name)}, but only {known} can be arguments")
+            raise FormError(
+                f"it has the argument {shown(name)}, but only {', '.join(arguments)} can be "
+                "arguments"
+            )
     for one in spec.tensors:
         if one.name not in spec.arguments:
             raise FormError(f"its tensor {one.name} is not among the arguments")
@@ -146,11 +150,6 @@ def _check_bound(tensor: TensorSpec) -> None:
         raise FormError(f"tensor {name} has steps, of which only integers can have some, from 0 on")
 
 
-def _check_amounts(spec: KernelSpec) -> None:
-    if spec.tolerance is not None and not 0 < spec.tolerance < 1:
-        raise FormError(f"its tolerance is {spec.tolerance:g} instead of a number between 0 and 1")
-
-
 def _check_reference(spec: KernelSpec) -> None:
     outputs = [one.name for one in spec.tensors if one.is_written]
     if not spec.reference:
@@ -160,27 +159,23 @@ def _check_reference(spec: KernelSpec) -> None:
             f"its reference has {', '.join(spec.reference)} instead of its outputs: "
             f"{', '.join(outputs)}"
         )
-    known = known_to_references(spec)
+    inputs = {one.name for one in spec.tensors if one.is_read}
+    scalars = {one.name for one in spec.scalars}
+    available = {*inputs, *scalars, *spec.sizes[0], *spec.launch.constants, *BUILTINS, "np"}
     for name, text in spec.reference.items():
         try:
             tree = ast.parse(text.strip(), mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise FormError(f"the reference of {name} is not a Python expression") from None
-        if unknown := sorted(_free_names(tree) - known):
+        if unknown := sorted(_free_names(tree) - available):
             raise FormError(
                 f"the reference of {name} uses {unknown[0]}, which is no input, scalar, size or "
                 "constant"
             )
 
 
-def known_to_references(spec: KernelSpec) -> frozenset[str]:
-    """The names that an expression of a reference can use."""
-    inputs = {one.name for one in spec.tensors if one.is_read}
-    scalars = {one.name for one in spec.scalars}
-    return frozenset({*inputs, *scalars, *spec.sizes[0], *spec.launch.constants, *BUILTINS, "np"})
-
-
 def _free_names(tree: ast.AST) -> set[str]:
+    """Return the names that an expression uses and does not define."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -188,7 +183,7 @@ def _free_names(tree: ast.AST) -> set[str]:
 
 
 def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
-    """Check what depends on the sizes.
+    """Check everything that depends on the sizes.
 
     Raises:
         FormError: something is wrong; the message is a clause.

@@ -1,4 +1,4 @@
-"""Kernel specs as JSON files: read, checked, and written."""
+"""Reads, checks and writes kernel specs as JSON files, and publishes their JSON Schema."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from pytest_gpuenergy.support import (
 )
 
 SPEC_VERSION = 1
-"""``schema_version`` of the specs read here."""
+"""The ``schema_version`` of the specs that this version reads."""
 
 _LARGEST_BYTES = 64 << 20
+"""Size of a spec's file, which may contain the elements of inputs."""
 
 
 def spec_paths(place: Path) -> list[Path]:
-    """The specs that ``place`` stands for: itself, or the JSON files of a folder, by name.
+    """Return the path of a spec, or the JSON files of a folder in the order of their names.
 
     Raises:
-        InputError: it is a folder without any.
+        InputError: the folder has no JSON files.
     """
     if not is_folder(place):
         return [place]
@@ -45,24 +46,24 @@ def spec_paths(place: Path) -> list[Path]:
 
 
 def read_spec(path: Path, sources: Path | None = None) -> KernelSpec:
-    """Read a spec, with the text of its source in ``source``.
+    """Read and check a spec, with the text of its source in ``source``.
 
     Args:
-        path: of the spec.
-        sources: the checkout that it may need; ``sources`` beside the spec by default.
+        path: the file of the spec.
+        sources: the checkout that it may need; by default ``sources`` beside the spec.
 
     Raises:
-        InputError: it cannot be read or used.
-        UnavailableError: a kernel is to be taken out of a file, and tree-sitter is not installed.
+        InputError: the spec cannot be read or used.
+        UnavailableError: a kernel must be extracted from a file, and tree-sitter is not installed.
     """
     return _complete(raw_spec(path), path, sources)
 
 
 def raw_spec(path: Path) -> KernelSpec:
-    """A spec as its file has it: neither checked, nor with the text of its source.
+    """Read a spec without checking it, and without the text of its source.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     content = read_bytes(path, "kernel spec", _LARGEST_BYTES)
     try:
@@ -80,15 +81,16 @@ def write_spec(spec: KernelSpec, path: Path) -> None:
     """Write a spec that was built in Python.
 
     Raises:
-        InputError: it is not valid.
-        OSError: it cannot be written.
+        InputError: the spec is not valid.
+        OSError: the file cannot be written.
     """
     _complete(spec, path)
-    write_atomically(path, dump({"schema_version": spec.schema_version, **_fields(spec)}))
+    fields: dict[str, object] = msgspec.to_builtins(spec)
+    write_atomically(path, dump({"schema_version": spec.schema_version, **fields}))
 
 
 def _complete(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
-    """The spec with the text of its source, checked."""
+    """Return the spec, checked, with the text of its source."""
     try:
         if bool(spec.source) == bool(spec.file):
             raise FormError("it needs either source, the text itself, or file, a path")
@@ -107,13 +109,8 @@ def _refusal(path: Path, error: Exception) -> InputError:
     return InputError(f"The kernel spec {path} cannot be used, because {clause}.")
 
 
-def _fields(spec: KernelSpec) -> dict[str, object]:
-    fields: dict[str, object] = msgspec.to_builtins(spec)
-    return fields
-
-
 def spec_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a kernel spec; unknown properties are not allowed."""
+    """Return the JSON Schema (draft 2020-12) of a kernel spec, which allows no other properties."""
     _, definitions = msgspec.json.schema_components([KernelSpec], ref_template="#/$defs/{name}")
     for definition in definitions.values():
         description = inspect.cleandoc(definition.get("description", ""))
@@ -132,5 +129,5 @@ def spec_schema() -> dict[str, Any]:
 
 
 def schema_document() -> str:
-    """`spec_schema` as the published JSON document."""
+    """Return `spec_schema` as the published JSON document."""
     return dump(spec_schema())

@@ -1,4 +1,4 @@
-"""A spec with one set of sizes as a workload: what a variant is verified and measured on."""
+"""A spec with one set of sizes, as the workload on which variants are verified and measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
 from pytest_gpuenergy.search.spec.reference import Expressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
-from pytest_gpuenergy.search.spec.tensors import Layout, fixed_input, layout_of
+from pytest_gpuenergy.search.spec.tensors import fixed_input, layout_of
 from pytest_gpuenergy.workloads import (
     Array,
     Contract,
@@ -22,6 +22,7 @@ from pytest_gpuenergy.workloads import (
 )
 
 _LONGEST_NAME = 100
+"""Characters of a workload's name; sizes that are longer are replaced by a hash."""
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -30,9 +31,9 @@ class SpecWorkload(Contract):
     """What a spec's kernel computes with one set of sizes.
 
     Attributes:
-        fixed: inputs that are the same for all seeds, as buffers.
-        tensor_cores: whether kernels may use them.
-        moved_bytes: least memory traffic of one run; None: each tensor once.
+        fixed: the inputs that are the same for all seeds, as buffers.
+        tensor_cores: whether kernels may use tensor cores.
+        moved_bytes: the least memory traffic of one launch; None if each tensor moves once.
     """
 
     fixed: Mapping[str, Array] = field(default_factory=dict, hash=False, compare=False)
@@ -60,38 +61,56 @@ class SpecWorkload(Contract):
 def workload_of(
     spec: KernelSpec, sizes: Mapping[str, int], compute: Compute | None = None
 ) -> SpecWorkload:
-    """The workload of a checked spec with one of its sets of sizes.
+    """Return the workload of a checked spec with one of its sets of sizes.
 
     Args:
         spec: the spec.
-        sizes: one of its sets.
-        compute: the reference where the spec has no expressions, see `BaselineOutputs`; both it and
-            a kernel then have rounding errors, for which the bound is doubled.
+        sizes: one of its sets of sizes.
+        compute: the reference of a spec without expressions, see `BaselineOutputs`. Both it and a
+            kernel then have rounding errors, so the bound is doubled.
     """
     names = {**sizes, **spec.launch.constants}
     layouts = {one.name: layout_of(one, names) for one in spec.tensors}
     scalars = tuple(scalar_of(one, names) for one in spec.scalars)
     if compute is None:
-        values = {one.name: one.value for one in scalars}
-        compute = Expressions(spec.reference, {**names, **values}, layouts)
+        given = {one.name: one.value for one in scalars}
+        compute = Expressions(spec.reference, {**names, **given}, layouts)
     length = evaluate(spec.reduction_length, names)
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(
         name=name_of(spec, sizes),
-        contract=tuple(_tensor(spec, one, layouts[one.name], length) for one in spec.tensors),
+        contract=tuple(
+            Tensor(
+                one.name,
+                layouts[one.name].buffer_shape,
+                one.dtype,
+                one.role,
+                _bound(spec, one, length) if one.is_written else None,
+            )
+            for one in spec.tensors
+        ),
         compute=compute,
         flops=evaluate(spec.flops, names),
         values=scalars,
         reduction_length=length,
-        init={one.name: _range(one) for one in spec.tensors if _is_ranged(one)},
-        fixed=_fixed(spec, layouts),
+        init={
+            one.name: _range(one)
+            for one in spec.tensors
+            if one.init in ("uniform", "randint") and one.is_read and one.data is None
+        },
+        fixed={
+            one.name: layout.buffer(values)
+            for one in spec.tensors
+            if one.is_read
+            and (values := fixed_input(one, (layout := layouts[one.name]).shape)) is not None
+        },
         tensor_cores=spec.tensor_cores or low_precision,
         moved_bytes=None if spec.bytes_moved is None else evaluate(spec.bytes_moved, names),
     )
 
 
 def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
-    """The name of the workload with these sizes: ``softmax-ROWS64-COLUMNS1000``."""
+    """Return the name of the workload with these sizes, such as ``softmax-ROWS64-COLUMNS1000``."""
     parts = "-".join(f"{name}{value}" for name, value in sizes.items())
     if len(spec.name) + len(parts) >= _LONGEST_NAME:
         parts = hashlib.sha256(parts.encode()).hexdigest()[:12]
@@ -99,13 +118,13 @@ def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
 
 
 def block_names(block: tuple[int, ...]) -> dict[str, int]:
-    """The names by which expressions of a launch know the threads of a block."""
+    """Return the threads of a block by the names that expressions of a launch use for them."""
     names = ("block_x", "block_y", "block_z")
     return {name: threads or 1 for name, threads in zip_longest(names, block)}
 
 
 def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
-    """A scalar with these sizes and constants.
+    """Return a scalar with these sizes and constants.
 
     Raises:
         InputError: it cannot be computed, or its type cannot represent it.
@@ -117,16 +136,6 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     return Scalar(scalar.name, scalar.dtype, value)
 
 
-def _tensor(spec: KernelSpec, tensor: TensorSpec, layout: Layout, length: int) -> Tensor:
-    bound = _bound(spec, tensor, length) if tensor.is_written else None
-    return Tensor(tensor.name, layout.buffer_shape, tensor.dtype, tensor.role, bound)
-
-
-def _is_ranged(tensor: TensorSpec) -> bool:
-    drawn = tensor.init in ("uniform", "randint")
-    return drawn and tensor.is_read and tensor.data is None
-
-
 def _range(tensor: TensorSpec) -> tuple[float, float]:
     if is_floating(tensor.dtype):
         return tensor.low, tensor.high
@@ -134,7 +143,7 @@ def _range(tensor: TensorSpec) -> tuple[float, float]:
 
 
 def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | None:
-    """The bound of an output; None for that of `Contract`."""
+    """Return the error bound of an output; None if `Contract` derives it."""
     if tensor.bound is not None or tensor.steps is not None:
         own = tensor.bound or 0.0
         return ErrorBound(own, own, steps=tensor.steps or 0)
@@ -146,12 +155,3 @@ def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | No
         return None
     usual = ErrorBound.for_reduction(length, tensor.dtype)
     return ErrorBound(2 * usual.max_relative, 2 * usual.normwise)
-
-
-def _fixed(spec: KernelSpec, layouts: Mapping[str, Layout]) -> dict[str, Array]:
-    found = {}
-    for tensor in spec.tensors:
-        layout = layouts[tensor.name]
-        if tensor.is_read and (values := fixed_input(tensor, layout.shape)) is not None:
-            found[tensor.name] = layout.buffer(values)
-    return found

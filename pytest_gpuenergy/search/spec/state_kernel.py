@@ -1,4 +1,4 @@
-"""A state of a search with one set of sizes as a kernel that a device can run."""
+"""A state with one set of sizes, as the kernel that a device runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
-from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, Size, State, TensorSpec
-from pytest_gpuenergy.search.spec.sizes import ceil_div, evaluate
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
+from pytest_gpuenergy.search.spec.sizes import Size, ceil_div, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.search.spec.tensors import layout_of
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -25,12 +25,12 @@ __global__ void {_CLEAR}(unsigned char* tensor) {{
 
 
 def kernel_of(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKernel:
-    """The kernel of a state with one set of sizes.
+    """Return the kernel of a state with one set of sizes.
 
-    Constants become macros before CUDA text, ``tl.constexpr`` arguments of a Triton function.
+    Constants become macros before CUDA text, or ``tl.constexpr`` arguments of a Triton function.
 
     Raises:
-        KernelFault: ``constraints``, if its launch cannot be made with these sizes.
+        KernelFault: its launch cannot be made with these sizes (outcome ``constraints``).
     """
     try:
         return _kernel(spec, state, sizes)
@@ -39,11 +39,11 @@ def kernel_of(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKe
 
 
 def refusal_of(spec: KernelSpec, device: Device) -> str | None:
-    """Why a device cannot run the kernels of a spec, as a sentence; None if it can."""
+    """Return the reason why a device cannot run a spec's kernels, as a sentence; None if it can."""
     try:
         return device.refusal(_kernel(spec, spec.baseline, spec.sizes[0]))
     except InputError:
-        return None  # what is wrong with this launch is told when it is evaluated
+        return None  # the evaluation reports what is wrong with this launch
 
 
 def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKernel:
@@ -76,7 +76,7 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
 
 
 def macros(constants: Mapping[str, Constant]) -> str:
-    """The definitions that precede CUDA text, one a line."""
+    """Return the macro definitions that precede CUDA text, one per line."""
     return "".join(f"#define {name} {_literal(value)}\n" for name, value in constants.items())
 
 

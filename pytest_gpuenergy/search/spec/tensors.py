@@ -1,4 +1,4 @@
-"""Inputs of a spec that do not depend on a seed: given in the spec itself, or constant."""
+"""The tensors of a spec: their layout in memory, and inputs that do not depend on a seed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
-from pytest_gpuenergy.search.spec.kernel_spec import Size, TensorSpec
-from pytest_gpuenergy.search.spec.sizes import evaluate
+from pytest_gpuenergy.search.spec.kernel_spec import TensorSpec
+from pytest_gpuenergy.search.spec.sizes import Size, evaluate
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import (
     Array,
@@ -28,11 +29,12 @@ from pytest_gpuenergy.workloads import (
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor's shape and the strides of its elements.
+    """The layout of a tensor in a buffer.
 
     Attributes:
-        shape: sizes in elements.
-        strides: in elements; None where it is contiguous.
+        shape: the sizes of the dimensions, in elements.
+        strides: the distances between elements along each dimension, in elements; None if the
+            tensor is contiguous.
     """
 
     shape: tuple[int, ...]
@@ -40,38 +42,34 @@ class Layout:
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last, gaps included."""
+        """The number of elements from the first to the last, including gaps."""
         if self.strides is None:
             return math.prod(self.shape)
         return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
 
     @property
     def buffer_shape(self) -> tuple[int, ...]:
-        """The shape of the buffer that the kernel gets: flat unless it is contiguous."""
+        """The shape of the buffer that the kernel gets: flat unless the tensor is contiguous."""
         return self.shape if self.strides is None else (self.span,)
 
     def view(self, buffer: Any) -> Any:
-        """The tensor in an array of `buffer_shape`, without copying."""
+        """Return the tensor in an array of `buffer_shape`, without copying."""
         if self.strides is None:
             return buffer
-        from numpy.lib.stride_tricks import as_strided
-
         steps = [step * buffer.itemsize for step in self.strides]
         return as_strided(buffer, self.shape, steps)
 
     def buffer(self, values: Any) -> Any:
-        """An array of `buffer_shape` with these values of the tensor."""
+        """Return an array of `buffer_shape` that holds these values of the tensor."""
         if self.strides is None:
             return values
-        import numpy as np
-
         found = np.empty(self.span, values.dtype)
         self.view(found)[...] = values
         return found
 
 
 def layout_of(tensor: TensorSpec, names: Mapping[str, object]) -> Layout:
-    """The layout of a tensor with these sizes and constants.
+    """Return the layout of a tensor with these sizes and constants.
 
     Raises:
         FormError: a size or stride is out of range, or the elements of an output overlap or have
@@ -113,7 +111,7 @@ def _values(
 
 
 def _is_dense(layout: Layout) -> bool:
-    """Whether each element of the buffer belongs to exactly one of the tensor."""
+    """Return whether each element of the buffer belongs to exactly one of the tensor."""
     assert layout.strides is not None
     expected = 1
     axes = zip(layout.strides, layout.shape, strict=True)
@@ -125,6 +123,7 @@ def _is_dense(layout: Layout) -> bool:
 
 
 _LARGEST_BYTES = 1 << 28
+"""Size of a tensor whose elements a spec may contain."""
 _CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
     "zeros": lambda _, shape: np.zeros(shape),
     "ones": lambda _, shape: np.ones(shape),
@@ -134,7 +133,7 @@ _CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
 
 
 def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:
-    """The elements of an input that are the same for all seeds; None if they are drawn.
+    """Return the elements of an input that are the same for all seeds; None if they are drawn.
 
     Raises:
         FormError: its ``data`` cannot be used.
@@ -168,9 +167,9 @@ def check_constant(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
 
 
 def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
-    """The ``data`` of an input: a nested list, or base64 of zlib-compressed bytes.
+    """Decode the ``data`` of an input: a nested list, or base64 of zlib-compressed bytes.
 
-    The bytes are the elements in row-major order, little-endian; those of bfloat16 are its bits.
+    The bytes are the elements in row-major order, little-endian; a bfloat16 is given by its bits.
 
     Raises:
         FormError: it does not fit the shape and dtype, or is damaged.
