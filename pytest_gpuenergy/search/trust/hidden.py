@@ -1,4 +1,4 @@
-"""Sizes that a spec does not list: every variant is verified on a set that it cannot know."""
+"""What no kernel of a search can know: seeds of inputs, their references, and unlisted sizes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from pytest_gpuenergy.search.spec.spec_checks import check_with
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import IoContract
 
-_TURNS = 3
-"""Seeds of a verification: ordinary inputs, and inputs with edges of either sign."""
+_SEEDS_EACH = 3
+"""Seeds of a verification: for ordinary inputs, and for inputs with edges of either sign."""
 
 _KEPT_BYTES = 2 << 30
-"""Of references, in the memory where they were made."""
+"""Size of the inputs and references that are kept, in the memory where they were made."""
 
 
 class Hidden:
-    """Seeds, and what follows from them: it is the same for all states, and told to none.
+    """The hidden seeds of a search and what is computed from them once for all states.
 
     Args:
-        seed: of the search, on which the drawn ones depend; None: they are random.
+        seed: the seed of the search, from which the hidden seeds are drawn; None to draw them at
+            random.
 
     Attributes:
-        cases: inputs with references, by workload and drawing.
-        outputs: of a baseline that is the reference, by the name of the workload.
+        cases: the inputs with their references, by workload and drawing.
+        outputs: the outputs of a baseline that is the reference, by the name of the workload.
         ready: the cases for which the baseline has run.
         contracts: the tensors and scalars, by the name of the workload.
     """
@@ -44,27 +45,25 @@ class Hidden:
         self.contracts: dict[str, IoContract] = {}
 
     def seeds(self, purpose: str) -> tuple[int, ...]:
-        """Seeds of inputs, which are drawn when they are first asked for."""
+        """Return the seeds of inputs for a purpose, which are drawn when they are first needed."""
         if purpose not in self._seeds:
-            self._seeds[purpose] = self._drawn(purpose)
+            source: random.Random = secrets.SystemRandom()
+            if self._seed is not None:
+                source = random.Random(f"{self._seed} {purpose}")  # noqa: S311 -- to be repeated
+            self._seeds[purpose] = tuple(
+                source.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_SEEDS_EACH)
+            )
         return self._seeds[purpose]
-
-    def _drawn(self, purpose: str) -> tuple[int, ...]:
-        if self._seed is not None:
-            drawn = random.Random(f"{self._seed} {purpose}")  # noqa: S311 -- to be repeated
-            return tuple(drawn.randrange(len(SEEDS), LARGEST_SEED) for _ in range(_TURNS))
-        many = LARGEST_SEED - len(SEEDS)
-        return tuple(len(SEEDS) + secrets.randbelow(many) for _ in range(_TURNS))
 
 
 Sizes = Mapping[str, int]
 
 _DRAWN = 8
-"""Sets of sizes that are tried until the baseline is correct on one."""
+"""Sets of sizes that are drawn, at most, to find one on which the baseline is correct."""
 
 
 def has_others(spec: KernelSpec) -> bool:
-    """Whether there can be sizes between those that a spec lists, and it allows them."""
+    """Return whether a spec allows sizes between the listed ones, and there can be any."""
     if not spec.other_sizes:
         return False
     values = [[sizes[name] for sizes in spec.sizes] for name in spec.sizes[0]]
@@ -74,12 +73,12 @@ def has_others(spec: KernelSpec) -> bool:
 def other_sizes(
     spec: KernelSpec, draw: random.Random, is_right: Callable[[Sizes], bool]
 ) -> Sizes | None:
-    """A set that the spec does not list and its baseline can do; None if none is found.
+    """Draw a set of sizes that the spec does not list; None if the baseline is correct on none.
 
     Args:
-        spec: a checked one.
+        spec: a checked spec.
         draw: the source of randomness.
-        is_right: whether the baseline is correct with them.
+        is_right: returns whether the baseline is correct with a set of sizes.
     """
     if not has_others(spec):
         return None
@@ -91,12 +90,12 @@ def other_sizes(
 
 
 def between(listed: Sequence[Sizes], draw: random.Random) -> Sizes:
-    """A mean of the listed sets with random weights, the same ones for all names.
+    """Return a mean of the listed sets with random weights, which are the same for all names.
 
-    Each number is rounded to a multiple of the greatest common divisor of its listed values. So
-    whatever holds for all listed sets and is a bound, a divisibility or, as a rule, a linear
-    relation also holds for the mean. The first set, which is timed and the largest as a rule, has
-    a weight of 1/3 on average: verification of large sizes takes long.
+    Each number is rounded to a multiple of the greatest common divisor of its listed values. A
+    bound or a divisibility that holds for all listed sets therefore also holds for the mean, and so
+    does, as a rule, a linear relation. The first set, which is timed and usually the largest, has a
+    weight of 1/3 on average, because verifying large sizes takes long.
     """
     first = draw.random() ** 2
     others = [draw.expovariate(1.0) for _ in listed[1:]]

@@ -1,4 +1,4 @@
-"""What became of one variant: its figures, or why it is refused."""
+"""What became of one variant: its result, its place in the search, and its gain."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from pytest_gpuenergy.record import AboveZero, Correctness, Interval, Metric, No
 from pytest_gpuenergy.support import Outcome
 
 RESULT_VERSION = 1
-"""``schema_version`` of the results written and read here."""
+"""The ``schema_version`` of the results that this version reads and writes."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
     """The evaluation of a state of a search.
 
     Attributes:
-        id: of the state.
-        outcome: ``correct``, or why it has no figures.
-        emulated: whether they are those of an emulated GPU.
-        objective: what the search minimizes.
+        id: the id of the state.
+        outcome: ``correct``, or the reason why there are no figures.
+        emulated: whether the GPU is emulated.
+        objective: the metric that the search minimizes.
         gpu: the UUID of the card.
         scale: the baseline's objective on the card where the search began, divided by that on this
-            card: cards of one model differ.
-        time_ms: of one launch; in the window of its power, if that was measured.
-        burst_time_ms: of one launch in the first moments, in which no power limit slows the card
-            yet. It decides whether the power is measured.
-        power_w: mean while it ran, if the objective needs it.
-        assumed_power_w: taken for its power, which was not measured, because it is so slow that it
-            cannot be the best, see `Limit`.
-        energy_mj: of one launch, if its power was measured.
+            card, because cards of one model differ.
+        time_ms: the time of one launch; in the window of its power, if that was measured.
+        burst_time_ms: the time of one launch in the first moments, when no power limit slows the
+            card yet. It decides whether the power is measured.
+        power_w: the mean power while the kernel ran, if the objective needs it.
+        assumed_power_w: the power that is assumed if it was not measured because the variant is too
+            slow to be the best, see `Limit`.
+        energy_mj: the energy of one launch, if its power was measured.
         cap_binding: whether the power limit slowed the card meanwhile; None if that was not
             measured.
-        floor_ms: the least time by the card's peaks; 0 if they are not known.
-        message: why it is refused.
-        correctness: on each set of sizes, by the name of its workload.
-        other_sizes: that the spec does not list and it was verified on too; None if the spec allows
-            none, the baseline is correct on none that were tried, or it is refused.
-        steps_s: wall time of each step.
-        schema_version: of this record.
+        floor_ms: the least time by the card's peaks; 0 if they are unknown.
+        message: the reason for a refusal.
+        correctness: the errors on each set of sizes, by the name of its workload.
+        other_sizes: the unlisted sizes on which the state was also verified; None if the spec
+            allows none, the baseline is correct on none that were tried, or the state is refused.
+        steps_s: the wall time of each step, in seconds.
+        schema_version: the version of this record's form.
     """
 
     id: str
@@ -65,16 +65,16 @@ class Result(Struct, frozen=True, kw_only=True):
 
     @property
     def edp_mj_ms(self) -> float | None:
-        """Energy times time of one launch."""
+        """The energy of one launch times its time."""
         if self.energy_mj is None or self.time_ms is None:
             return None
         return self.energy_mj * self.time_ms
 
     @property
     def cost(self) -> float | None:
-        """The objective by the card where the search began; None if the variant is refused.
+        """The objective, as on the card where the search began; None if the variant is refused.
 
-        With the assumed power, if that is not measured.
+        It is computed from the assumed power if the power was not measured.
         """
         if self.time_ms is None or self.objective == Metric.TIME:
             found = self.time_ms
@@ -92,13 +92,13 @@ class Node(Struct, frozen=True, kw_only=True):
     """A state that was evaluated.
 
     Attributes:
-        id: of the state.
-        parent: the id of the state from which it was reached; None of the baseline.
-        move: by which it was reached.
+        id: the id of the state.
+        parent: the id of the state from which it was reached; None for the baseline.
+        move: the move by which it was reached.
         what: the place and the parameters of the move.
-        outcome: ``correct``, or why it is refused.
-        cost: the objective, in ms, mJ or mJ ms; None if it is refused.
-        time_ms: of one launch.
+        outcome: ``correct``, or the reason why the state is refused.
+        cost: the objective, in ms, mJ or mJ·ms; None if the state is refused.
+        time_ms: the time of one launch.
     """
 
     id: str
@@ -111,20 +111,20 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class TurnFigures(Struct, frozen=True, kw_only=True):
-    """What one turn of a comparison measured; what the card does not report is None.
+    """The figures of one turn of a comparison; None where the card does not report one.
 
     Attributes:
-        round: from 1 on.
-        side: what was measured.
-        time_ms: of one launch.
-        energy_mj: of one launch.
-        power_w: mean.
-        seconds: for which it was measured, without the heat-up.
-        temperature_c: mean.
-        effective_sm_clock_mhz: mean clock of an SM.
-        memory_clock_mhz: at the end.
-        event_reasons: NVML's bits, of all moments.
-        flags: what makes the figures doubtful.
+        round: the number of the round, from 1 on.
+        side: the kernel that was measured.
+        time_ms: the time of one launch.
+        energy_mj: the energy of one launch.
+        power_w: the mean power.
+        seconds: the duration of the measurement, without the heat-up.
+        temperature_c: the mean temperature.
+        effective_sm_clock_mhz: the mean clock of an SM.
+        memory_clock_mhz: the clock of the memory at the end.
+        event_reasons: the union of NVML's bits during the turn.
+        flags: the reasons to doubt the figures.
     """
 
     round: int
@@ -144,22 +144,23 @@ class Gain(Struct, frozen=True, kw_only=True):
     """How a variant compares with the baseline when both are measured alternately.
 
     Attributes:
-        id: of the variant.
-        accepted: whether it is better in the objective, by the whole interval.
-        rounds: how often each was measured.
-        ended_early: whether there were fewer rounds than usual, because a gain that could be
-            claimed was out of reach.
-        candidates: among which the variant was the best; the intervals are the wider the more.
-        ratios: by metric, the variant's figure divided by the baseline's, with an interval.
-        ratio_intervals: of these; each contains the true ratio with a probability of at least 99 %,
-            also where a part of what differs between sessions lasts through one.
-        baseline: by metric, the baseline's figure, in ms, mJ or mJ ms.
-        variant: likewise of the variant.
-        reasons: why an interval is wider than the scatter of the rounds.
-        message: why there are no figures, if there are none.
-        unclaimed: whether that is because an emulated GPU's model was not compared with a real card
-            for kernels of this kind.
-        turns: in the order in which they were measured; of ``comparison.json`` only.
+        id: the id of the variant.
+        accepted: whether the variant is better in the objective, by the whole interval.
+        rounds: the number of times that each of the two was measured.
+        ended_early: whether there were fewer rounds than usual, because a certain gain was out of
+            reach.
+        candidates: the number of variants of which this one was the best; more candidates make the
+            intervals wider.
+        ratios: the variant's figure divided by the baseline's, by metric.
+        ratio_intervals: the intervals of these ratios. Each contains the true ratio with a
+            probability of at least 99 %, even if a difference between sessions persists during one.
+        baseline: the baseline's figure by metric, in ms, mJ or mJ·ms.
+        variant: the variant's figure by metric.
+        reasons: the reasons why an interval is wider than the scatter of the rounds.
+        message: the reason why there are no figures, if there are none.
+        unclaimed: whether the reason is that an emulated GPU's model was not compared with a real
+            card for kernels of this kind.
+        turns: the figures in the order in which they were measured; in ``comparison.json`` only.
     """
 
     id: str
@@ -177,16 +178,17 @@ class Gain(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnFigures, ...] = ()
 
 
-_LEAST_OF_LEAST = 0.7
+_LEAST_POWER_SHARE = 0.7
 """A guess: a variant draws no less than this share of the least power of any so far."""
 
 
 class Limit(Struct, frozen=True):
-    """Beyond what time the power of a variant is not measured.
+    """The time beyond which the power of a variant is not measured, because it cannot be the best.
 
     Attributes:
-        time_ms: of one launch in the first moments (`Result.burst_time_ms`), which are the fastest.
-        power_w: that is assumed of a variant which takes longer.
+        time_ms: the time of one launch in the first moments (`Result.burst_time_ms`), which are the
+            fastest.
+        power_w: the power that is assumed for a variant that takes longer.
     """
 
     time_ms: float
@@ -194,29 +196,29 @@ class Limit(Struct, frozen=True):
 
 
 def limit_of(nodes: Sequence[Node], objective: Metric) -> Limit | None:
-    """The limit that the best of the evaluated states sets.
+    """Return the limit that the best of the evaluated states sets.
 
-    A variant beyond it would not be better even if it drew `_LEAST_OF_LEAST` of the least power so
-    far. It is assumed to draw the median of the powers, as in `engine.objective`.
+    A variant beyond the limit would not be better even if it drew only `_LEAST_POWER_SHARE` of the
+    least power so far. It is assumed to draw the median power, as in `engine.objective`.
 
     Args:
-        nodes: evaluated so far.
-        objective: what is minimized.
+        nodes: the states that were evaluated so far.
+        objective: the metric that the search minimizes.
 
     Returns:
-        None if the objective needs no power, or nothing is known.
+        The limit; None if the objective needs no power, or no state is correct yet.
     """
     if objective == Metric.TIME:
         return None
     exponent = 2 if objective == Metric.EDP else 1
-    known = [
+    correct = [
         (node.cost, node.cost / node.time_ms**exponent)
         for node in nodes
         if node.cost is not None and node.time_ms is not None
     ]
-    if not known:
+    if not correct:
         return None
-    best = min(cost for cost, _ in known)
-    powers = [power_w for _, power_w in known]
-    longest_ms = (best / (_LEAST_OF_LEAST * min(powers))) ** (1 / exponent)
-    return Limit(longest_ms, median(powers))
+    best = min(cost for cost, _ in correct)
+    powers_w = [power_w for _, power_w in correct]
+    longest_ms = (best / (_LEAST_POWER_SHARE * min(powers_w))) ** (1 / exponent)
+    return Limit(longest_ms, median(powers_w))

@@ -41,7 +41,7 @@ from pytest_gpuenergy.search.trust.variant_refusals import (
     check_text,
     check_variables,
     floor_ms,
-    untold,
+    sizes_withheld,
 )
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
@@ -262,7 +262,7 @@ class _Evaluation:
         for case in cases:
             self._verify(case, measured=case is cases[0])
         for case in unlisted:
-            with untold():
+            with sizes_withheld():
                 self._verify(case)
         return cases
 
@@ -280,7 +280,7 @@ class _Evaluation:
         return True
 
     def _unlisted(self, sizes: Sizes) -> _Case:
-        with untold():
+        with sizes_withheld():
             return self._case(sizes, "other sizes")
 
     def _case(self, sizes: Sizes, step: str) -> _Case:

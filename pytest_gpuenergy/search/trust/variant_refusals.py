@@ -1,4 +1,4 @@
-"""Why a state is refused, besides what the device and verification say."""
+"""Reasons to refuse a state before it runs, or for figures that cannot be right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_text(state: State, spec: KernelSpec) -> None:
     """Check that a state adds nothing to the baseline's text that a variant may not have.
 
     Raises:
-        KernelFault: it does.
+        KernelFault: the state adds something like that.
         UnavailableError: tree-sitter is needed and not installed.
     """
     baseline = spec.baseline
@@ -45,10 +45,10 @@ def check_text(state: State, spec: KernelSpec) -> None:
 
 
 def check_variables(bytes_found: int, bytes_allowed: int) -> None:
-    """Check the variables in the machine code; the text says the same, but is not parsed as C++.
+    """Check the variables in the machine code, because the text is not parsed as C++.
 
     Raises:
-        KernelFault: there are more than in the baseline's.
+        KernelFault: there are more bytes of variables than in the baseline's machine code.
     """
     if bytes_found > bytes_allowed:
         raise KernelFault(
@@ -62,7 +62,7 @@ def check_plausible(time_ms: float, floor_ms: float, gpu: str) -> None:
     """Check that a launch is not faster than the card's peaks allow.
 
     Raises:
-        KernelFault: it is.
+        KernelFault: the launch is faster.
     """
     if time_ms < floor_ms:
         raise KernelFault(
@@ -74,8 +74,8 @@ def check_plausible(time_ms: float, floor_ms: float, gpu: str) -> None:
 
 
 @contextmanager
-def untold() -> Iterator[None]:
-    """Keep the sizes secret: whoever writes the next variant may read what is said of this one."""
+def sizes_withheld() -> Iterator[None]:
+    """Replace the message of a fault by one without sizes, which the next variant might exploit."""
     try:
         yield
     except KernelFault as fault:
@@ -87,14 +87,14 @@ def untold() -> Iterator[None]:
 
 
 _BYTES = 8
-"""Of an element: inputs are drawn, and outputs computed, in double precision."""
+"""Bytes of an element: inputs are drawn, and references computed, in double precision."""
 
 
 def check_fits(workload: Workload) -> None:
     """Refuse tensors for which this machine has too little memory, instead of being killed.
 
     Raises:
-        InputError: they are too large.
+        InputError: the tensors are too large.
     """
     needed = _BYTES * sum(tensor.size for tensor in workload.tensors)
     have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -106,10 +106,10 @@ def check_fits(workload: Workload) -> None:
 
 
 def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
-    """The least time of one of many launches in ms, by the device memory and by arithmetic.
+    """Return the least time of one of many launches, in ms, by a card's bandwidth and arithmetic.
 
-    What fits in the L2 need not move. Arithmetic counts only where tensor cores, whose peak is many
-    times higher, are not allowed. It is 0 for a card whose peaks are not known.
+    Data that fits in the L2 need not move. Arithmetic counts only if tensor cores, whose peak is
+    many times higher, are not allowed. The result is 0 if the card's peaks are unknown.
     """
     if peaks is None:
         return 0.0
