@@ -162,11 +162,11 @@ from .trust.gain import (
     LASTING_SD as LASTING_SD,
     ROUNDS as ROUNDS,
     Confirmation as Confirmation,
-    claimed_change as claimed_change,
     compare as compare,
     gain_of as gain_of,
     is_out_of_reach as is_out_of_reach,
-    may_be_claimed as may_be_claimed,
+    is_worth_comparing as is_worth_comparing,
+    proven_change as proven_change,
 )
 from .trust.hidden import between as between, has_others as has_others, other_sizes as other_sizes
 from .trust.result import (

@@ -43,7 +43,7 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(gain_module, "compare", found)
     bench: Any = SimpleNamespace(
-        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), no_claim=lambda _: ""
+        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )
     folder: Any = SimpleNamespace(
         path=tmp_path, known_gain=lambda _: None, keep_gain=lambda _: None

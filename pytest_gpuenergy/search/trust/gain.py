@@ -1,4 +1,8 @@
-"""Whether the best variants of a search are certainly better than the baseline."""
+"""Finds the best variant that is certainly better than the baseline, by measuring both alternately.
+
+A gain is proven if the whole interval of the objective's ratio is below 1. A comparison that cannot
+prove one is not begun, or ends early.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +43,14 @@ from pytest_gpuenergy.tuning import writing
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Compares variants of one search. What was compared among as many before is not repeated.
+    """Compares the best variants of one search with the baseline.
+
+    A comparison that an earlier run made among as many candidates is not repeated.
 
     Attributes:
-        evaluator: of the search.
-        folder: of the kernel.
-        states: by id.
+        evaluator: the evaluator of the search.
+        folder: the folder of the kernel.
+        states: the states that were evaluated, by id.
         tell: called with lines of progress.
         is_stopped: asked before each comparison, and before each turn of one.
     """
@@ -56,14 +62,14 @@ class Confirmation:
     is_stopped: Callable[[], bool]
 
     def gains(self, nodes: Sequence[Node]) -> Iterator[Gain | None]:
-        """The gains of the best variants, in their order, up to the first that is accepted.
+        """Compare the best variants in their order, up to the first that is accepted.
 
         Args:
-            nodes: all of the search, the baseline first.
+            nodes: all states of the search, the baseline first.
 
         Yields:
-            A gain, as soon as it is on disk, or one that may not be claimed; or None, at last, if
-            it was stopped.
+            Each gain, once it is on disk; the reason why a variant is not compared, as a gain
+            without figures; or None, at last, if the search was stopped.
 
         Raises:
             DeviceError: the device does not respond.
@@ -83,9 +89,9 @@ class Confirmation:
                 return
 
     def _unclaimed(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
-        """Why the device's figures are not enough for a claim; None if they are."""
+        """Return why the device's figures cannot prove a gain; None if they can."""
         for one in (nodes[0], node):
-            if message := self.evaluator.bench.no_claim(self.states[one.id]):
+            if message := self.evaluator.bench.why_unproven(self.states[one.id]):
                 return Gain(
                     id=node.id,
                     accepted=False,
@@ -97,12 +103,12 @@ class Confirmation:
         return None
 
     def _left_out(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
-        """Why a variant is not worth a comparison; None if it is."""
+        """Return why a variant is not worth a comparison; None if it is."""
         metric, candidates = self.evaluator.bench.objective, len(nodes) - 1
         assert node.cost is not None
         assert nodes[0].cost is not None
         change = math.log(node.cost / nodes[0].cost)
-        if may_be_claimed(change, metric, candidates=candidates):
+        if is_worth_comparing(change, metric, candidates=candidates):
             return None
         message = (
             f"left out: by the search's own figures it takes {-math.expm1(change):.2%} less "
@@ -111,9 +117,9 @@ class Confirmation:
         return Gain(id=node.id, accepted=False, rounds=0, candidates=candidates, message=message)
 
     def _gain(self, node: Node, candidates: int) -> Gain | None:
-        known = self.folder.known_gain(node.id)
-        if known is not None and known.candidates >= candidates:
-            return known
+        earlier = self.folder.known_gain(node.id)
+        if earlier is not None and earlier.candidates >= candidates:
+            return earlier
         if self.is_stopped():
             return None
         bench = self.evaluator.bench
@@ -128,7 +134,7 @@ class Confirmation:
 
 
 def by_cost(nodes: Sequence[Node]) -> list[Node]:
-    """The correct nodes, best first; of equal ones the earlier."""
+    """Return the correct nodes, the best first; among equals, the earlier one first."""
     correct = [(node.cost, node) for node in nodes if node.cost is not None]
     return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
 
@@ -145,19 +151,19 @@ def compare(
     candidates: int = 1,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Gain | None:
-    """Measure a state and the baseline alternately, both verified after each turn.
+    """Measure a state and the baseline alternately, and verify both after each turn.
 
-    The state is first verified once more, on inputs that no variant was verified on. Once the
-    claim of a gain is out of reach, there are no further rounds.
+    The state is first verified once more, on inputs on which no variant was verified. There are no
+    further rounds once a proven gain is out of reach.
 
     Args:
-        bench: where.
+        bench: where states are evaluated.
         state: the variant.
-        candidates: among which it is the best, see `claimed_change`.
+        candidates: the number of variants of which it is the best, see `proven_change`.
         is_stopped: asked after the verification and before each turn.
 
     Returns:
-        None if it was stopped before the end.
+        The gain; None if the comparison was stopped before its end.
 
     Raises:
         DeviceError: the device does not respond.
@@ -198,17 +204,15 @@ def _is_hopeless(turns: Turns, objective: Metric, candidates: int) -> bool:
 
 
 def _log_ratios(turns: Turns, metric: Metric) -> list[float]:
-    """ln(variant / baseline) of each round."""
+    """Return ln(variant / baseline) of each round."""
     return [new - old for old, new in zip(*turns.log_figures(metric), strict=True)]
 
 
 def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> Gain:
-    """What the rounds say of a variant that is the best of so many candidates."""
+    """Return what the rounds say about a variant that is the best of so many candidates."""
     figures = {metric: turns.log_figures(metric) for metric in METRICS}
     changes = {
-        metric: claimed_change(
-            _log_ratios(turns, metric), LASTING_SD[metric], candidates=candidates
-        )
+        metric: proven_change(_log_ratios(turns, metric), LASTING_SD[metric], candidates=candidates)
         for metric in METRICS
     }
     doubts = turns.doubts()
@@ -232,7 +236,7 @@ def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> 
 
 
 def _in_order(turns: Turns) -> Iterator[TurnFigures]:
-    """The turns as they were taken: the side that goes first alternates."""
+    """Yield the turns in the order in which they were taken; the first side alternates."""
     for number, (base, head) in enumerate(zip(turns.base, turns.head, strict=True)):
         both = [_turn(number + 1, "baseline", base), _turn(number + 1, "variant", head)]
         yield from both if number % 2 == 0 else both[::-1]
@@ -271,44 +275,44 @@ def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibi
 
 
 CONFIRMED = 3
-"""The best variants, at most, that are measured alternately with the baseline until one is kept."""
+"""Number of variants, at most, that are compared with the baseline until one is kept."""
 
 LASTING_SD: Mapping[Metric, float] = {
     metric: math.sqrt(SAME_BOARD_SD[metric] ** 2 - WANDER[metric] ** 2) for metric in METRICS
 }
-"""Standard deviation of what a kernel may keep through a session, and has otherwise in another: the
-part of the deviation between sessions that is not of a loading or of the state of the card, as a
-fraction. Rounds of one session cannot show it."""
+"""Standard deviation, as a fraction, of a kernel's lasting deviation: the part of the deviation
+between sessions that neither the loading of the kernel nor the state of the card explains. It stays
+the same through a session, so the rounds of one session cannot show it."""
 
 HEAVY_TAIL_DEGREES = 5
-"""Of Student's t, for what lasts: large values are far more frequent than normal ones."""
+"""Degrees of freedom of Student's t as a heavy-tailed distribution of lasting deviations."""
 
 _HEAVY_ALARM = 0.02
-"""Chance of a search with a false claim, if what lasts is distributed like that."""
+"""Chance that a search accepts a false gain, if lasting deviations have such heavy tails."""
 
 FUTILE = 0.02
-"""Chance that a gain which could just be claimed, if nothing scattered, is given up."""
+"""Chance of giving up a gain that would just be proven if nothing scattered."""
 
 LEAST_ROUNDS = 3
-"""Before a comparison may end early: with two, Student's t says nothing of the scatter."""
+"""Rounds before a comparison may end early; two say too little about the scatter."""
 
 
-def claimed_change(
+def proven_change(
     log_ratios: Sequence[float], lasting_sd: float, *, candidates: int = 1
 ) -> Estimate:
-    """ln(variant / baseline) by the rounds, with an interval for a claim of a gain.
+    """Return ln(variant / baseline) by the rounds, with an interval that proves a gain if below 0.
 
-    At most one search in a hundred claims a gain that is none: the rounds of each of `CONFIRMED`
-    variants, and what lasts of each of the candidates (see `lasting_half_width`), are off by more
-    than their half widths that seldom (Bonferroni's inequality). What lasts counts once for each
-    candidate, because it is in the figures by which the best one was chosen: the best of many has
-    more of it. The scatter of the rounds is not, and counts as usual. The squares of both half
-    widths are added, as in `energy.statistics.estimate`.
+    At most one search in a hundred accepts a gain that is none. By Bonferroni's inequality, the
+    rounds of each of `CONFIRMED` variants and the lasting deviations of all candidates (see
+    `lasting_half_width`) exceed their half widths that seldom. Lasting deviations count once for
+    each candidate, because the best one was chosen by figures that contain them: the best of many
+    has a larger one. The scatter of the rounds is not in those figures and counts as usual. The
+    squares of both half widths are added, as in `energy.statistics.estimate`.
 
     Args:
-        log_ratios: of each round.
-        lasting_sd: see `LASTING_SD`.
-        candidates: among which the variant was chosen.
+        log_ratios: ln(variant / baseline) of each round.
+        lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
+        candidates: the number of variants of which this one was chosen.
 
     Raises:
         ValueError: there are fewer than two rounds.
@@ -319,18 +323,19 @@ def claimed_change(
 
 
 def lasting_half_width(lasting_sd: float, candidates: int) -> float:
-    """How far what lasts may make the best of so many candidates seem better than the baseline.
+    """Return how much better than the baseline lasting deviations may make the best variant seem.
 
-    The larger of two bounds, because nobody knows how what lasts is distributed:
+    This is the larger of two bounds, because the distribution of lasting deviations is unknown:
 
-    - If it is normal, the difference of two kernels is, too. One search in a hundred exceeds this.
-    - If it has heavy tails, Student's t with `HEAVY_TAIL_DEGREES` of the same variance, a large
-      difference comes from one kernel that is far off: one of the candidates, or the baseline. One
-      search in fifty exceeds this.
+    - If they are normal, so is the difference of two kernels. One search in a hundred exceeds this
+      bound.
+    - If they have heavy tails (Student's t with `HEAVY_TAIL_DEGREES` and the same variance), a
+      large difference comes from a single kernel: one of the candidates, or the baseline. One
+      search in fifty exceeds this bound.
 
     Args:
-        lasting_sd: see `LASTING_SD`.
-        candidates: among which the best was chosen; at least 1.
+        lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
+        candidates: the number of variants of which the best was chosen; at least 1.
     """
     normal = -NormalDist().inv_cdf(tail_of(candidates)) * math.sqrt(2)
     degrees = HEAVY_TAIL_DEGREES
@@ -338,18 +343,18 @@ def lasting_half_width(lasting_sd: float, candidates: int) -> float:
     return max(normal, heavy * math.sqrt((degrees - 2) / degrees)) * lasting_sd
 
 
-def may_be_claimed(log_ratio: float, metric: Metric, *, candidates: int) -> bool:
-    """Whether a variant is worth a comparison with the baseline, by the search's own figures.
+def is_worth_comparing(log_ratio: float, metric: Metric, *, candidates: int) -> bool:
+    """Return whether a variant is worth a comparison, by the search's own figures.
 
-    It is not if a claim takes more than it can have: the claim of a gain takes at least
-    `lasting_half_width`, even if the rounds do not scatter at all. A figure of the search deviates
-    as one of another session does (`SAME_BOARD_SD`), the baseline's likewise; one variant in
-    fifty (`FUTILE`) has more than this allows for.
+    A proven gain takes at least `lasting_half_width`, even if the rounds do not scatter at all. A
+    variant that cannot have so much is not worth a comparison. A figure of the search deviates like
+    one of another session (`SAME_BOARD_SD`), and so does the baseline's; one variant in fifty
+    (`FUTILE`) has more than this allows for.
 
     Args:
         log_ratio: ln(variant / baseline) by the figures of the search.
-        metric: what the search minimizes.
-        candidates: among which the variant is the best.
+        metric: the metric that the search minimizes.
+        candidates: the number of variants of which this one is the best.
     """
     allowance = NormalDist().inv_cdf(1 - FUTILE) * math.sqrt(2) * SAME_BOARD_SD[metric]
     return log_ratio - allowance < -lasting_half_width(LASTING_SD[metric], max(1, candidates))
@@ -363,23 +368,24 @@ def is_out_of_reach(
     candidates: int = 1,
     room: float = 0.0,
 ) -> bool:
-    """Whether the first of some rounds leave no hope for the claim of a gain after all of them.
+    """Return whether a gain can no longer be proven, by the rounds so far.
 
-    A claim takes a mean ratio of less than ``-lasting_half_width`` after all rounds, even if they
-    do not scatter at all, see `claimed_change`. The mean of all n rounds deviates from that of the
-    first k, whose standard deviation is s, by ``s sqrt(1/k - 1/n)``, in terms of Student's t with
-    k - 1 degrees of freedom. If it gets that far with a probability of less than `FUTILE`, there is
-    no hope (stochastic curtailment: K. K. G. Lan, R. Simon and M. Halperin, "Stochastically
-    curtailed tests in long-term clinical trials", Sequential Analysis 1, 1982).
+    A proven gain takes a mean ratio of less than ``-lasting_half_width`` after all rounds, even if
+    they do not scatter at all, see `proven_change`. The mean of all n rounds deviates from that of
+    the first k, whose standard deviation is s, by ``s sqrt(1/k - 1/n)``, in terms of Student's t
+    with k - 1 degrees of freedom. The gain is out of reach if the mean gets that far with a
+    probability of less than `FUTILE` (stochastic curtailment: K. K. G. Lan, R. Simon and M.
+    Halperin, "Stochastically curtailed tests in long-term clinical trials", Sequential Analysis 1,
+    1982).
 
-    To end a comparison for this reason never adds a claim.
+    Ending a comparison for this reason never adds an accepted gain.
 
     Args:
-        log_ratios: of the rounds so far.
-        lasting_sd: see `LASTING_SD`.
-        rounds: that were planned.
-        candidates: among which the variant was chosen.
-        room: by which doubts widen the interval besides.
+        log_ratios: ln(variant / baseline) of the rounds so far.
+        lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
+        rounds: the number of planned rounds.
+        candidates: the number of variants of which this one was chosen.
+        room: the amount by which doubts widen the interval as well.
     """
     count = len(log_ratios)
     if count < LEAST_ROUNDS or count >= rounds:

@@ -1,7 +1,7 @@
 """Evaluates one state: compile, verify on all sizes, time, measure power, verify again.
 
-What does not depend on the state is made once for a search: the hidden seeds, and with them inputs
-and references; the outputs of a baseline that is the reference; and the sizes that nobody knows.
+What does not depend on the state is made once for a search: the hidden seeds with their inputs and
+references, the outputs of a baseline that is the reference, and the unlisted sizes.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the states of a spec are evaluated, and for what.
+    """Evaluates the states of a spec on one device.
 
     Attributes:
-        spec: what they compute.
-        device: claimed by the caller, under its power limit.
-        objective: what is minimized.
-        seed: of the search.
+        spec: the spec of the kernel.
+        device: the device, which the caller has claimed and set to a power limit.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
     """
 
     spec: KernelSpec
@@ -63,11 +63,10 @@ class Bench:
     seed: int = 0
 
     def prepare(self, states: Iterable[State]) -> None:
-        """Start compiling states in the background; what is wrong with them is told later."""
+        """Start compiling states in the background; their evaluation reports any errors."""
         for state in states:
             with suppress(KernelFault):
-                # The compiler of a Triton module executes it.
-                check_text(state, self.spec)
+                check_text(state, self.spec)  # first: compiling a Triton module executes it
                 for sizes in self.spec.sizes:
                     self.device.prepare_job(self.job(state, sizes))
 
@@ -78,8 +77,8 @@ class Bench:
         what was evaluated before.
 
         Args:
-            state: to evaluate.
-            limit: beyond which its power need not be measured.
+            state: the state to evaluate.
+            limit: the time beyond which its power need not be measured.
 
         Raises:
             DeviceError: the device does not respond.
@@ -92,7 +91,7 @@ class Bench:
         """Verify a state once more, on inputs on which no variant was verified.
 
         Returns:
-            What is wrong with it; empty if nothing is.
+            The reason why it is wrong; empty if it is correct.
 
         Raises:
             DeviceError: the device does not respond.
@@ -101,11 +100,11 @@ class Bench:
         with self.device.twin() as device:
             return _Evaluation(self, device, state, purpose=f"again {state.id} ").fault()
 
-    def no_claim(self, state: State) -> str:
-        """Why no gain may be claimed by the device's figures of a state, as a sentence.
+    def why_unproven(self, state: State) -> str:
+        """Return the reason why the device's figures cannot prove a gain, as a sentence.
 
-        It is empty for a real card, and where the emulated GPU's model was compared with one for
-        kernels of this kind.
+        The result is empty for a real card, and if the emulated GPU's model was compared with a
+        real card for kernels of this kind.
 
         Raises:
             InputError: the inputs cannot be drawn.
@@ -128,19 +127,19 @@ class Bench:
 
     @cached_property
     def hidden(self) -> Hidden:
-        """What no kernel may know."""
+        """The seeds of inputs, and all else that no kernel can know."""
         return Hidden(self.seed if self.device.emulated else None)
 
     def hidden_seeds(self, purpose: str) -> tuple[int, ...]:
-        """Seeds of inputs that no kernel can know, the same ones whenever this bench is asked.
+        """Return seeds of inputs that no kernel can know; they stay the same for this bench.
 
-        They are drawn when it is first asked; on an emulated GPU, they depend on its seed alone.
+        They are drawn when they are first needed; on an emulated GPU, from the search's seed.
         """
         return self.hidden.seeds(purpose)
 
     @cached_property
     def other_sizes(self) -> Sizes | None:
-        """Sizes that the spec does not list, see `other_sizes.other_sizes`."""
+        """A set of sizes that the spec does not list, see `trust.hidden.other_sizes`."""
         draw = random.Random(self.hidden_seeds("other sizes")[0])  # noqa: S311 -- a hidden seed
         with self.device.twin() as device:
             baseline = _Evaluation(self, device, self.spec.baseline)
@@ -149,20 +148,20 @@ class Bench:
             return other_sizes(self.spec, draw, baseline.is_right)
 
     def job(self, state: State, sizes: Sizes) -> Job:
-        """What is compiled of a state with one set of sizes."""
+        """Return what is compiled for a state with one set of sizes."""
         name = name_of(self.spec, sizes)
         if name not in self.hidden.contracts:
             self.hidden.contracts[name] = workload_of(self.spec, sizes, dict).io
         return Job(kernel_of(self.spec, state, sizes), self.hidden.contracts[name])
 
     def workload(self, sizes: Mapping[str, int], device: Device) -> SpecWorkload:
-        """The workload with one set of sizes; the baseline is its reference if need be."""
+        """Return the workload with one set of sizes; by default the baseline is its reference."""
         if self.spec.reference:
             return workload_of(self.spec, sizes)
         kernel = kernel_of(self.spec, self.spec.baseline, sizes)
         io = workload_of(self.spec, sizes, dict).io
-        known = self.hidden.outputs[io.name]
-        return workload_of(self.spec, sizes, BaselineOutputs(device, kernel, io, known))
+        outputs = self.hidden.outputs[io.name]
+        return workload_of(self.spec, sizes, BaselineOutputs(device, kernel, io, outputs))
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,10 @@ class _Case:
     """A state with one set of sizes, and the seeds of its verification.
 
     Attributes:
-        step: what its verification is called among the steps.
+        step: the name of its verification among the steps.
+        kernel: the kernel of the state.
+        workload: the workload on which it is verified.
+        seeds: the seeds of its inputs.
     """
 
     step: str
@@ -181,7 +183,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Figures:
-    """What was measured; see `Result`."""
+    """The figures of a state; see `Result`."""
 
     time_ms: float | None = None
     burst_time_ms: float | None = None
@@ -192,7 +194,7 @@ class _Figures:
 
     @classmethod
     def of(cls, burst_ms: float, reading: Reading) -> _Figures:
-        """Time, power and energy of one window, in which the power limit may slow the card."""
+        """Return the figures of one window, in which the power limit may slow the card."""
         return cls(
             time_ms=reading.time_ms.value,
             burst_time_ms=burst_ms,
@@ -204,6 +206,18 @@ class _Figures:
 
 @dataclass
 class _Evaluation:
+    """The evaluation of one state.
+
+    Attributes:
+        bench: where it takes place.
+        device: the device, which is a card of its own if it is emulated.
+        state: the state that is evaluated.
+        purpose: distinguishes the hidden seeds of a second verification.
+        floor_ms: the least time by the card's peaks.
+        steps_s: the wall time of each step so far.
+        correctness: the errors by workload so far.
+    """
+
     bench: Bench
     device: Device
     state: State
@@ -237,7 +251,7 @@ class _Evaluation:
         )
 
     def fault(self) -> str:
-        """What is wrong with the state; empty if nothing is. Nothing is timed."""
+        """Return the reason why the state is wrong, without timing it; empty if it is correct."""
         try:
             self._verified()
         except KernelFault as error:
@@ -246,18 +260,23 @@ class _Evaluation:
         return ""
 
     def _verified(self, *purposes: str) -> list[_Case]:
-        """The state with all sizes, on which it is correct; the listed ones first.
+        """Verify the state with all sizes, and return it with the listed ones.
 
         Args:
-            purposes: of the hidden seeds with which the first case will run besides.
+            purposes: further purposes for which the first case will run on hidden seeds.
+
+        Raises:
+            KernelFault: the state is refused, or wrong.
         """
         check_text(self.state, self.bench.spec)
         cases = [
             self._case(sizes, f"sizes[{number}]")
             for number, sizes in enumerate(self.bench.spec.sizes)
         ]
-        others = self.bench.other_sizes
-        unlisted = [] if others is None else [self._unlisted(others)]
+        unlisted = []
+        if (others := self.bench.other_sizes) is not None:
+            with sizes_withheld():
+                unlisted = [self._case(others, "other sizes")]
         self._prepare([*cases, *unlisted], purposes)
         for case in cases:
             self._verify(case, measured=case is cases[0])
@@ -267,7 +286,7 @@ class _Evaluation:
         return cases
 
     def is_right(self, sizes: Sizes) -> bool:
-        """Whether the state is correct with these sizes; nothing is timed."""
+        """Return whether the state is correct with these sizes; nothing is timed."""
         try:
             case = self._case(sizes, "other sizes")
             self._prepare([case])
@@ -275,13 +294,9 @@ class _Evaluation:
         except KernelFault as error:
             self._check_answers(error)
             return False
-        except InputError:  # such as a reference that is made for the listed sizes
+        except InputError:  # for example, a reference that only works for the listed sizes
             return False
         return True
-
-    def _unlisted(self, sizes: Sizes) -> _Case:
-        with sizes_withheld():
-            return self._case(sizes, "other sizes")
 
     def _case(self, sizes: Sizes, step: str) -> _Case:
         job = self.bench.job(self.state, sizes)
@@ -290,18 +305,16 @@ class _Evaluation:
             raise KernelFault("constraints", refusal)
         with self._timed("compile"):
             self.device.compile_job(job)
-        self._check_variables(kernel, sizes)
+        if variable_bytes := self.device.variable_bytes(kernel):
+            baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
+            check_variables(variable_bytes, self.device.variable_bytes(baseline))
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)
         seeds = self.bench.hidden_seeds(f"{self.purpose}{workload.name}")
         return _Case(step, kernel, workload, seeds)
 
-    def _check_variables(self, kernel: AnyKernel, sizes: Sizes) -> None:
-        if found := self.device.variable_bytes(kernel):
-            baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
-            check_variables(found, self.device.variable_bytes(baseline))
-
     def _check_answers(self, error: KernelFault) -> None:
+        """Check that the device still responds, so that the fault is the state's."""
         if not answers(self.device):
             raise DeviceError(
                 f"{self.device.name} does not respond any more ({error}): check it with "
@@ -309,9 +322,10 @@ class _Evaluation:
             ) from None
 
     def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
-        """Give the candidate a process of its own, after the baseline if that is the reference.
+        """Start a new worker process for the state.
 
-        The baseline does not run later: it would have to share the candidate's process.
+        A baseline that is the reference runs before that on all inputs, because it must not share a
+        process with the state.
         """
         drawings = [
             (case.workload, one) for case in cases for one in drawings_of(case.seeds, case.workload)
@@ -329,15 +343,19 @@ class _Evaluation:
     def _run_baseline(
         self, drawings: Sequence[tuple[SpecWorkload, Drawing]], modules: Sequence[str]
     ) -> None:
-        """Have the outputs of the baseline for all drawings, those that are not known yet."""
-        known = self.bench.hidden.ready
-        missing = [(one, drawing) for one, drawing in drawings if (one.name, drawing) not in known]
+        """Compute the outputs of the baseline for all drawings for which they are missing."""
+        ready = self.bench.hidden.ready
+        missing = [
+            (workload, drawing)
+            for workload, drawing in drawings
+            if (workload.name, drawing) not in ready
+        ]
         if missing:
             self.device.renew(modules)
         try:
             for workload, drawing in missing:
                 self.bench.hidden.cases(workload, drawing, self.device.arrays)
-                known.add((workload.name, drawing))
+                ready.add((workload.name, drawing))
         except KernelFault as fault:
             if self.state.id == self.bench.spec.baseline.id:
                 raise
@@ -360,7 +378,7 @@ class _Evaluation:
         self.correctness[case.workload.name] = found
 
     def _figures(self, case: _Case, limit: Limit | None) -> _Figures:
-        """What is measured while the case runs back to back; it is verified afterwards."""
+        """Measure a case while it runs back to back, and verify it once more."""
         self.floor_ms = floor_ms(case.workload, peaks_of(self.device.name))
         seed, *_ = self.bench.hidden_seeds("time")
         job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
@@ -385,7 +403,7 @@ class _Evaluation:
         return figures
 
     def _burst_ms(self, repeater: Repeater) -> float:
-        """The time of a launch in the first moments, in which no limit slows the card yet."""
+        """Return the time of a launch in the first moments, when no limit slows the card yet."""
         repeater.start()
         self.device.clock.sleep_s(DURATION_S)
         return median_time_ms(repeater.stop())

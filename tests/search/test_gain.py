@@ -12,10 +12,10 @@ from pytest_gpuenergy.energy import Reading
 from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
 from pytest_gpuenergy.search import (
     LASTING_SD,
-    claimed_change,
     gain_of,
     is_out_of_reach,
-    may_be_claimed,
+    is_worth_comparing,
+    proven_change,
 )
 
 UNKNOWN = Conditions(None, None, None, None, None)
@@ -26,9 +26,9 @@ RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
 def test_more_candidates_and_more_that_lasts_never_narrow_the_interval(
     ratios: list[float], lasting_sd: float, candidates: int
 ) -> None:
-    found = claimed_change(ratios, lasting_sd, candidates=candidates)
-    fewer = claimed_change(ratios, lasting_sd, candidates=max(1, candidates // 2))
-    nothing = claimed_change(ratios, 0.0, candidates=candidates)
+    found = proven_change(ratios, lasting_sd, candidates=candidates)
+    fewer = proven_change(ratios, lasting_sd, candidates=max(1, candidates // 2))
+    nothing = proven_change(ratios, 0.0, candidates=candidates)
     assert nothing.half_width <= fewer.half_width + 1e-12
     assert fewer.half_width <= found.half_width + 1e-12
     assert found.low <= sum(ratios) / len(ratios) + 1e-12
@@ -37,14 +37,14 @@ def test_more_candidates_and_more_that_lasts_never_narrow_the_interval(
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_rounds_that_agree_do_not_show_less_than_may_last(metric: Metric) -> None:
-    found = claimed_change([-0.001] * 6, LASTING_SD[metric], candidates=10)
+    found = proven_change([-0.001] * 6, LASTING_SD[metric], candidates=10)
     assert found.half_width == pytest.approx(3.09 * math.sqrt(2) * LASTING_SD[metric], rel=1e-3)
     assert found.high > 0
 
 
 def test_the_best_of_many_may_be_far_off_because_of_a_heavy_tail() -> None:
     # Student's t with five degrees of freedom exceeds 9.69 once in 10,050 times.
-    found = claimed_change([-0.001] * 6, 0.01, candidates=200)
+    found = proven_change([-0.001] * 6, 0.01, candidates=200)
     assert found.half_width == pytest.approx(9.69 * math.sqrt(3 / 5) * 0.01, rel=1e-3)
 
 
@@ -90,7 +90,7 @@ def test_what_is_out_of_reach_is_not_claimed_by_the_same_rounds(
 ) -> None:
     lasting = LASTING_SD[metric]
     if is_out_of_reach(ratios, lasting, rounds=rounds, candidates=candidates):
-        assert claimed_change(ratios, lasting, candidates=candidates).high >= 0
+        assert proven_change(ratios, lasting, candidates=candidates).high >= 0
 
 
 @given(RATIOS, st.integers(3, 20), st.floats(0.001, 0.1))
@@ -113,12 +113,12 @@ def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
 def test_what_may_be_claimed_may_be_claimed_of_fewer_and_with_more_gain(
     change: float, metric: Metric, candidates: int
 ) -> None:
-    if may_be_claimed(change, metric, candidates=candidates):
-        assert may_be_claimed(change, metric, candidates=max(1, candidates // 2))
-        assert may_be_claimed(change - 0.001, metric, candidates=candidates)
+    if is_worth_comparing(change, metric, candidates=candidates):
+        assert is_worth_comparing(change, metric, candidates=max(1, candidates // 2))
+        assert is_worth_comparing(change - 0.001, metric, candidates=candidates)
 
 
 def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
-    assert not may_be_claimed(-0.0002, Metric.TIME, candidates=12)
-    assert may_be_claimed(-0.003, Metric.TIME, candidates=12)
-    assert not may_be_claimed(-0.005, Metric.EDP, candidates=50)
+    assert not is_worth_comparing(-0.0002, Metric.TIME, candidates=12)
+    assert is_worth_comparing(-0.003, Metric.TIME, candidates=12)
+    assert not is_worth_comparing(-0.005, Metric.EDP, candidates=50)
