@@ -26,7 +26,6 @@ from pytest_gpuenergy.search import (
     Gain,
     Result,
     State,
-    comparison,
     read_spec,
 )
 from pytest_gpuenergy.search.trust import gain as gain_module
@@ -258,7 +257,7 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(
-            comparison, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+            gain_module, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
         words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
