@@ -1,4 +1,3 @@
-from .additions import additions as additions
 from .ahead import foreseen as foreseen
 from .checks import check_spec as check_spec
 from .claim import (
@@ -17,8 +16,6 @@ from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
 from .experience import Experience as Experience
 from .explorer import GraphExplorer as GraphExplorer
 from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.extract import Extraction as Extraction, extract as extract
-from .extraction.preprocessor import Preprocessor as Preprocessor
 from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .folder import (
     BASELINE as BASELINE,
@@ -56,17 +53,11 @@ from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
 from .moves.base import SourceMove as SourceMove, not_understood as not_understood
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.counted_loops import with_counted_loops as with_counted_loops
-from .moves.cuda_kernel import CudaKernel as CudaKernel
-from .moves.cuda_text import CudaText as CudaText
 from .moves.early_return import without_early_return as without_early_return
-from .moves.edits import Edit as Edit, edited as edited
 from .moves.guards import PadTailAndMask as PadTailAndMask
-from .moves.polynomials import Atom as Atom, Polynomial as Polynomial
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .other_sizes import between as between, has_others as has_others, other_sizes as other_sizes
-from .output_reads import outputs_read as outputs_read
 from .page import (
     SearchRecord as SearchRecord,
     files_of as files_of,
@@ -119,6 +110,15 @@ from .search_state import (
     read_state as read_state,
 )
 from .sizes import evaluate as evaluate, names_in as names_in
+from .source.counted_loops import with_counted_loops as with_counted_loops
+from .source.cuda_kernel import CudaKernel as CudaKernel
+from .source.cuda_text import CudaText as CudaText
+from .source.edits import Edit as Edit, edited as edited
+from .source.extraction import Extraction as Extraction, extract as extract
+from .source.output_reads import outputs_read as outputs_read
+from .source.polynomials import Atom as Atom, Polynomial as Polynomial
+from .source.preprocessor import Preprocessor as Preprocessor
+from .source.text_checks import additions as additions
 from .space import (
     Action as Action,
     Incumbent as Incumbent,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_gpuenergy.search.additions import additions
-from pytest_gpuenergy.search.output_reads import outputs_read
+from pytest_gpuenergy.search.source.output_reads import outputs_read
+from pytest_gpuenergy.search.source.text_checks import additions
+from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.support import KernelFault
 
 

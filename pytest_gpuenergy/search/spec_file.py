@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_gpuenergy.search.checks import check_spec
-from pytest_gpuenergy.search.source_files import with_source
+from pytest_gpuenergy.search.source.source_files import with_source
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.support import (
     FormError,

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import cuda_checks, triton_checks
-from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.llm.answer import Answer, read_answer, summary_of, updated_launch
 from pytest_gpuenergy.search.llm.answer_log import Exchange
 from pytest_gpuenergy.search.llm.consultant import Consultant
@@ -26,6 +24,8 @@ from pytest_gpuenergy.search.llm.request import (
 from pytest_gpuenergy.search.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.search_state import Node
+from pytest_gpuenergy.search.source import cuda_checks, triton_checks
+from pytest_gpuenergy.search.source.text_checks import additions
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Language, State
 from pytest_gpuenergy.support import FormError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_gpuenergy.search.data import inline_data
-from pytest_gpuenergy.search.moves.cuda_access import HINTED_LOADS
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import arguments_of, bare, called, field, operator_of
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.accesses import HINTED_LOADS
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import arguments_of, bare, called, field, operator_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

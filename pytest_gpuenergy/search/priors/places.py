@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
 from pytest_gpuenergy.search.priors.averages import Averages
 from pytest_gpuenergy.search.priors.work import WARP
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.polynomials import Polynomial
 
 SECTOR_BYTES = 32
 _BANKS, _WORD_BYTES = 32, 4

@@ -6,7 +6,7 @@ import ast
 from functools import cached_property
 from itertools import zip_longest
 
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 Shape = tuple[int, ...]
 

@@ -10,12 +10,12 @@ import ast
 import math
 from functools import cached_property
 
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.functions import DIVISION, TRITON_FUNCTIONS
 from pytest_gpuenergy.search.priors.places import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.triton_shapes import Shapes
 from pytest_gpuenergy.search.priors.work import WARP, Work
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, field, inside, nodes
 from pytest_gpuenergy.search.priors.averages import LOOPS, Averages
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.tree import ancestors, field, inside, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -77,8 +77,8 @@ def work_of(state: State, spec: KernelSpec) -> Work | None:
 
 
 def _cuda(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
     from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
+    from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 
     kernel = CudaKernel.of(state, spec)
     known = kernel is not None and 0 < kernel.threads <= _MOST_THREADS
@@ -86,8 +86,8 @@ def _cuda(state: State, spec: KernelSpec) -> Work | None:
 
 
 def _triton(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
     from pytest_gpuenergy.search.priors.triton_work import work_of_triton
+    from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
     kernel = TritonKernel.of(state, spec)
     return None if kernel is None else work_of_triton(kernel)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_file import CudaFile
 from pytest_gpuenergy.search.moves.cuda_tiles import tile_of, tiles_in
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     called_last,
     declarator_of,
