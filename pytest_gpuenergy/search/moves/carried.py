@@ -19,7 +19,7 @@ from pytest_gpuenergy.search.source.tree import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_CONDITIONAL = (
+_BRANCHES = (
     *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
     "conditional_expression",
 )
@@ -72,7 +72,7 @@ class Carried:
                 return False
             if around.type in ("expression_statement", "declaration") and self._is_in(around):
                 return True
-            condition = field(around, "condition") if around.type in _CONDITIONAL else None
+            condition = field(around, "condition") if around.type in _BRANCHES else None
             if condition is not None and self._is_in(condition):
                 return True
         return False

@@ -17,9 +17,9 @@ from pytest_gpuenergy.search.moves.shared_memory import (
     shared_bytes,
 )
 from pytest_gpuenergy.search.moves.triton_masks import mask_edits
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
 from pytest_gpuenergy.search.moves.vector_parts import (
-    BYTES,
     HINTS,
     element_edits,
     loaded,
@@ -18,6 +17,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.source.accesses import (
     Accesses,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -27,23 +27,6 @@ from pytest_gpuenergy.search.source.tree import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-BYTES = {
-    "float": 4,
-    "int": 4,
-    "unsigned": 4,
-    "unsigned int": 4,
-    "double": 8,
-    "half": 2,
-    "__half": 2,
-    "nv_bfloat16": 2,
-    "__nv_bfloat16": 2,
-    "short": 2,
-    "unsigned short": 2,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
-}
-"""Sizes of the types whose vectors are known."""
 _VECTORS = {
     "float": {8: "float2", 16: "float4"},
     "int": {8: "int2", 16: "int4"},

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.shared_memory import dims_of
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
 from pytest_gpuenergy.search.priors.averages import Averages
 from pytest_gpuenergy.search.priors.functions import CONVERSIONS, DIVISION, FUNCTIONS
 from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
@@ -18,7 +17,7 @@ from pytest_gpuenergy.search.priors.work import WARP, Work
 from pytest_gpuenergy.search.sizes import evaluate
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
