@@ -1,7 +1,4 @@
-from .additions import additions as additions
 from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.extract import Extraction as Extraction, extract as extract
-from .extraction.preprocessor import Preprocessor as Preprocessor
 from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
 from .llm.endpoint import (
@@ -30,11 +27,7 @@ from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
 from .moves.base import SourceMove as SourceMove, not_understood as not_understood
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.counted_loops import with_counted_loops as with_counted_loops
-from .moves.cuda_kernel import CudaKernel as CudaKernel
-from .moves.cuda_text import CudaText as CudaText
 from .moves.early_return import without_early_return as without_early_return
-from .moves.edits import Edit as Edit, edited as edited
 from .moves.guards import PadTailAndMask as PadTailAndMask
 from .moves.move import (
     REGIONS as REGIONS,
@@ -42,10 +35,8 @@ from .moves.move import (
     Move as Move,
     Region as Region,
 )
-from .moves.polynomials import Atom as Atom, Polynomial as Polynomial
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
-from .output_reads import outputs_read as outputs_read
 from .priors.bottlenecks import (
     Card as Card,
     Costs as Costs,
@@ -116,6 +107,15 @@ from .running.search_state import (
     SearchState as SearchState,
     read_state as read_state,
 )
+from .source.counted_loops import with_counted_loops as with_counted_loops
+from .source.cuda_kernel import CudaKernel as CudaKernel
+from .source.cuda_text import CudaText as CudaText
+from .source.edits import Edit as Edit, edited as edited
+from .source.extraction import Extraction as Extraction, extract as extract
+from .source.output_reads import outputs_read as outputs_read
+from .source.polynomials import Atom as Atom, Polynomial as Polynomial
+from .source.preprocessor import Preprocessor as Preprocessor
+from .source.text_checks import additions as additions
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,

@@ -11,8 +11,6 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import cuda_checks, triton_checks
-from pytest_gpuenergy.search.additions import additions
 from pytest_gpuenergy.search.llm.consultant import Consultant, Exchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
@@ -20,12 +18,14 @@ from pytest_gpuenergy.search.llm.request import (
     Answer,
     Context,
     first_question,
+    label_of,
     read_answer,
     second_question,
-    summary_of,
     updated_launch,
 )
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
+from pytest_gpuenergy.search.source import cuda_checks, triton_checks
+from pytest_gpuenergy.search.source.text_checks import additions
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 from pytest_gpuenergy.search.trust.result import Node, Result
 from pytest_gpuenergy.support import FormError
@@ -156,7 +156,7 @@ class LlmMoves:
         changed = State(state.language, source, launch)
         self._check(state, changed)
         self._made.add(changed.id)
-        return Application(answer.move, f"{summary_of(answer)} by {exchange.model}", changed)
+        return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
     def _second(self, state: State, question: Question, exchange: Exchange, why: str) -> Answer:
         """The answer to the second question, which has the whole source."""

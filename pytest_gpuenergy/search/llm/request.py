@@ -282,7 +282,7 @@ def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
     )
 
 
-def summary_of(answer: Answer) -> str:
+def label_of(answer: Answer) -> str:
     """The change in a few words on one line."""
     words = " ".join(word for word in answer.what.split() if word.isprintable())
     return words if len(words) <= _LONGEST_WHAT else f"{words[: _LONGEST_WHAT - 3]}..."

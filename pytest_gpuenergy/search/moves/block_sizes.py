@@ -15,9 +15,9 @@ from pytest_gpuenergy.search.moves.by_block_size import (
     room_for_threads,
     threads_for_numbers,
 )
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.move import Application, Region
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.spec.kernel_spec import (
     Constant,
     KernelSpec,

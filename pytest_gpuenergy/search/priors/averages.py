@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pytest_gpuenergy.search.moves.cuda_access import HINTED_LOADS
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.accesses import HINTED_LOADS
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     bare,
@@ -18,8 +20,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.spec.tensors import inline_data
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import math
 from functools import cached_property
 from itertools import zip_longest
 
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128

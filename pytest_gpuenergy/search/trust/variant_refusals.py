@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_gpuenergy.record import Peaks
-from pytest_gpuenergy.search.additions import additions
-from pytest_gpuenergy.search.output_reads import outputs_read
+from pytest_gpuenergy.search.source.output_reads import outputs_read
+from pytest_gpuenergy.search.source.text_checks import additions
+from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload
-from pytest_gpuenergy.search.triton_checks import ModuleError
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Workload
 

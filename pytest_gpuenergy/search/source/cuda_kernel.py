@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.counted_loops import with_counted_loops
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.facts import Facts
+from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.tree import (
     bare,
     expression,
     field,
@@ -16,9 +19,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
 
 if TYPE_CHECKING:

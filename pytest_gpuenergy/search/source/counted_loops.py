@@ -6,8 +6,10 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     field,
@@ -19,8 +21,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.extraction.items import Item, items_of
-from pytest_gpuenergy.search.extraction.preprocessor import Preprocessor, Read
-from pytest_gpuenergy.search.extraction.simplify import simplified
 from pytest_gpuenergy.search.extraction.templates import replacements
-from pytest_gpuenergy.search.moves.cuda_tree import called, field, nodes, parse, text_of, walk
-from pytest_gpuenergy.search.moves.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.preprocessor import Preprocessor, Read
+from pytest_gpuenergy.search.source.simplification import simplified
+from pytest_gpuenergy.search.source.tree import called, field, nodes, parse, text_of, walk
 from pytest_gpuenergy.support import FormError, shown
 
 if TYPE_CHECKING:

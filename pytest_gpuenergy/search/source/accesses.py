@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     bare,
@@ -19,9 +22,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_gpuenergy.search.moves.edits import Edit
+from pytest_gpuenergy.search.source.edits import Edit
 from pytest_gpuenergy.search.triton_names import LANGUAGE, certain_names, function_of, path_of
 
 

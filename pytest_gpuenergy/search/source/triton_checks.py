@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.cuda_checks import IN_ASSEMBLER
+from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
 from pytest_gpuenergy.search.triton_names import imported
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})

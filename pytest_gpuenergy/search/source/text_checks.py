@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.search import cuda_checks, triton_checks
+from pytest_gpuenergy.search.source import cuda_checks, triton_checks
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.extraction.barriers import block_barriers
 from pytest_gpuenergy.search.extraction.items import function_name
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
     call_in,
@@ -20,7 +21,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 
 if TYPE_CHECKING:
     from tree_sitter import Node

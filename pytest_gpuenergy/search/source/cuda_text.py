@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.moves.cuda_file import CudaFile
 from pytest_gpuenergy.search.moves.cuda_loops import Loop, loops_of
 from pytest_gpuenergy.search.moves.cuda_obstacles import obstacle_in
-from pytest_gpuenergy.search.moves.cuda_tree import called, field, name_of, nodes, parse
-from pytest_gpuenergy.search.moves.cuda_variables import Variables
+from pytest_gpuenergy.search.source.cuda_variables import Variables
+from pytest_gpuenergy.search.source.tree import called, field, name_of, nodes, parse
 
 if TYPE_CHECKING:
     from tree_sitter import Node

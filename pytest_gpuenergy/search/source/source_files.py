@@ -81,7 +81,7 @@ def _missing(file: str, checkout: Checkout, folder: Path) -> str:
 
 
 def _extracted(spec: KernelSpec, root: Path) -> tuple[str, str, list[str]]:
-    from pytest_gpuenergy.search.extraction.extract import extract
+    from pytest_gpuenergy.search.source.extraction import extract
 
     def read(path: PurePosixPath) -> str | None:
         if path == PurePosixPath(spec.file):

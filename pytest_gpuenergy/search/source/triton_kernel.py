@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.moves.polynomials import Atom, Interval, Polynomial
-from pytest_gpuenergy.search.moves.triton_text import TritonText
+from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
 _DEEPEST = 40

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_file import CudaFile
 from pytest_gpuenergy.search.moves.cuda_tiles import tile_of, tiles_in
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     called_last,
     declarator_of,
@@ -31,6 +31,23 @@ NARROW = frozenset(
     ]
 )
 """Types in which an index may not fit, or lose a part of it."""
+BYTES = {
+    "float": 4,
+    "int": 4,
+    "unsigned": 4,
+    "unsigned int": 4,
+    "double": 8,
+    "half": 2,
+    "__half": 2,
+    "nv_bfloat16": 2,
+    "__nv_bfloat16": 2,
+    "short": 2,
+    "unsigned short": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+}
+"""The size of an element, by its type; others are not known."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.carried import Carried
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.reached import asks_for_thread, reached
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     called,
@@ -16,9 +19,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     nodes,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.moves.reached import asks_for_thread, reached
 
 if TYPE_CHECKING:
     from tree_sitter import Node
