@@ -144,10 +144,8 @@ def strategy_for(
         spec,
         MOVES if llm is None else (*MOVES, llm),
         seed=identity.seed,
-        expected=guide.expected,
-        counted=prior.costs,
         parameters=parameters,
-        learned=guide.learned,
+        guide=guide,
     )
 
     def finish() -> None:

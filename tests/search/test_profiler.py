@@ -168,11 +168,11 @@ def test_the_search_reckons_with_what_was_profiled(
     )
     assert guide.regions(result) == {}
     before = prior.situation(state, result)
-    guide.learned(state, result)
+    guide.learn(state, result)
     assert before is not None
     assert before.time_shares["gmem"] < 0.1 < guide.regions(result)["gmem"]
     failed = replace(result, id="s2", outcome="correctness", time_ms=None)
-    guide.learned(state, failed)
+    guide.learn(state, failed)
     assert len(ncu.calls) == 1
 
 

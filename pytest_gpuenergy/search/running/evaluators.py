@@ -1,4 +1,4 @@
-"""Where a search has its states evaluated: in this process, or on several GPUs at the same time."""
+"""Evaluates the states of a search: in this process, or on several GPUs at the same time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Evaluator(Protocol):
 
     @property
     def bench(self) -> Bench:
-        """Of a GPU that is used, in this process: for all but the evaluation of states."""
+        """The bench of a GPU in this process, for everything except the evaluation of states."""
         ...
 
     @property
@@ -36,41 +36,41 @@ class Evaluator(Protocol):
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Those of `gpus` that are still used."""
+        """The UUIDs of the GPUs that are still used."""
         ...
 
     def start(
         self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
     ) -> Future[Result]:
-        """Have a state evaluated.
+        """Start to evaluate a state.
 
         The future has the result, or the error with which the search must end; see
         `Bench.evaluate`.
 
         Args:
-            turn: the GPU is that of this number, counted on beyond the last one.
-            state: to evaluate.
-            ahead: states to compile meanwhile, because they may follow.
-            limit: see `Bench.evaluate`.
+            turn: the number of the evaluation; the GPUs take turns.
+            state: the state to evaluate.
+            ahead: the states to compile meanwhile, because they may follow.
+            limit: the time beyond which the power need not be measured.
         """
         ...
 
     def alone(self) -> AbstractContextManager[None]:
-        """Have the GPU of `bench` for this process alone: no other one keeps a context there.
+        """Reserve the GPU of `bench` for this process, so that no other one has a context there.
 
-        Waits for the evaluations that were started there before.
+        Wait first for the evaluations that were started there.
         """
         ...
 
     def leave(self, gpu: str, why: str) -> None:
-        """Do not use a GPU any more.
+        """Stop using a GPU.
 
         Args:
-            gpu: its UUID.
-            why: a clause.
+            gpu: the UUID of the GPU.
+            why: the reason, as a clause.
 
         Raises:
-            DeviceError: it is the last one.
+            DeviceError: it is the last GPU.
         """
         ...
 
@@ -80,19 +80,19 @@ class OwnProcess:
     """Evaluates states on one GPU, while the search waits.
 
     Attributes:
-        bench: of this GPU.
+        bench: the bench of this GPU.
     """
 
     bench: Bench
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """This GPU alone."""
+        """The UUID of this GPU."""
         return (self.bench.device.uuid,)
 
     @property
     def working(self) -> tuple[str, ...]:
-        """As `gpus`."""
+        """The UUID of this GPU."""
         return self.gpus
 
     def start(
@@ -102,28 +102,28 @@ class OwnProcess:
         ahead: Sequence[State] = (),
         limit: Limit | None = None,
     ) -> Future[Result]:
-        """Evaluate a state at once; errors are raised here."""
+        """Evaluate a state and raise its errors before returning."""
         self.bench.prepare([state, *ahead])
         done: Future[Result] = Future()
         done.set_result(self.bench.evaluate(state, limit))
         return done
 
     def alone(self) -> AbstractContextManager[None]:
-        """Nothing: there is no other process."""
+        """Do nothing, because there is no other process."""
         return nullcontext()
 
     def leave(self, gpu: str, why: str) -> None:
-        """Raise what ends the search."""
+        """Raise the error that ends the search."""
         raise DeviceError(f"{self.bench.device.name} ({gpu}) cannot be used, because {why}.")
 
 
 @dataclass(frozen=True)
 class TeamEvaluator:
-    """A team that evaluates the states of one spec.
+    """Evaluates states on several GPUs, each with a process of its own.
 
     Attributes:
-        team: of GPUs.
-        benches: of the members in their order, in this process.
+        team: the team of GPUs.
+        benches: the benches of the team's members in their order, in this process.
     """
 
     team: Team
@@ -132,23 +132,23 @@ class TeamEvaluator:
 
     @property
     def bench(self) -> Bench:
-        """Of the first GPU that is used."""
+        """The bench of the first GPU that is used."""
         return self.benches[self.team.members.index(self.team.first)]
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """All of the team."""
+        """The UUIDs of all GPUs of the team."""
         return tuple(member.uuid for member in self.team.members)
 
     @property
     def working(self) -> tuple[str, ...]:
-        """Those that are used."""
+        """The UUIDs of the GPUs that are used."""
         return self.team.working
 
     def start(
         self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
     ) -> Future[Result]:
-        """Hand a state to the team; each one is compiled ahead by one process only."""
+        """Hand a state to the team; only one process compiles each state ahead."""
         new = tuple(one for one in ahead if one.id not in self._prepared)
         self._prepared.update(one.id for one in (state, *new))
         bench = self.benches[0]
@@ -161,23 +161,23 @@ class TeamEvaluator:
         return self.team.first.resting()
 
     def leave(self, gpu: str, why: str) -> None:
-        """Use a GPU no more."""
+        """Stop using a GPU."""
         [member] = [one for one in self.team.members if one.uuid == gpu]
         name = self.benches[0].device.name
         self.team.leave(member, DeviceError(f"{name} ({gpu}) cannot be used, because {why}."))
 
 
 class Task(Struct, frozen=True):
-    """The evaluation of a state.
+    """The evaluation of a state, as it is sent to the process of a GPU.
 
     Attributes:
-        spec: what it computes.
-        objective: what is minimized.
-        seed: of the search.
-        state: to evaluate.
-        ahead: states to compile meanwhile.
-        limit: see `Bench.evaluate`.
-        emulated: whether the GPUs are.
+        spec: the spec of the kernel.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        state: the state to evaluate.
+        ahead: the states to compile meanwhile.
+        limit: the time beyond which the power need not be measured.
+        emulated: whether the GPUs are emulated.
     """
 
     spec: KernelSpec
@@ -206,11 +206,11 @@ class Task(Struct, frozen=True):
 
 
 class GpuProcess:
-    """Evaluates states on one GPU, which the parent process has claimed under its power limit.
+    """The process of one GPU of several, which the parent process has claimed.
 
     Args:
-        gpu: as ``--gpu-device`` takes it.
-        index: see `open_device`.
+        gpu: the GPU, as ``--gpu-device`` takes it.
+        index: the index of an emulated GPU, see `open_device`.
     """
 
     def __init__(self, gpu: str, index: int) -> None:
@@ -218,37 +218,35 @@ class GpuProcess:
         self._bench: Bench | None = None
 
     def is_ready(self) -> bool:
-        """True; there is no answer if the GPU cannot be opened."""
+        """Return True; if the GPU cannot be opened, the process does not get this far."""
         return True
 
     def evaluate(self, task: Task) -> Result:
-        """See `Bench.evaluate`."""
+        """Evaluate a state, see `Bench.evaluate`."""
         bench = Bench(task.spec, self._device, task.objective, task.seed)
-        if bench != self._bench:  # which may have verified the baseline on other sizes
+        if bench != self._bench:  # an equal bench may have drawn and verified the unlisted sizes
             self._bench = bench
-        bench = self._bench
-        bench.prepare([task.state, *task.ahead])
-        return bench.evaluate(task.state, task.limit)
+        self._bench.prepare([task.state, *task.ahead])
+        return self._bench.evaluate(task.state, task.limit)
 
     def rest(self) -> None:
-        """Keep no context on the GPU, which may be in a mode where only one process has one."""
+        """Leave the GPU to another process, because its mode may allow only one context."""
         self._device.renew()
 
     def close(self) -> None:
-        """End the processes of the GPU."""
+        """Close the device and end its processes."""
         self._device.close()
 
 
 class Scales:
-    """How the figures of each GPU compare with those of the GPU where the search began.
+    """The scale between the figures of each GPU and those of the GPU where the search began.
 
-    Cards of one model differ by some percent in time and power. What a variant takes is therefore
-    divided by what the baseline takes on the same card, and multiplied by what it takes on the
-    first one.
+    Cards of one model differ by some percent in time and power. The cost of a variant is therefore
+    divided by the baseline's cost on the same card and multiplied by its cost on the first card.
 
     Args:
-        evaluator: of the search.
-        folder: where baselines are kept.
+        evaluator: the evaluator of the search.
+        folder: the folder that keeps the results of the baseline.
     """
 
     def __init__(self, evaluator: Evaluator, folder: KernelFolder) -> None:
@@ -257,22 +255,28 @@ class Scales:
         self._scales: dict[str, float] = {}
 
     def measure(self, first: Result | None) -> Result:
-        """Evaluate the baseline on all GPUs where that is missing, at the same time.
+        """Evaluate the baseline on all GPUs that have no result of it, at the same time.
 
-        A GPU is used no more if the baseline fails on it and not on the first one.
+        A GPU is no longer used if the baseline fails on it, but not on the first one.
 
         Args:
-            first: the baseline on the GPU where the search began; None if it begins now.
+            first: the baseline's result on the GPU where the search began; None if it begins now.
 
         Returns:
-            ``first``, or the result on the first GPU now, which may be a failure.
+            ``first``, or the new result on the first GPU, which may be a failure.
 
         Raises:
             DeviceError: no GPU is left.
             InputError: the reference cannot be computed.
         """
-        known = {} if first is None else {**self._folder.known_baselines(), first.gpu: first}
-        found = self._evaluated(known)
+        earlier = {} if first is None else {**self._folder.known_baselines(), first.gpu: first}
+        evaluator = self._evaluator
+        pending = [
+            evaluator.start(place, evaluator.bench.spec.baseline)
+            for place, gpu in enumerate(evaluator.gpus)
+            if gpu in evaluator.working and gpu not in earlier
+        ]
+        found = [future.result() for future in pending]
         if first is None:
             first, *found = found
         if first.cost is None:
@@ -280,25 +284,14 @@ class Scales:
         for result in found:
             if result.cost is not None:
                 self._folder.keep_baseline(result)
-            elif result.gpu in self._evaluator.working:
+            elif result.gpu in evaluator.working:
                 why = f"the baseline fails there ({result.outcome}): {result.message}"
-                self._evaluator.leave(result.gpu, why.removesuffix("."))
+                evaluator.leave(result.gpu, why.removesuffix("."))
         self._scales = {
-            one.gpu: first.cost / one.cost for one in [*known.values(), *found] if one.cost
+            one.gpu: first.cost / one.cost for one in [*earlier.values(), *found] if one.cost
         } | {first.gpu: 1.0}
         return first
 
     def scaled(self, result: Result) -> Result:
-        """A result with the scale of its GPU."""
+        """Return a result with the scale of its GPU."""
         return replace(result, scale=self._scales.get(result.gpu, 1.0))
-
-    def _evaluated(self, known: dict[str, Result]) -> list[Result]:
-        """The baseline on the GPUs where it is not known."""
-        evaluator = self._evaluator
-        baseline = evaluator.bench.spec.baseline
-        pending = [
-            evaluator.start(place, baseline)
-            for place, gpu in enumerate(evaluator.gpus)
-            if gpu in evaluator.working and gpu not in known
-        ]
-        return [future.result() for future in pending]

@@ -1,11 +1,11 @@
-"""Which state to try next: the interface of a search's policy, and the policy over a graph."""
+"""Chooses the next state of a search: the moves, what is expected of them, and the strategy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,19 +24,25 @@ from pytest_gpuenergy.support import decode, encode
 
 
 class Rewrite(Struct, frozen=True):
-    """An application of a move, and the state that it was made to."""
+    """A move that the search makes next.
+
+    Attributes:
+        parent: the state to which the move is made.
+        application: the application of the move.
+    """
 
     parent: State
     application: Application
 
 
 class Step(NamedTuple):
-    """A move whose result is known.
+    """A move whose outcome is known.
 
     Attributes:
-        state, result: to which it was made.
-        application: of the move.
-        gain: the natural logarithm of what it improved; None if its result failed.
+        state: the state to which the move was made.
+        result: the result of that state.
+        application: the application of the move.
+        gain: the natural logarithm of the improvement; None if the new state failed.
     """
 
     state: State
@@ -45,131 +51,19 @@ class Step(NamedTuple):
     gain: float | None
 
 
-Expected = Callable[[State, Result, Move, Application], float | None]
-
-
-class Explorer(Protocol):
-    """Chooses the states of a search.
-
-    It must choose the same ones when it is told the same results in the same order, because a
-    search is resumed by having it choose again.
-    """
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """What its choices depend on, besides the results."""
-        ...
-
-    def propose(self) -> Rewrite | None:
-        """The next state to try, never the same twice; None if there is none left."""
-        ...
-
-    def learn(self, state: State, result: Result) -> None:
-        """Take note of what became of a state; that of the baseline comes first."""
-        ...
-
-    def foreseen(self, count: int) -> list[State]:
-        """States that are likely to be proposed next, at most so many; nothing is changed."""
-        ...
-
-    def think(self, state: State) -> None:
-        """Work out what can be known of a state's moves without its result.
-
-        It may run beside all else: nothing that is chosen depends on it.
-        """
-        ...
-
-    def graph(self) -> GraphRecord:
-        """What it knows of the states so far."""
-        ...
-
-
-class StateSpace:
-    """The states that moves reach from a spec's baseline, as a strategy sees them.
-
-    Args:
-        spec: what is searched.
-        moves: that can be made.
-        min_gain, expected: see `GraphExplorer`.
-    """
-
-    def __init__(
-        self,
-        spec: KernelSpec,
-        moves: Sequence[Move],
-        min_gain: float,
-        expected: Expected,
-    ) -> None:
-        self._spec = spec
-        self._moves = [
-            move if isinstance(move, LlmMoves) else Remembered(move)
-            for move in moves
-            if spec.language in move.languages
-        ]
-        self._min_gain = min_gain
-        self._expected = expected
-        self._states = {spec.baseline.id: spec.baseline}
-        self._results: dict[str, Result] = {}
-        self._applications: dict[tuple[str, str], Application] = {}
-
-    @property
-    def root(self) -> str:
-        """The baseline."""
-        return self._spec.baseline.id
-
-    def evaluated(self, state: str) -> tuple[State, Result]:
-        """A state that was evaluated, with what became of it."""
-        return self._states[state], self._results[state]
-
-    def application(self, state: str, label: str) -> Application:
-        """What an action of a state stands for."""
-        return self._applications[state, label]
-
-    def know(self, result: Result) -> None:
-        """Take note of what became of a state."""
-        self._results[result.id] = result
-
-    def actions(self, state: str) -> list[Action]:
-        """All applications of all moves; none to a state that leaves too little to gain."""
-        source, result = self.evaluated(state)
-        if _possible_gain(result) < self._min_gain:
-            return []
-        found = []
-        for move in self._moves:
-            for one in move.applications(source, self._spec):
-                label = f"{one.move} {one.what}"
-                self._applications[state, label] = one
-                self._states.setdefault(one.state.id, one.state)
-                expected = self._expected(source, result, move, one)
-                found.append(Action(label, one.state.id, expected, family=one.move))
-        return found
-
-    def think(self, state: State, count: Callable[[State], object]) -> None:
-        """Make the applications to a state, whose results are counted."""
-        for move in self._moves:
-            if isinstance(move, Remembered):
-                for one in move.applications(state, self._spec):
-                    count(one.state)
-
-    def proposal(self, chosen: Proposal) -> Rewrite:
-        """What a strategy has chosen, as the search makes it."""
-        parent = chosen.path[-1]
-        return Rewrite(self._states[parent], self._applications[parent, chosen.label])
-
-
 class GraphExplorer:
-    """Monte Carlo Graph Search over the states of a spec, see `GraphStrategy`.
+    """Chooses the states of a search, by Monte Carlo Graph Search (see `GraphStrategy`).
+
+    It chooses the same states if it learns the same results in the same order, because a search is
+    resumed by letting it choose again.
 
     Args:
-        spec: what is searched.
-        moves: that can be made.
-        seed: of the random choices.
-        expected: the gain that is expected of applying a move to a state with a result, as a
-            natural logarithm; None if nothing is known.
-        parameters: of the strategy; states that could be improved by less than its
-            ``min_pred_gain``, because of the least time by the card's peaks, are not expanded.
-        learned: called with each state and what became of it, before anything depends on it.
-        counted: remembers what ``expected`` needs to know of a state.
+        spec: the spec of the kernel.
+        moves: the moves that can be made.
+        seed: the seed of the random choices.
+        parameters: the parameters of the strategy. States that could improve by less than
+            ``min_pred_gain``, by the least time of the card's peaks, are not expanded.
+        guide: predicts gains; None if nothing is known of them.
     """
 
     def __init__(
@@ -178,101 +72,135 @@ class GraphExplorer:
         moves: Sequence[Move],
         *,
         seed: int,
-        expected: Expected = lambda *_: None,
         parameters: SearchParameters | None = None,
-        learned: Callable[[State, Result], None] = lambda *_: None,
-        counted: Callable[[State], object] = lambda _: None,
+        guide: Guide | None = None,
     ) -> None:
         self._has_rules_only = not any(isinstance(move, LlmMoves) for move in moves)
         self._parameters = parameters or SearchParameters()
-        self._space = StateSpace(spec, moves, self._parameters.min_pred_gain, expected)
+        self._guide = guide
+        self._space = _StateSpace(spec, moves, self._parameters.min_pred_gain, guide)
         self._strategy = GraphStrategy(self._space, self._parameters, seed=seed)
-        self._learned, self._counted = learned, counted
         self._proposed: dict[str, Proposal] = {}
-        self._note(self._strategy.propose())  # the baseline
+        self._propose()  # the baseline
 
     def propose(self) -> Rewrite | None:
-        """The state that the strategy chooses."""
-        chosen = self._note(self._strategy.propose())
-        return None if chosen is None else self._space.proposal(chosen)
+        """Return the move to make next, never the same twice; None if there is none left."""
+        proposal = self._propose()
+        return None if proposal is None else self._space.rewrite(proposal)
 
     def learn(self, state: State, result: Result) -> None:
-        """Tell the strategy what became of a state."""
-        self._learned(state, result)
-        self._space.know(result)
+        """Take the result of a state into account; that of the baseline comes first."""
+        if self._guide is not None:
+            self._guide.learn(state, result)
+        self._space.results[result.id] = result
         self._strategy.learn(self._proposed.pop(state.id), result.cost)
 
     def foreseen(self, count: int) -> list[State]:
-        """What the strategy would choose if no result came, see `foreseen`."""
+        """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
-        return [self._space.proposal(one).application.state for one in found]
+        return [self._space.rewrite(one).application.state for one in found]
 
-    def think(self, state: State) -> None:
-        """Make the moves to a state and count their work, which are remembered."""
-        self._space.think(state, self._counted)
+    def precompute(self, state: State) -> None:
+        """Make the moves to a state and count their work, which takes no result.
+
+        This may run in another thread: no choice depends on it, and both are cached.
+        """
+        self._space.precompute(state)
 
     @property
     def settings(self) -> dict[str, float]:
-        """The parameters of the strategy."""
+        """The parameters of the strategy, on which its choices depend besides the results."""
         return asdict(self._parameters)
 
     def graph(self) -> GraphRecord:
-        """What the strategy knows of the states, as it is stored."""
+        """Return what the strategy knows about the states, as it is stored."""
         return self._strategy.record().graph
 
     def steps(self) -> Iterator[Step]:
-        """The moves between states that were evaluated, whether or not the search made them."""
+        """Yield the moves between evaluated states, whether or not the search made them."""
         nodes = self._strategy.graph.nodes
         for state, node in nodes.items():
             for edge in node.edges or ():
                 child = nodes.get(edge.child)
                 if child is not None and child.standing != "running":
                     gain = None if child.cost is None else child.own - node.own
-                    application = self._space.application(state, edge.label)
-                    yield Step(*self._space.evaluated(state), application, gain)
+                    application = self._space.applications[state, edge.label]
+                    source, result = self._space.states[state], self._space.results[state]
+                    yield Step(source, result, application, gain)
 
-    def _note(self, chosen: Proposal | None) -> Proposal | None:
-        if chosen is not None:
-            self._proposed[chosen.state] = chosen
-        return chosen
-
-
-def _possible_gain(result: Result) -> float:
-    """The fraction of its time that a variant takes beyond the least."""
-    return 1.0 if not result.time_ms else 1 - result.floor_ms / result.time_ms
+    def _propose(self) -> Proposal | None:
+        proposal = self._strategy.propose()
+        if proposal is not None:
+            self._proposed[proposal.state] = proposal
+        return proposal
 
 
-def foreseen(
-    strategy: GraphStrategy, actions: Callable[[str], Sequence[Action]], count: int
-) -> list[Proposal]:
-    """What a strategy would propose next if no result came.
-
-    A copy of the strategy goes on, and the strategy itself stays as it is.
-
-    Args:
-        strategy: of a search.
-        actions: of a state for which the strategy has not asked yet, see `Space`.
-        count: the most proposals.
-    """
-    running = [name for name, one in strategy.graph.nodes.items() if one.standing == "running"]
-    record = decode(encode(strategy.record()), StoredSearch)
-    copy = GraphStrategy.resumed(_Foresight(strategy.graph.root, actions), record)
-    found: list[Proposal] = []
-    while len(found) < count and (proposal := copy.propose()) is not None:
-        if proposal.state not in running:  # which the copy proposes again
-            found.append(proposal)
-    return found
-
-
-class Remembered:
-    """A move that makes its applications to a state once, although they are asked for twice.
-
-    Args:
-        move: whose applications depend on the state and the spec alone.
+class _StateSpace:
+    """The states that moves reach from a spec's baseline, as a strategy sees them.
 
     Attributes:
-        name, languages, relieves: those of the move.
+        states: the states that were reached, by id.
+        results: the results of evaluated states, by id.
+        applications: the applications of moves, by the id of the state and the action's label.
+    """
+
+    def __init__(
+        self, spec: KernelSpec, moves: Sequence[Move], min_gain: float, guide: Guide | None
+    ) -> None:
+        self._spec = spec
+        self._moves = [
+            move if isinstance(move, LlmMoves) else _CachingMove(move)
+            for move in moves
+            if spec.language in move.languages
+        ]
+        self._min_gain = min_gain
+        self._guide = guide
+        self.states = {spec.baseline.id: spec.baseline}
+        self.results: dict[str, Result] = {}
+        self.applications: dict[tuple[str, str], Application] = {}
+
+    @property
+    def root(self) -> str:
+        """The id of the baseline."""
+        return self._spec.baseline.id
+
+    def actions(self, state: str) -> list[Action]:
+        """Return all applications of all moves; none if the state leaves too little to gain."""
+        source, result = self.states[state], self.results[state]
+        if result.time_ms and 1 - result.floor_ms / result.time_ms < self._min_gain:
+            return []
+        found = []
+        for move in self._moves:
+            for one in move.applications(source, self._spec):
+                label = f"{one.move} {one.what}"
+                self.applications[state, label] = one
+                self.states.setdefault(one.state.id, one.state)
+                expected = None
+                if self._guide is not None:
+                    expected = self._guide.expected(source, result, move, one)
+                found.append(Action(label, one.state.id, expected, family=one.move))
+        return found
+
+    def precompute(self, state: State) -> None:
+        """Make the moves to a state and count the work of the new states."""
+        for move in self._moves:
+            if isinstance(move, _CachingMove):
+                for one in move.applications(state, self._spec):
+                    if self._guide is not None:
+                        self._guide.prior.costs(one.state)
+
+    def rewrite(self, proposal: Proposal) -> Rewrite:
+        """Return the move that a strategy has chosen."""
+        parent = proposal.path[-1]
+        return Rewrite(self.states[parent], self.applications[parent, proposal.label])
+
+
+class _CachingMove:
+    """A move that caches its applications per state; they depend on the state and the spec alone.
+
+    Args:
+        move: the move.
     """
 
     def __init__(self, move: Move) -> None:
@@ -280,26 +208,13 @@ class Remembered:
         self.languages = move.languages
         self.relieves = move.relieves
         self._move = move
-        self._made: dict[str, tuple[Application, ...]] = {}
+        self._cached: dict[str, tuple[Application, ...]] = {}
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
-        """Those of the move."""
-        if state.id not in self._made:
-            self._made[state.id] = tuple(self._move.applications(state, spec))
-        return self._made[state.id]
-
-
-@dataclass(frozen=True)
-class _Foresight:
-    """The space of a copy.
-
-    Attributes:
-        root: where the search begins.
-        actions: of a state.
-    """
-
-    root: str
-    actions: Callable[[str], Sequence[Action]]
+        """Return the applications of the move."""
+        if state.id not in self._cached:
+            self._cached[state.id] = tuple(self._move.applications(state, spec))
+        return self._cached[state.id]
 
 
 @dataclass
@@ -307,10 +222,10 @@ class Guide:
     """Predicts gains from bottlenecks, which a profiler measures now and then.
 
     Attributes:
-        prior: by bottlenecks and what moves have brought in other kernels.
-        place: the folder of a state by its id.
-        profiler: None without one.
-        llm: a language model, of whose proposals it says itself what to expect; None without.
+        prior: predicts gains by bottlenecks and by what moves have gained in other kernels.
+        place: returns the folder of a state by its id.
+        profiler: the profiler, if there is one.
+        llm: the language model, if there is one; it states itself what its proposals should gain.
     """
 
     prior: BottleneckPrior
@@ -323,11 +238,11 @@ class Guide:
         if self.llm is not None:
             self.llm.regions_of = self.regions
 
-    def learned(self, state: State, result: Result) -> None:
-        """Take note of a result, and profile its state if it is its turn.
+    def learn(self, state: State, result: Result) -> None:
+        """Take a result into account, and profile its state if it is its turn.
 
         Raises:
-            InputError: a profile that is there is damaged.
+            InputError: an existing profile is damaged.
             OutputError: a profile cannot be written.
         """
         self._states[state.id] = state
@@ -339,20 +254,55 @@ class Guide:
     def expected(
         self, state: State, result: Result, move: Move, application: Application
     ) -> float | None:
-        """The gain to expect, as a natural logarithm; None if nothing is known."""
+        """Return the gain to expect, as a natural logarithm; None if nothing is known."""
         if self.llm is not None and self.llm.has_made(application):
             return self.llm.prior or None
         return self.prior.gain(state, result, move, application)
 
     def regions(self, result: Result) -> Mapping[Region, float]:
-        """Shares of the time of a state that was learned; empty if they are not known."""
+        """Return the shares of a state's time by region; empty if they are unknown."""
         state = self._states.get(result.id)
         found = None if state is None else self.prior.situation(state, result)
         return {} if found is None else found.time_shares
 
     def observations(self, steps: Iterator[Step]) -> Iterator[Observation]:
-        """What became of moves to states whose bottleneck is known."""
+        """Yield the gains of moves to states whose bottleneck is known."""
         for step in steps:
             situation = self.prior.situation(step.state, step.result)
             if situation is not None:
                 yield step.application.move, situation.bottleneck, step.gain
+
+
+def foreseen(
+    strategy: GraphStrategy, actions: Callable[[str], Sequence[Action]], count: int
+) -> list[Proposal]:
+    """Return what a strategy would propose next if no result came.
+
+    A copy of the strategy makes the proposals; the strategy itself does not change.
+
+    Args:
+        strategy: the strategy of a search.
+        actions: returns the actions of a state that the strategy has not expanded yet.
+        count: the number of proposals, at most.
+    """
+    running = [name for name, one in strategy.graph.nodes.items() if one.standing == "running"]
+    record = decode(encode(strategy.record()), StoredSearch)
+    copy = GraphStrategy.resumed(_Foresight(strategy.graph.root, actions), record)
+    found: list[Proposal] = []
+    while len(found) < count and (proposal := copy.propose()) is not None:
+        if proposal.state not in running:  # the copy proposes these again
+            found.append(proposal)
+    return found
+
+
+@dataclass(frozen=True)
+class _Foresight:
+    """The space that the copy of a strategy sees.
+
+    Attributes:
+        root: the id of the state where the search begins.
+        actions: returns the actions of a state.
+    """
+
+    root: str
+    actions: Callable[[str], Sequence[Action]]

@@ -1,9 +1,9 @@
-"""The search of one kernel: evaluate the baseline and its variants, then confirm the best."""
+"""Searches one kernel: evaluates the baseline and its variants, then confirms the best."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,35 +13,34 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import enforced_setpoint
-from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.parameter_types import other_types
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
-from pytest_gpuenergy.search.running.explorer import Explorer, Rewrite
+from pytest_gpuenergy.search.running.explorer import GraphExplorer, Rewrite
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
 from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Gain, Limit, Node, Result, limit_of
+from pytest_gpuenergy.search.trust.result import Gain, Node, Result, limit_of
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
 _AHEAD = 2
-"""States that are compiled while one is evaluated."""
+"""Number of states that are compiled ahead while one is evaluated."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a search was asked for, apart from its spec.
+    """The options of a search.
 
     Attributes:
-        budget: variants to evaluate, those of earlier runs included.
-        gpus: as ``--gpus`` takes them.
+        budget: the number of variants to evaluate, including those of earlier runs.
+        gpus: the GPUs, as ``--gpus`` takes them.
         powercap: the power limit, as ``--powercap`` takes it.
         smclock: the clock, as ``--smclock`` takes it.
     """
@@ -53,8 +52,8 @@ class Options:
 
 
 def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
-    """What a search on this bench must have in common with one that it continues."""
-    device: Device = bench.device
+    """Return what a search on this bench must have in common with one that it continues."""
+    device = bench.device
     enforced = enforced_setpoint(device)
     return Identity(
         spec=identity_of_spec(bench.spec),
@@ -70,12 +69,12 @@ def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
 
 @dataclass
 class _Trial:
-    """A rewrite on its way.
+    """A rewrite whose state is being evaluated.
 
     Attributes:
-        rewrite: of the explorer.
-        result: None before it is on disk.
-        pending: the evaluation; None of a state that is on disk since an earlier run.
+        rewrite: the move that the explorer has chosen.
+        result: the result, once it is on disk.
+        pending: the evaluation; None if an earlier run has written the result.
     """
 
     rewrite: Rewrite
@@ -89,27 +88,27 @@ class _Trial:
 
 @dataclass
 class Search:
-    """A search in one folder. What is on disk there is not evaluated again.
+    """A search in one folder. States whose results are on disk are not evaluated again.
 
-    As many variants as GPUs are evaluated at the same time. Each result is written when it comes,
-    but the explorer learns them in the order of its proposals, whatever takes how long. So what it
-    proposes depends on the results alone.
+    As many variants are evaluated at the same time as there are GPUs. Each result is written when
+    it arrives, but the explorer learns the results in the order of its choices. Its choices
+    therefore depend on the results alone, not on how long each evaluation took.
 
     Attributes:
         evaluator: evaluates states.
-        folder: of the kernel.
+        folder: the folder of the kernel.
         explorer: chooses the states.
-        options: what was asked for.
-        run_info: of this run.
+        options: the options of the search.
+        run_info: the identity of this run.
         tell: called with lines of progress.
-        stop: set by the caller to end early.
-        state: of the search.
-        llm: proposals of a language model, which are among the explorer's moves; None without.
+        stop: set by the caller to end the search early.
+        state: the state of the search, as it is stored.
+        llm: the moves of a language model, which are among the explorer's; None without one.
     """
 
     evaluator: Evaluator
     folder: KernelFolder
-    explorer: Explorer
+    explorer: GraphExplorer
     options: Options
     run_info: RunInfo
     tell: Callable[[str], None]
@@ -128,8 +127,8 @@ class Search:
             self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
         )
         self._listings = Listings(self.bench)
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="thoughts")
-        self._thoughts: list[Future[None]] = []
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="precompute")
+        self._precomputing: list[Future[None]] = []
         note = not_understood(self.bench.spec)
         self._notes = [note] if note else []
         self._times = Times()
@@ -138,7 +137,7 @@ class Search:
 
     @property
     def bench(self) -> Bench:
-        """Of this process."""
+        """The bench of this process."""
         return self.evaluator.bench
 
     def run(self) -> SearchState:
@@ -151,8 +150,8 @@ class Search:
             KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
         """
         self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
-        with self._listings, self._aside:
-            self._baseline()
+        with self._listings, self._background:
+            self._evaluate_baseline()
             self._explore()
         if self.stop.is_set():
             raise self._stopped()
@@ -174,35 +173,38 @@ class Search:
             trial = trials.popleft()
             if trial.pending is not None:
                 number = f"{self.state.builds + 1}/{self.options.budget}"
-                self.tell(f"{self.bench.spec.name} {number}: {_told(trial.rewrite, result)}")
+                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.rewrite, result)}")
             self._add(trial.state, result, trial.rewrite)
 
     def _next(self, running: int) -> _Trial | None:
-        """Begin the next variant; None if there is none, for now or for good."""
+        """Begin the next variant; return None if there is none, for now or for good."""
         if self.state.builds + running >= self.options.budget:
             return None
         with self._timed("propose"):
-            wait(self._thoughts)
-            self._thoughts.clear()
+            wait(self._precomputing)
+            self._precomputing.clear()
             rewrite = self.explorer.propose()
         if rewrite is None:
             return None
         state = rewrite.application.state
-        known = self.folder.known(state.id)
+        earlier = self.folder.known(state.id)
         pending = None
-        if known is None:
+        if earlier is None:
             with self._timed("propose"):
                 ahead = self.explorer.foreseen(_AHEAD)
             self._listings.begin(state)
-            if not self.bench.device.emulated:  # which has no processor to spare
-                self._thoughts.append(self._aside.submit(self.explorer.think, state))
+            limit = None
+            if not self.bench.device.emulated:  # whose evaluation needs this processor
+                job = self._background.submit(self.explorer.precompute, state)
+                self._precomputing.append(job)
+                limit = limit_of(self.state.nodes, self.bench.objective)
             with self._timed("evaluate"):
-                pending = self.evaluator.start(self._proposed, state, ahead, self._limit())
+                pending = self.evaluator.start(self._proposed, state, ahead, limit)
         self._proposed += 1
-        return _Trial(rewrite, known, pending)
+        return _Trial(rewrite, earlier, pending)
 
     def _first_result(self, trials: Sequence[_Trial]) -> Result:
-        """Wait for the first trial, and write the results of all that come meanwhile."""
+        """Wait for the first trial, and write the results that arrive meanwhile."""
         while True:
             for trial in trials:
                 if trial.pending is not None and trial.result is None and trial.pending.done():
@@ -210,22 +212,23 @@ class Search:
                     self._keep(trial.state.id, trial.state, trial.result, trial.rewrite)
             if (found := trials[0].result) is not None:
                 return found
+            pending = [one.pending for one in trials if one.pending and one.result is None]
             with self._timed("evaluate"):
-                wait(_pending(trials), return_when=FIRST_COMPLETED)
+                wait(pending, return_when=FIRST_COMPLETED)
 
     def _stopped(self) -> KeyboardInterrupt:
         self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
         return KeyboardInterrupt()
 
-    def _baseline(self) -> None:
+    def _evaluate_baseline(self) -> None:
         spec = self.bench.spec
-        known = self.folder.known(BASELINE)
-        if known is None:
+        earlier = self.folder.known(BASELINE)
+        if earlier is None:
             self.tell(f"{spec.name}: evaluating the baseline")
             if self._notes:
                 self.tell(f"{spec.name}: {self._notes[0]}")
         with self._timed("evaluate"):
-            result = self._scales.measure(known)
+            result = self._scales.measure(earlier)
         if result.cost is None:
             why = str(result.message)
             if result.outcome == "correctness" and " wrong " in why:
@@ -238,7 +241,7 @@ class Search:
             raise InputError(
                 f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
             )
-        if known is None:
+        if earlier is None:
             self._keep(BASELINE, spec.baseline, result, None)
         self._add(spec.baseline, result, None)
 
@@ -264,7 +267,7 @@ class Search:
         self._times.add(result)
 
     def _add(self, state: State, result: Result, rewrite: Rewrite | None) -> None:
-        """Add a result to the graph, on disk and for the explorer."""
+        """Add a result to the search's state, on disk and for the explorer."""
         node = Node(
             id=state.id,
             **_origin(rewrite),
@@ -304,11 +307,6 @@ class Search:
         self.folder.event("finished", id=best, builds=self.state.builds)
         self._write()
 
-    def _limit(self) -> Limit | None:
-        """Beyond what time power is not measured; on the emulated GPU that takes no time anyway."""
-        bench = self.bench
-        return None if bench.device.emulated else limit_of(self.state.nodes, bench.objective)
-
     def _write(self) -> None:
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
@@ -321,12 +319,8 @@ class Search:
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
 
-def _pending(trials: Iterable[_Trial]) -> list[Future[Result]]:
-    return [one.pending for one in trials if one.pending is not None and one.result is None]
-
-
 def _origin(rewrite: Rewrite | None) -> dict[str, Any]:
-    """From which state, and how, a state was made; nothing of the baseline."""
+    """Return the fields that say how a state was made from which other one."""
     if rewrite is None:
         return {"parent": None}
     application = rewrite.application
@@ -337,7 +331,8 @@ def _fields(record: Node | Gain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _told(rewrite: Rewrite, result: Result) -> str:
+def _progress(rewrite: Rewrite, result: Result) -> str:
+    """Return the line of progress about an evaluated state."""
     what = f"{rewrite.application.move} {rewrite.application.what}"
     if result.cost is None:
         return f"{what}: {result.outcome}: {result.message}"
@@ -349,12 +344,12 @@ _Listed = tuple[AnyKernel | None, Mapping[str, str]]
 
 
 class Listings:
-    """The kernels of states with the first set of sizes, and their `Device.listings`.
+    """Makes compiler listings (`Device.listings`) of states while these are evaluated.
 
-    A context manager; afterwards nothing is made ahead any more.
+    The states' kernels have the first set of sizes. A context manager, which ends the thread.
 
     Args:
-        bench: of the search.
+        bench: the bench of the search.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -363,11 +358,11 @@ class Listings:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="listings")
 
     def begin(self, state: State) -> None:
-        """Start making those of a state in the background."""
+        """Start to make the listings of a state in the background."""
         self._pending[state.id] = self._thread.submit(self._make, state)
 
     def of(self, state: State) -> _Listed:
-        """The kernel, None if there can be none, and its listings, empty if it does not compile."""
+        """Return the kernel of a state, or None if there can be none, and its listings, if any."""
         pending = self._pending.pop(state.id, None)
         return self._make(state) if pending is None else pending.result()
 
@@ -380,7 +375,7 @@ class Listings:
     def _make(self, state: State) -> _Listed:
         kernel: AnyKernel | None = None
         listings: Mapping[str, str] = {}
-        with suppress(KernelFault):  # the result says so
+        with suppress(KernelFault):  # the result reports the fault
             kernel = kernel_of(self._bench.spec, state, self._bench.spec.sizes[0])
             listings = self._bench.device.listings(kernel)
         return kernel, listings
