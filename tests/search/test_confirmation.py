@@ -46,7 +46,7 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )
     folder: Any = SimpleNamespace(
-        path=tmp_path, known_gain=lambda _: None, keep_gain=lambda _: None
+        path=tmp_path, earlier_gain=lambda _: None, keep_gain=lambda _: None
     )
 
     def go(*times_ms: float, stopped: bool = False) -> list[Gain | None]:

@@ -269,7 +269,7 @@ class Scales:
             DeviceError: no GPU is left.
             InputError: the reference cannot be computed.
         """
-        earlier = {} if first is None else {**self._folder.known_baselines(), first.gpu: first}
+        earlier = {} if first is None else {**self._folder.earlier_baselines(), first.gpu: first}
         evaluator = self._evaluator
         pending = [
             evaluator.start(place, evaluator.bench.spec.baseline)

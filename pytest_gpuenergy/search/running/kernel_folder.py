@@ -1,4 +1,4 @@
-"""The folder of one kernel's search: what was evaluated, what it gave, and where it stands.
+"""The folder of one kernel's search, with the files of each variant.
 
 Results are complete or absent: the files of a variant are written first, and ``result.json`` last.
 """
@@ -47,26 +47,28 @@ EVENTS_JSONL, TRACE_MD = "events.jsonl", "trace.md"
 _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
 _T = TypeVar("_T")
 _LARGEST_BYTES = 1 << 20
+"""Size of a result or a comparison."""
 _LARGEST_LIST_BYTES = 1 << 30
+"""Size of the list of events."""
 
 
 class KernelFolder:
     """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
 
     Args:
-        outdir: where all kernels are.
-        spec: of the kernel.
-        identity: of the search.
-        resume: whether a search that is there is to be continued.
+        outdir: the folder for all kernels.
+        spec: the spec of the kernel.
+        identity: the identity of the search.
+        resume: whether to continue an existing search.
 
     Attributes:
-        path: of the folder.
-        earlier: the state of the search that is continued; None of a new one.
+        path: the path of the folder.
+        earlier: the state of the search that is continued; None for a new search.
 
     Raises:
-        InputError: it contains a search that is not to be continued, or another one, or another
-            process is searching there.
-        OutputError: it cannot be written.
+        InputError: the folder contains a search and ``resume`` is not set, or contains another
+            search, or another process is searching there.
+        OutputError: the folder cannot be written.
     """
 
     def __init__(self, outdir: Path, spec: KernelSpec, identity: Identity, *, resume: bool) -> None:
@@ -85,19 +87,20 @@ class KernelFolder:
                     "another --outdir."
                 )
             drop_torn_line(events)
-            self._noted = _noted_in(events)
+            read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
+            self._noted = {(one.event, one.id) for one in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
 
     def place(self, state_id: str) -> Path:
-        """The folder of a state; `BASELINE` is that of the baseline."""
+        """Return the folder of a state; the baseline has the id `BASELINE`."""
         return self.path / (state_id if state_id == BASELINE else f"{VARIANTS}/{state_id}")
 
-    def known(self, state_id: str) -> Result | None:
-        """The result of a state that was evaluated before.
+    def earlier_result(self, state_id: str) -> Result | None:
+        """Return the result of a state that was evaluated before; None if there is none.
 
         Raises:
-            InputError: it is damaged.
+            InputError: the result is damaged.
         """
         found = _read(self.place(state_id) / _RESULT, "result", Result)
         if found is not None and found.schema_version != RESULT_VERSION:
@@ -107,32 +110,32 @@ class KernelFolder:
             )
         return found
 
-    def known_baselines(self) -> dict[str, Result]:
-        """The results of the baseline on other GPUs than the first one, by UUID.
+    def earlier_baselines(self) -> dict[str, Result]:
+        """Return the results of the baseline on all GPUs except the first one, by UUID.
 
         Raises:
-            InputError: one is damaged.
+            InputError: a result is damaged.
         """
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
         found = [_read(path, "result", Result) for path in paths]
         return {one.gpu: one for one in found if one is not None}
 
     def keep_baseline(self, result: Result) -> None:
-        """Write the result of the baseline on another GPU than the first one.
+        """Write the result of the baseline on a GPU that is not the first one.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the result cannot be written.
         """
         path = self.place(BASELINE) / _GPUS / f"{result.gpu}.json"
         with writing(path):
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, dump(result), durable=True)
 
-    def known_gain(self, state_id: str) -> Gain | None:
-        """The comparison of a state with the baseline, if it was made before.
+    def earlier_gain(self, state_id: str) -> Gain | None:
+        """Return the comparison of a state with the baseline, if it was made before.
 
         Raises:
-            InputError: it is damaged.
+            InputError: the comparison is damaged.
         """
         return _read(self.place(state_id) / _COMPARISON, "comparison", Gain)
 
@@ -140,7 +143,7 @@ class KernelFolder:
         """Write the comparison of a state with the baseline.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the comparison cannot be written.
         """
         path = self.place(gain.id) / _COMPARISON
         with writing(path):
@@ -156,19 +159,19 @@ class KernelFolder:
         result: Result,
         diff: str = "",
     ) -> None:
-        """Write what was evaluated, and last of all its result.
+        """Write the files of a state, and last of all its result.
 
         Args:
-            state_id: of what was evaluated; `BASELINE` is the baseline.
-            control: what was asked for.
-            run: in which run.
-            kernel: what ran; None if there could be none.
-            listings: see `Device.listings`.
-            result: what became of it.
-            diff: to the state that it was made from.
+            state_id: the id of the state; `BASELINE` for the baseline.
+            control: the evaluation, so that it can be run alone.
+            run: the run in which the state was evaluated.
+            kernel: the kernel that ran; None if there could be none.
+            listings: the compiler's listings, see `Device.listings`.
+            result: the result.
+            diff: the diff to the state from which it was made.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: a file cannot be written.
         """
         place = self.place(state_id)
         files: dict[str, str] = {"control.json": dump(control), "run.json": dump(run)}
@@ -189,10 +192,10 @@ class KernelFolder:
                 write_atomically(place / name, text, durable=name == _RESULT)
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append to ``events.jsonl``, unless the same event of the same ``id`` is there already.
+        """Append to ``events.jsonl``, unless it already has the same event of the same ``id``.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the event cannot be written.
         """
         key = (kind, fields.get("id"))
         if key in self._noted:
@@ -205,7 +208,7 @@ class KernelFolder:
         """Replace ``search_state.json``.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         with writing(self.path / STATE_JSON):
             write_atomically(self.path / STATE_JSON, dump(state))
@@ -214,16 +217,16 @@ class KernelFolder:
         """Replace ``trace.md``.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the file cannot be written.
         """
         with writing(self.path / TRACE_MD):
             write_atomically(self.path / TRACE_MD, text)
 
     def link_best(self, state_id: str) -> None:
-        """Let ``best`` lead to the folder of a state.
+        """Make ``best`` a link to the folder of a state.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the link cannot be written.
         """
         draft = self.path / f".{_BEST}-{os.getpid()}"
         with writing(self.path / _BEST):
@@ -262,12 +265,12 @@ class KernelFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # a line that could not be written has been reported already
+        with suppress(OSError):  # a line that could not be written was reported before
             self._stack.close()
 
 
 def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
-    """The record in a file; None if there is none."""
+    """Return the record in a file; None if there is no file."""
     if not is_there(path):
         return None
     try:
@@ -284,34 +287,29 @@ class _Event(Struct, frozen=True):
     id: str | None = None
 
 
-def _noted_in(path: Path) -> set[tuple[str, str | None]]:
-    """The events that a file has, each by its kind and id."""
-    events = read_lines(path, "list of events", _Event, _LARGEST_LIST_BYTES)
-    return {(one.event, one.id) for one in events}
-
-
 CONTROL_VERSION = 1
-"""``schema_version`` of the files written and read here."""
+"""The ``schema_version`` of the control files that this version reads and writes."""
 
 _LARGEST_CONTROL_BYTES = 16 << 20
+"""Size of a control file, which contains the source of a state."""
 
 
 class Control(Struct, frozen=True, kw_only=True):
-    """``control.json``: the evaluation of one state.
+    """``control.json``: the evaluation of one state, which can be run alone.
 
     Attributes:
-        spec: path of the kernel spec, from the folder of this file.
-        state: what to evaluate.
-        objective: what the search minimizes.
-        seed: of the search.
-        gpus: as ``--gpus`` takes it.
-        place: of the GPU among them, from 0.
+        spec: the path of the kernel spec, relative to the folder of this file.
+        state: the state to evaluate.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        gpus: the GPUs, as ``--gpus`` takes them.
+        place: the place of the GPU among them, from 0.
         powercap: the power limit, as ``--powercap`` takes it.
         smclock: the clock, as ``--smclock`` takes it.
-        parent: the id of the state that the move was made to; None of the baseline.
-        move: its name.
+        parent: the id of the state to which the move was made; None for the baseline.
+        move: the name of the move.
         what: the place and the parameters of the move.
-        schema_version: of this file.
+        schema_version: the version of this file's form.
     """
 
     spec: str
@@ -332,7 +330,7 @@ def read_control(path: Path) -> Control:
     """Read a ``control.json``.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     content = read_bytes(path, "control file", _LARGEST_CONTROL_BYTES)
     try:

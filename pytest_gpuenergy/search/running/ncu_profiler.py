@@ -1,4 +1,8 @@
-"""Profiles variants with Nsight Compute, where it works."""
+"""Profiles variants with Nsight Compute, where it works.
+
+``python -m pytest_gpuenergy.search.running.ncu_profiler CONTROL_JSON GPU_UUID`` is the process that
+ncu profiles: it launches a variant a few times on a GPU that the caller has claimed.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from pytest_gpuenergy.support import (
     forbidden,
     is_there,
     read_bytes,
+    run_child,
     shown,
     write_atomically,
 )
@@ -32,15 +37,19 @@ from pytest_gpuenergy.tuning import writing
 
 PROFILE, _LOG = "profile.json", "profile.log"
 _TIMEOUT_S = 120.0
+"""Seconds for one profile."""
 _LARGEST_BYTES = 1 << 20
+"""Size of a stored profile."""
+LAUNCHES = 3
+"""Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profiler has found.
+    """The profile of a variant.
 
     Attributes:
-        used: shares of the time for which units are busy; empty if there is no profile.
-        message: why there is none.
+        used: the share of the time for which each unit is busy; empty if there is no profile.
+        message: the reason why there is none.
     """
 
     used: dict[Region, float] = {}
@@ -49,17 +58,17 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class Profiler:
-    """Profiles every so many visits, and keeps what it finds with the variants.
+    """Profiles every nth visited variant, and writes the profile into the variant's folder.
 
     Once ncu has failed it is not run again, and one sentence says why.
 
     Attributes:
-        every: how many visits there are from one profile to the next; 0 for no profiles.
-        gpu: UUID of the GPU, which the caller has claimed.
-        gpu_name: its name.
-        entry: name of the kernel.
+        every: the number of visits from one profile to the next; 0 for no profiles.
+        gpu: the UUID of the GPU, which the caller has claimed.
+        gpu_name: the name of the GPU.
+        entry: the name of the kernel.
         tell: called with that sentence.
-        timeout_s: for one profile.
+        timeout_s: the time for one profile, in seconds.
     """
 
     every: int
@@ -74,11 +83,11 @@ class Profiler:
         self._trouble = ""
 
     def visit(self, place: Path) -> Mapping[Region, float]:
-        """The profile of the variant in a folder, if it is its turn; otherwise nothing.
+        """Return the profile of the variant in a folder; empty if it is not the variant's turn.
 
         Raises:
-            InputError: a profile that is there is damaged.
-            OutputError: it cannot be written.
+            InputError: an existing profile is damaged.
+            OutputError: the profile cannot be written.
         """
         due = self.every > 0 and self._visits % self.every == 0
         self._visits += 1
@@ -106,13 +115,11 @@ class Profiler:
         return Profile(message=self._trouble)
 
     def _run(self, place: Path) -> str:
-        """What ncu prints of a variant.
+        """Run ncu on a variant and return what it prints.
 
         Raises:
-            InputError: it is not installed, may not be used, or fails.
+            InputError: ncu is not installed, not permitted, or fails.
         """
-        from pytest_gpuenergy.support import run_child
-
         ncu = shutil.which("ncu")
         if ncu is None:
             raise InputError(f"ncu is not on the PATH: {INSTALL}")
@@ -157,25 +164,25 @@ _UNITS: Mapping[Region, tuple[str, ...]] = {
     "sfu": ("sm__inst_executed_pipe_xu",),
     "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
 }
-"""Counters of each region; the busiest one counts."""
+"""The counters of each region, of which the busiest counts."""
 _UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
 _SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
 
 
 def metrics() -> tuple[str, ...]:
-    """The names of all metrics that are asked for."""
+    """Return the names of the metrics that ncu is asked for."""
     of_units = tuple(f"{name}{_OF_PEAK}" for names in _UNITS.values() for name in names)
     return (*of_units, *_UPDATES, _SECTORS)
 
 
 def read_counters(printed: str) -> dict[Region, float]:
-    """How busy a launch has kept units, as shares of its time, from what ``ncu --csv`` prints.
+    """Return the share of a launch's time for which each unit is busy, from ``ncu --csv``.
 
-    A metric that this version or GPU does not have is left out; of several launches the last
+    A metric that this version or GPU does not have is left out. The last of several launches
     counts.
 
     Raises:
-        FormError: it is no such table, or has none of the metrics.
+        FormError: the text is no such table, or has none of the metrics.
     """
     values = _last_row(printed)
     found: dict[Region, float] = {}
@@ -221,12 +228,8 @@ def _numbers(header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
     return found
 
 
-LAUNCHES = 3
-"""The last is profiled: by then the caches are as in a measurement."""
-
-
 def main(words: Sequence[str]) -> int:
-    """Launch the kernel of a control file, with the first set of sizes."""
+    """Launch the kernel of a control file with the first set of sizes."""
     from pytest_gpuenergy.engine import arenas_for
     from pytest_gpuenergy.kernels import Job
     from pytest_gpuenergy.opening import open_device

@@ -187,7 +187,7 @@ class Search:
         if rewrite is None:
             return None
         state = rewrite.application.state
-        earlier = self.folder.known(state.id)
+        earlier = self.folder.earlier_result(state.id)
         pending = None
         if earlier is None:
             with self._timed("propose"):
@@ -222,7 +222,7 @@ class Search:
 
     def _evaluate_baseline(self) -> None:
         spec = self.bench.spec
-        earlier = self.folder.known(BASELINE)
+        earlier = self.folder.earlier_result(BASELINE)
         if earlier is None:
             self.tell(f"{spec.name}: evaluating the baseline")
             if self._notes:

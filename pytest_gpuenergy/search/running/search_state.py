@@ -1,4 +1,4 @@
-"""``search_state.json``: the graph that a search has explored so far, and where it stands."""
+"""``search_state.json``: what a search has evaluated, its graph and its gains."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ from pytest_gpuenergy.support import (
 )
 
 STATE_VERSION = 1
-"""``schema_version`` of the files written and read here."""
+"""The ``schema_version`` of the files that this version reads and writes."""
 
 _T = TypeVar("_T")
 _LARGEST_BYTES = 256 << 20
+"""Size of a ``search_state.json``."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
     """What a search must have in common with the one that it continues.
 
     Attributes:
-        spec: hash of the kernel spec and its source.
-        gpu: the GPU's name.
-        emulated: whether it is an emulated one.
-        power_limit_w: that the card enforces; None if it does not say.
-        sm_clock_mhz: to which its SMs are locked; None if they are not.
-        objective: what is minimized.
-        seed: of the search.
-        strategy: parameters of what chooses the states, see `SearchParameters`.
+        spec: the hash of the kernel spec with its source.
+        gpu: the name of the GPU.
+        emulated: whether the GPU is emulated.
+        power_limit_w: the power limit that the card enforces; None if it reports none.
+        sm_clock_mhz: the clock to which the SMs are locked; None if they are not.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        strategy: the parameters of the strategy, see `SearchParameters`.
     """
 
     spec: str
@@ -56,7 +57,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> str:
-        """What the card is set to, as a clause: `` under 450 W at 1500 MHz``."""
+        """The settings of the card, as a clause such as `` under 450 W at 1500 MHz``."""
         limit = "" if self.power_limit_w is None else f" under {self.power_limit_w:g} W"
         return limit + ("" if self.sm_clock_mhz is None else f" at {self.sm_clock_mhz} MHz")
 
@@ -65,18 +66,18 @@ class SearchState(Struct, frozen=True, kw_only=True):
     """A search of one kernel.
 
     Attributes:
-        identity: of the search.
-        width: how many variants are evaluated at the same time: the number of GPUs with which the
-            search began. It goes on with that number on any other, because it chooses the same
-            variants only then.
-        builds: variants evaluated, the baseline excepted.
-        nodes: in the order of their evaluation, the baseline first.
-        incumbent: the id of the best state: by its cost so far, at the end by `gains`.
-        finished: whether the search has ended by itself or by its budget.
-        gains: of the best variants, the best by its cost first, until one is accepted.
-        graph: of the states, with the actions, values and visits of the strategy. A search that is
-            continued builds it again from the results.
-        schema_version: of this file.
+        identity: the identity of the search.
+        width: the number of variants that are evaluated at the same time, which is the number of
+            GPUs with which the search began. A search that continues on other GPUs keeps this
+            number, because it chooses the same variants only then.
+        builds: the number of evaluated variants, without the baseline.
+        nodes: the states in the order of their evaluation, the baseline first.
+        incumbent: the id of the best state: first by its cost, and at the end by `gains`.
+        finished: whether the search has tried everything or spent its budget.
+        gains: the gains of the best variants, the best by its cost first, until one is accepted.
+        graph: the graph of the states, with the actions, values and visits of the strategy. A
+            search that is continued builds it again from the results.
+        schema_version: the version of this file's form.
     """
 
     identity: Identity
@@ -91,7 +92,7 @@ class SearchState(Struct, frozen=True, kw_only=True):
 
 
 def identity_of_spec(spec: KernelSpec) -> str:
-    """A hash of a spec with its source."""
+    """Return a hash of a spec with its source."""
     return hashlib.sha256(encode(spec)).hexdigest()
 
 
@@ -99,7 +100,7 @@ def read_state(path: Path) -> SearchState:
     """Read a ``search_state.json``.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     what = "state of a search"
     content = read_bytes(path, what, _LARGEST_BYTES)
@@ -113,10 +114,10 @@ def read_state(path: Path) -> SearchState:
 
 
 def read_lines(path: Path, what: str, kind: type[_T], largest_bytes: int) -> list[_T]:
-    """The records of a search in a file with one a line; messages call it ``what``.
+    """Read a file of a search that has one record per line; messages call the file ``what``.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     content = read_bytes(path, what, largest_bytes)
     with _usable(path, what):
@@ -125,7 +126,7 @@ def read_lines(path: Path, what: str, kind: type[_T], largest_bytes: int) -> lis
 
 @contextmanager
 def _usable(path: Path, what: str) -> Iterator[None]:
-    """Raise an `InputError` that names the file where its content does not have its form."""
+    """Replace a `FormError` by an `InputError` that names the file."""
     try:
         yield
     except FormError as error:

@@ -1,4 +1,4 @@
-"""What people read of a search: ``candidate.diff`` and ``trace.md``."""
+"""What people read about a search: ``candidate.diff``, and ``trace.md`` with its times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_gpuenergy.support import dump
 
 
 def candidate_diff(parent: State, child: State) -> str:
-    """The unified diff of two states: of their text, and of their launch plans."""
+    """Return the unified diff of two states: of their text and of their launch plans."""
     name = "kernel.cu" if child.language == "cuda" else "kernel_module.py"
     before, after = (
         {name: _text(state), "launch.json": dump(state.launch)} for state in (parent, child)
@@ -36,9 +36,9 @@ def candidate_diff(parent: State, child: State) -> str:
     )
 
 
-def trace(spec: KernelSpec, state: SearchState, proposals: Iterable[str] = ()) -> str:
-    """The search so far, as Markdown; with what came of a language model's proposals."""
-    return "\n".join([*_lines(spec, state), *proposals, ""])
+def trace(spec: KernelSpec, state: SearchState, notes: Iterable[str] = ()) -> str:
+    """Return the search so far, as Markdown that ends with the notes."""
+    return "\n".join([*_lines(spec, state), *notes, ""])
 
 
 def _text(state: State) -> str:
@@ -98,7 +98,7 @@ def _gain(gain: Gain) -> str:
 
 
 class Times:
-    """Wall time of this run of a search, by what it was spent on.
+    """The wall time of this run of a search, by activity.
 
     The steps of evaluations are those of `Result.steps_s`; with several GPUs they overlap.
     """
@@ -110,7 +110,7 @@ class Times:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Count the time inside."""
+        """Add the time inside to an activity."""
         began = perf_counter()
         try:
             yield
@@ -118,13 +118,13 @@ class Times:
             self._own_s[what] += perf_counter() - began
 
     def add(self, result: Result) -> None:
-        """Count the steps of an evaluation."""
+        """Add the steps of an evaluation."""
         self._evaluated += 1
         for step, seconds in result.steps_s.items():
             self._steps_s[step] += seconds
 
     def lines(self) -> list[str]:
-        """A table, as Markdown; nothing if nothing was evaluated."""
+        """Return a table, as Markdown; nothing if nothing was evaluated."""
         if not self._evaluated:
             return []
         of_search = [(what, seconds) for what, seconds in self._own_s.items()]

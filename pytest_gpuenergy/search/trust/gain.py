@@ -117,7 +117,7 @@ class Confirmation:
         return Gain(id=node.id, accepted=False, rounds=0, candidates=candidates, message=message)
 
     def _gain(self, node: Node, candidates: int) -> Gain | None:
-        earlier = self.folder.known_gain(node.id)
+        earlier = self.folder.earlier_gain(node.id)
         if earlier is not None and earlier.candidates >= candidates:
             return earlier
         if self.is_stopped():
