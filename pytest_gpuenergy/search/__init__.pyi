@@ -134,7 +134,11 @@ from .spec.spec_file import (
     spec_schema as spec_schema,
     write_spec as write_spec,
 )
-from .spec.spec_workload import SpecWorkload as SpecWorkload, workload_of as workload_of
+from .spec.spec_workload import (
+    SpecWorkload as SpecWorkload,
+    floor_ms as floor_ms,
+    workload_of as workload_of,
+)
 from .spec.state_kernel import kernel_of as kernel_of, refusal_of as refusal_of
 from .spec.tensors import Layout as Layout, fixed_input as fixed_input, layout_of as layout_of
 from .strategy.action_space import (
@@ -177,4 +181,4 @@ from .trust.result import (
     limit_of as limit_of,
 )
 from .trust.state_evaluation import Bench as Bench
-from .trust.variant_refusals import check_fits as check_fits, floor_ms as floor_ms
+from .trust.variant_refusals import check_fits as check_fits

@@ -1,4 +1,4 @@
-"""What several searches have gained together: ``summary.json``, and a table to read."""
+"""What several searches have gained together: ``summary.json`` and a table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from pytest_gpuenergy.emulator import PROFILES
-from pytest_gpuenergy.record import METRICS, Interval, Metric
+from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
 from pytest_gpuenergy.search.trust.result import Gain, Node
 
 SUMMARY_VERSION = 1
-"""``schema_version`` of the files written here."""
+"""The ``schema_version`` of the files that this version writes."""
 
 _WHOLE = Interval(1.0, 1.0)
 
@@ -24,23 +24,23 @@ class KernelSummary(Struct, frozen=True, kw_only=True):
     """What the search of one kernel has gained.
 
     Attributes:
-        name: of the kernel.
-        gpu: on which it ran.
-        emulated: whether that is an emulated one, so that nothing is measured.
-        builds: variants evaluated.
-        correct: of these.
-        finished: whether the search has ended by itself or by its budget.
-        best: the id of the variant that is kept; None if the baseline is.
-        moves: from the baseline to it.
-        unclaimed: why no gain is claimed, where an emulated GPU's model was not compared with a
-            real card for such kernels; empty otherwise.
-        ratios: by metric, its figure divided by the baseline's; 1 if the baseline is kept.
-        ratio_intervals: of these.
-        baseline: by metric, the baseline's figure in ms, mJ or mJ ms, as far as it was measured.
+        name: the name of the kernel.
+        gpu: the name of the GPU on which it ran.
+        emulated: whether that GPU is emulated, so that nothing was measured.
+        builds: the number of evaluated variants.
+        correct: the number of correct ones among them.
+        finished: whether the search has tried everything or spent its budget.
+        best: the id of the variant that is kept; None if the baseline is kept.
+        moves: the moves from the baseline to that variant.
+        unclaimed: the reason why no gain can be proven, if an emulated GPU's model was not compared
+            with a real card for such kernels; empty otherwise.
+        ratios: the kept kernel's figure divided by the baseline's, by metric.
+        ratio_intervals: the intervals of these ratios.
+        baseline: the baseline's measured figures by metric, in ms, mJ or mJ·ms.
         roofline_ms: the least time of a launch by the datasheet's bandwidth and arithmetic, if no
-            byte stays in a cache from launch to launch; None for a card whose peaks are not known.
-        roofline_share: that time divided by the baseline's and the best variant's; above 1 where a
-            cache does better than the memory. None if one of them is not known.
+            byte stays in a cache from launch to launch; None if the card's peaks are unknown.
+        roofline_share: that time divided by the time of the baseline and by that of the best
+            variant; above 1 if a cache does better than the memory. None if a time is unknown.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Summary(Struct, frozen=True, kw_only=True):
     """The searches of several kernels.
 
     Attributes:
-        kernels: each of them.
-        improved: how many have a variant that is certainly better.
-        median_speedup: the baseline's time divided by the best variant's, 1 where it is kept.
-        mean_energy_cut: mean of 1 minus the ratio of energies.
-        mean_energy_cut_interval: from the mean of the intervals' upper ends to that of the lower;
-            it contains the true mean if all intervals contain their ratios.
-        schema_version: of the file.
+        kernels: the summary of each kernel.
+        improved: the number of kernels with a variant that is certainly better.
+        median_speedup: the median of the baseline's time divided by the best variant's.
+        mean_energy_cut: the mean of 1 minus the ratio of energies.
+        mean_energy_cut_interval: the interval of this mean, from the means of the ends of the
+            ratios' intervals; it contains the true mean if all of these contain their ratios.
+        schema_version: the version of the file's form.
     """
 
     kernels: tuple[KernelSummary, ...]
@@ -81,7 +81,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | None:
-    """The summary of searches; None if no baseline was evaluated."""
+    """Return the summary of searches; None if no baseline was evaluated."""
     kernels = tuple(_kernel(spec, state) for spec, state in found if state.nodes)
     if not kernels:
         return None
@@ -98,13 +98,13 @@ def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | Non
 
 
 def table_of(summary: Summary) -> list[tuple[str, ...]]:
-    """A row of words for each kernel, after one of headings."""
+    """Return the headings and a row of texts for each kernel."""
     heads = ("kernel", *(f"{metric.label} x" for metric in METRICS), "of roofline", "moves")
     return [heads, *map(_row, summary.kernels)]
 
 
 def totals_of(summary: Summary) -> Iterator[str]:
-    """The figures for all kernels together, as sentences."""
+    """Yield sentences about all kernels together."""
     ends = summary.mean_energy_cut_interval
     count = len(summary.kernels)
     emulated = any(one.emulated for one in summary.kernels)
@@ -125,9 +125,9 @@ def totals_of(summary: Summary) -> Iterator[str]:
 
 def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
     gain = next((one for one in state.gains if one.accepted), None)
-    known = next((one for one in state.gains if one.baseline), None)
+    compared = next((one for one in state.gains if one.baseline), None)
     time_ms = state.nodes[0].time_ms
-    baseline = dict(known.baseline) if known is not None else {}
+    baseline = dict(compared.baseline) if compared is not None else {}
     if not baseline and time_ms is not None:
         baseline = {Metric.TIME: time_ms}
     ratios = {metric: gain.ratios.get(metric, 1.0) if gain else 1.0 for metric in METRICS}
@@ -167,10 +167,8 @@ def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
     profile = next((one for one in PROFILES.values() if one.name == gpu), None)
     if profile is None:
         return None
-    workload = workload_of(spec, spec.sizes[0], dict)
-    memory_ms = workload.bytes_moved / (profile.bandwidth_gb_s * 1e6)
-    flops = 0 if workload.allows_tensor_cores else workload.flops
-    return max(memory_ms, flops / (profile.fp32_tflops * 1e9))
+    peaks = Peaks(profile.bandwidth_gb_s, 0, profile.fp32_tflops)  # nothing stays in the L2
+    return floor_ms(workload_of(spec, spec.sizes[0], dict), peaks)
 
 
 def _shares(

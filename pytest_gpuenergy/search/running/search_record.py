@@ -1,4 +1,4 @@
-"""What the HTML page shows of searches: their graphs, and how their best variants compare."""
+"""Reads searches from disk, and gives the values that the HTML page shows of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import KernelSummary, summary_of
+from pytest_gpuenergy.search.running.gains_summary import summary_of
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
@@ -29,6 +29,7 @@ from pytest_gpuenergy.support import FormError, InputError, decode, is_file, mat
 
 Values = dict[str, Any]
 _LARGEST_BYTES = 1 << 20
+"""Size of a file of a variant."""
 _LONGEST_DIFF = 40_000
 """Characters of a diff that the page shows."""
 
@@ -37,10 +38,10 @@ class SearchRecord(Struct, frozen=True):
     """A search on disk that has evaluated its baseline.
 
     Attributes:
-        folder: of the kernel, ``OUTDIR/kernels/_NAME``.
-        spec: of the kernel.
-        state: of the search, which may go on.
-        run: in which the baseline was evaluated.
+        folder: the folder of the kernel, ``OUTDIR/kernels/_NAME``.
+        spec: the spec of the kernel.
+        state: the state of the search, which may still be running.
+        run: the run in which the baseline was evaluated.
     """
 
     folder: Path
@@ -50,23 +51,23 @@ class SearchRecord(Struct, frozen=True):
 
 
 def search_folders(named: Path) -> list[Path]:
-    """The folders of kernels in an ``--outdir``, or the one that is ``named`` itself."""
+    """Return the folders of kernels in an ``--outdir``, or the folder of a kernel itself."""
     if is_file(named / STATE_JSON):
         return [named]
     return [one for one in matching(named, "kernels/_*") if is_file(one / STATE_JSON)]
 
 
 def files_of(named: Path) -> list[Path]:
-    """The files of `search_folders` from which pages are made and searches go on."""
+    """Return the files of `search_folders` that pages and continued searches need."""
     names = (SPEC_JSON, STATE_JSON, EVENTS_JSONL, f"{BASELINE}/run.json")
     return [folder / name for folder in search_folders(named) for name in names]
 
 
 def read_searches(named: Path) -> list[SearchRecord]:
-    """The searches in an ``--outdir``, or the one that is ``named``, which may still be running.
+    """Read the searches in an ``--outdir``, or in the folder of one kernel.
 
     Raises:
-        InputError: there is none that has evaluated its baseline, or a file is damaged.
+        InputError: no search has evaluated its baseline, or a file is damaged.
     """
     folders = search_folders(named)
     found = [one for folder in folders if (one := _read_search(folder)) is not None]
@@ -79,10 +80,12 @@ def read_searches(named: Path) -> list[SearchRecord]:
 
 
 def search_values(search: SearchRecord) -> Values:
-    """A search as plain values; states are listed with what was made of each below it."""
+    """Return a search as plain values, with its states in the order of `listed`."""
     state, first = search.state, search.state.nodes[0]
     identity, metric = state.identity, state.identity.objective
-    (summary,) = _summary(search)
+    summed_up = summary_of([(search.spec, state)])
+    assert summed_up is not None  # because there is a baseline
+    (summary,) = summed_up.kernels
     by_id = {node.id: node for node in state.nodes}
     return {
         "name": search.spec.name,
@@ -103,7 +106,7 @@ def search_values(search: SearchRecord) -> Values:
         "gains": [_gain(gain) for gain in state.gains],
         "changes": [
             {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
-            for node in _way(by_id, state.incumbent)
+            for node in _path(by_id, state.incumbent)
         ],
     }
 
@@ -120,12 +123,6 @@ def _read_search(folder: Path) -> SearchRecord | None:
             f"The record of a run {path} cannot be used, because {error}: name another folder."
         ) from None
     return SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run)
-
-
-def _summary(search: SearchRecord) -> tuple[KernelSummary, ...]:
-    found = summary_of([(search.spec, search.state)])
-    assert found is not None  # it has a baseline
-    return found.kernels
 
 
 def _states(search: SearchRecord) -> Iterator[Values]:
@@ -148,24 +145,24 @@ def _states(search: SearchRecord) -> Iterator[Values]:
             "cost": node.cost,
             "ratio": None if node.cost is None or not first else finite(node.cost / first),
             "time_ms": node.time_ms,
-            "visits": _visits(record, id_),
+            "visits": visited.visits if record and (visited := record.nodes.get(id_)) else None,
         }
 
 
 def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
-    """The states, each above those that were made from it, with their distances from a root.
+    """Return the depths of states, each state followed by those that were made from it.
 
     A state whose parent is missing, or comes after it, is a root.
 
     Args:
-        parents: by the id of the state, parents before their children.
+        parents: the parent of each state by its id, parents before their children.
     """
     children: defaultdict[str | None, list[str]] = defaultdict(list)
     depths: dict[str, int] = {}
     for state, parent in parents.items():
-        known = parent if parent in depths else None
-        children[known].append(state)
-        depths[state] = 0 if known is None else depths[known] + 1
+        listed_parent = parent if parent in depths else None
+        children[listed_parent].append(state)
+        depths[state] = 0 if listed_parent is None else depths[listed_parent] + 1
     order: dict[str, int] = {}
     waiting = children[None][::-1]
     while waiting:
@@ -176,29 +173,24 @@ def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
 
 
 def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, set[str]]:
-    """By state, the others from which a move would also have led to it."""
+    """Return, for each state, the other states from which a move would also have led to it."""
     evaluated = {node.id: node.parent for node in nodes}
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for tail, known in () if record is None else record.nodes.items():
-        for edge in known.edges or ():
+    for tail, tail_node in () if record is None else record.nodes.items():
+        for edge in tail_node.edges or ():
             if tail in evaluated and evaluated.get(edge.child, tail) not in (tail, None):
                 found[edge.child].add(tail)
     return found
 
 
-def _visits(record: GraphRecord | None, state: str) -> int | None:
-    known = None if record is None else record.nodes.get(state)
-    return None if known is None else known.visits
-
-
-def _way(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
-    """The states from the baseline, which is left out, to the best one."""
-    way: list[Node] = []
+def _path(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
+    """Return the states from the baseline, which is left out, to the best one."""
+    path: list[Node] = []
     node = by_id.get(best or "")
-    while node is not None and node.parent is not None and node not in way:
-        way.insert(0, node)
+    while node is not None and node.parent is not None and node not in path:
+        path.insert(0, node)
         node = by_id.get(node.parent)
-    return way
+    return path
 
 
 def _move(node: Node) -> str:
@@ -210,7 +202,7 @@ class _Failure(Struct, frozen=True):
 
 
 def _message(folder: Path, node: Node) -> str:
-    """Why a state was refused, as far as it is on disk."""
+    """Return why a state was refused, if that is on disk."""
     if node.cost is not None:
         return ""
     content = _content(folder, node, "result.json")
@@ -221,7 +213,7 @@ def _message(folder: Path, node: Node) -> str:
 
 
 def _diff(folder: Path, node: Node) -> str:
-    """What the move changed, as far as it is on disk."""
+    """Return the diff of the move, if it is on disk."""
     text = _content(folder, node, "candidate.diff").decode(errors="replace")
     if len(text) <= _LONGEST_DIFF:
         return text
@@ -229,8 +221,8 @@ def _diff(folder: Path, node: Node) -> str:
 
 
 def _content(folder: Path, node: Node, name: str) -> bytes:
-    """A file of a variant; nothing if it is not there."""
-    if Path(node.id).name != node.id:  # an id leads to no other folder
+    """Return the content of a variant's file; nothing if there is no such file."""
+    if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
         return b""
     try:
         return read_bytes(folder / VARIANTS / node.id / name, name, _LARGEST_BYTES)

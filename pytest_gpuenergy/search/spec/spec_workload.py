@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
 from pytest_gpuenergy.search.spec.reference import Expressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
@@ -155,3 +156,17 @@ def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | No
         return None
     usual = ErrorBound.for_reduction(length, tensor.dtype)
     return ErrorBound(2 * usual.max_relative, 2 * usual.normwise)
+
+
+def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
+    """Return the least time of one of many launches, in ms, by a card's bandwidth and arithmetic.
+
+    Data that fits in the L2 need not move. Arithmetic counts only if tensor cores, whose peak is
+    many times higher, are not allowed. The result is 0 if the card's peaks are unknown.
+    """
+    if peaks is None:
+        return 0.0
+    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
+    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    flops = 0 if workload.allows_tensor_cores else workload.flops
+    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))

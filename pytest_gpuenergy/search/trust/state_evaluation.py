@@ -31,7 +31,7 @@ from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness, Metric, peaks_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
-from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, name_of, workload_of
+from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, floor_ms, name_of, workload_of
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.hidden import Hidden, Sizes, has_others, other_sizes
 from pytest_gpuenergy.search.trust.result import Limit, Result
@@ -40,7 +40,6 @@ from pytest_gpuenergy.search.trust.variant_refusals import (
     check_plausible,
     check_text,
     check_variables,
-    floor_ms,
     sizes_withheld,
 )
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault

@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.source.output_reads import outputs_read
 from pytest_gpuenergy.search.source.text_checks import additions
 from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
-from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Workload
 
@@ -103,17 +101,3 @@ def check_fits(workload: Workload) -> None:
             f"The tensors of {workload.name} take {needed / 2**30:.0f} GiB in double precision, "
             f"and this machine has {have / 2**30:.0f} GiB: give smaller sizes in the spec."
         )
-
-
-def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
-    """Return the least time of one of many launches, in ms, by a card's bandwidth and arithmetic.
-
-    Data that fits in the L2 need not move. Arithmetic counts only if tensor cores, whose peak is
-    many times higher, are not allowed. The result is 0 if the card's peaks are unknown.
-    """
-    if peaks is None:
-        return 0.0
-    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
-    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
-    flops = 0 if workload.allows_tensor_cores else workload.flops
-    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))
