@@ -1,4 +1,4 @@
-"""What a search strategy sees of what it searches, and what every strategy offers."""
+"""The interfaces of search spaces, as a strategy sees them, and of strategies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ class Action(NamedTuple):
     """One way to change a state.
 
     Attributes:
-        label: unique among the actions of a state.
-        child: id of the state that results.
-        predicted_gain: natural logarithm of the speedup over the state that is expected; None if
+        label: the name of the action, unique among those of a state.
+        child: the id of the state that results.
+        predicted_gain: the natural logarithm of the expected speedup over the state; None if
             nothing is known.
-        kind: what actions of different states have in common, so that experience with one is
-            worth something for another; the label itself if empty.
-        family: what actions have in common whose predictions err alike; nothing if empty.
+        kind: the name that actions of different states share if experience with one is worth
+            something for another; the label itself if empty.
+        family: the name that actions share whose predictions have similar errors; none if empty.
     """
 
     label: str
@@ -29,19 +29,17 @@ class Action(NamedTuple):
 
 
 class Space(Protocol):
-    """States, and actions that lead from one to another; a state may be reached in several ways.
-
-    Attributes:
-        root: id of the state where a search begins.
-    """
+    """States, and actions that lead from one to another; a state may be reached in several ways."""
 
     @property
-    def root(self) -> str: ...
+    def root(self) -> str:
+        """The id of the state where a search begins."""
+        ...
 
     def actions(self, state: str) -> Sequence[Action]:
-        """The actions of a state, in an order that depends on the state alone.
+        """Return the actions of a state, in an order that depends on the state alone.
 
-        A search asks at most once, and only for states that were evaluated without a failure.
+        A search calls this at most once per state, and only for states that did not fail.
         """
         ...
 
@@ -50,10 +48,10 @@ class Proposal(Struct, frozen=True):
     """A state to evaluate.
 
     Attributes:
-        state: its id.
+        state: the id of the state.
         path: the ids of the states through which it was reached, from the root to its parent;
             empty for the root.
-        label: of the action of that parent; empty for the root.
+        label: the label of the parent's action; empty for the root.
     """
 
     state: str
@@ -65,8 +63,8 @@ class Incumbent(NamedTuple):
     """The best state so far; the earliest proposal among equals.
 
     Attributes:
-        state: its id.
-        cost: what is minimized.
+        state: the id of the state.
+        cost: its cost.
     """
 
     state: str
@@ -81,16 +79,17 @@ class Strategy(Protocol):
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best so far; None before anything has succeeded."""
+        """The best state so far; None before any has succeeded."""
         ...
 
     def propose(self) -> Proposal | None:
-        """A state that was never proposed before.
+        """Return a state that was never proposed before.
 
-        None if there is nothing to propose: for now if results are outstanding, else for good.
+        None means that there is no state to propose: for now if results are outstanding, otherwise
+        for good.
         """
         ...
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
-        """Take the result of a proposal into account; None if the state failed."""
+        """Take the result of a proposal into account; its cost is None if the state failed."""
         ...

@@ -1,26 +1,26 @@
-"""The graph of a search: states, actions between them, visits and values.
+"""The graph of a search: states, the actions between them, visits and values.
 
-Actions of a kernel commute and can be undone, so that states are reached in several ways, and paths
-return to where they began. Two questions follow.
+Actions of a kernel commute and can be undone, so a state can be reached in several ways, and a path
+can return to its beginning. This raises two questions.
 
-*What may a value depend on?* In a tree, on everything below. Here an edge counts only if it leads
-from a state to one that was proposed later; call it forward. Forward edges cannot form a cycle.
-Every state but the root was proposed through one, so all that is reachable at all is reachable
-along them, and nothing is lost by following no others. (Depth would do too, but a better way to a
-state would turn edges round, and no state could try what lies as deep as itself.)
+*What may a value depend on?* In a tree, on everything below. Here, only the edges count that lead
+from a state to one that was proposed later; they are called forward edges. Forward edges cannot
+form a cycle. Every state except the root was proposed through one, so every reachable state can be
+reached along forward edges, and nothing is lost by ignoring the others. (Depth would work too, but
+a shorter path to a state would turn edges round, and no state could try one of its own depth.)
 
-*How is a result passed on?* A tree adds it to every ancestor. With several paths that counts it
-several times, or not at all along paths that were not taken (A. Saffidine et al., "UCD: Upper
-Confidence bound for rooted Directed acyclic graphs", Knowledge-Based Systems 34, 2012; J. Czech et
-al., "Improving AlphaZero Using Monte-Carlo Graph Search", ICAPS 2021). Here nothing is added: the
-value of a state is computed from its own result, the values of its children, and the visits of the
-edges to them, as D. Wu describes in KataGo's "Monte-Carlo Graph Search from First Principles". When
-a state changes, all its ancestors are computed again, from the latest proposal to the root, each
-once. So a result arrives along all paths, and the values depend on the results and visits alone,
-not on the order in which they came.
+*How is a result passed on?* A tree adds it to every ancestor. With several paths, that counts a
+result several times, or not at all along paths that were not taken (A. Saffidine et al., "UCD:
+Upper Confidence bound for rooted Directed acyclic graphs", Knowledge-Based Systems 34, 2012; J.
+Czech et al., "Improving AlphaZero Using Monte-Carlo Graph Search", ICAPS 2021). Here nothing is
+added: the value of a state is computed from its own result, the values of its children, and the
+visits of the edges to them, as D. Wu describes in KataGo's "Monte-Carlo Graph Search from First
+Principles". When a state changes, each of its ancestors is computed again, from the latest proposal
+to the root. So a result arrives along all paths, and the values depend on the results and visits
+alone, not on their order.
 
-Visits are of edges: those of the path that a proposal took. A state's visits are those of the edges
-into it, and, but for its own evaluation, of the edges out of it.
+Visits belong to the edges of the path that a proposal took. A state has the visits of the edges
+into it, which are those of the edges out of it and one for its own evaluation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Pro
 from pytest_gpuenergy.support import FormError, shown
 
 _LARGEST_GAIN = 1000.0
+"""Logarithm of a speedup; a larger one in a stored graph cannot be right."""
 _LEAST_COST = 1e-150
+"""Least cost, and 1 / the largest; the ratio of two such costs is finite and above zero."""
 
 Standing = Literal["running", "good", "failed"]
 
@@ -46,13 +48,13 @@ class Edge(Struct):
     """An action of a state.
 
     Attributes:
-        label, child, gain, kind, family: as of an `Action`; ``gain`` is the predicted one, and
-            ``kind`` is not empty.
-        draw: decides between actions that are otherwise equal, from 0 to 1.
-        noise: share of the root's noise, if it is an edge of the root.
-        prior: as of the last visit to its state.
-        visits: results that came back along it.
-        running: proposals along it whose results are outstanding.
+        label, child, kind, family: the fields of its `Action`; ``kind`` is not empty.
+        gain: the predicted gain; None if nothing is known.
+        draw: a random number from 0 to 1 that decides between otherwise equal actions.
+        noise: its share of the root's noise, if it is an edge of the root.
+        prior: its prior probability at the last visit to its state.
+        visits: the number of results that came back along it.
+        running: the number of proposals along it whose results are outstanding.
     """
 
     label: str
@@ -71,15 +73,15 @@ class GraphNode(Struct):
     """A state that was proposed.
 
     Attributes:
-        number: in the order of the proposals.
-        standing: what became of it.
-        cost: as evaluated; None if it failed or is not known yet.
-        own: value of its own result.
-        mean: of the values of the visits to it.
+        number: its place in the order of the proposals.
+        standing: whether its evaluation is running, has succeeded or has failed.
+        cost: its cost; None if it failed or is not evaluated yet.
+        own: the value of its own result.
+        mean: the mean value of the visits to it.
         best: the largest value at it or below.
-        visits: results of proposals that led through it or to it.
-        running: proposals likewise whose results are outstanding.
-        edges: its actions; None before they were asked for.
+        visits: the number of results of proposals that led to it or through it.
+        running: the number of such proposals whose results are outstanding.
+        edges: its actions; None until it is expanded.
         open: whether anything is left to try at it or below.
     """
 
@@ -99,8 +101,8 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """A graph as it is stored.
 
     Attributes:
-        nodes: by the id of the state, in the order of the proposals.
-        proposed: number of proposals so far, with those that were abandoned.
+        nodes: the nodes by the id of the state, in the order of the proposals.
+        proposed: the number of proposals so far, including abandoned ones.
     """
 
     nodes: dict[str, GraphNode]
@@ -108,15 +110,15 @@ class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_cost(value: float | None) -> bool:
-    """Whether a value may be a cost: the ratio of two is finite and above zero."""
+    """Return whether a value may be a cost: the ratio of two is finite and above zero."""
     return value is not None and _LEAST_COST <= value <= 1 / _LEAST_COST
 
 
 def check(record: GraphRecord, root: str) -> None:
-    """Refuse what no search that began at ``root`` can have stored.
+    """Check that a search that began at ``root`` can have stored a graph.
 
     Raises:
-        FormError: it names the state.
+        FormError: it cannot; the message names the state.
     """
     reached, last = {root}, -1
     for state, node in record.nodes.items():
@@ -133,26 +135,24 @@ def _check_result(state: str, node: GraphNode, proposed: int) -> None:
     if not (is_cost(node.cost) if good else node.cost is None):
         raise FormError(f"{shown(state)} has the cost {shown(node.cost)}")
     edges = node.edges or []
-    if (edges and not good) or not all(_is_possible(edge, proposed) for edge in edges):
-        raise FormError(f"{shown(state)} has actions that it cannot have")
-    if not 0 < node.visits <= proposed:
-        raise FormError(f"{shown(state)} has {shown(node.visits)} visits")
-
-
-def _is_possible(edge: Edge, proposed: int) -> bool:
-    return (
+    possible = all(
         0 <= edge.visits <= proposed
         and 0 <= edge.noise <= 1
         and abs(edge.gain or 0.0) <= _LARGEST_GAIN
+        for edge in edges
     )
+    if (edges and not good) or not possible:
+        raise FormError(f"{shown(state)} has actions that it cannot have")
+    if not 0 < node.visits <= proposed:
+        raise FormError(f"{shown(state)} has {shown(node.visits)} visits")
 
 
 class SearchGraph:
     """A graph that grows.
 
     Attributes:
-        root: id of the state where the search begins.
-        nodes: by the id of the state, in the order of the proposals.
+        root: the id of the state where the search begins.
+        nodes: the nodes by the id of the state, in the order of the proposals.
     """
 
     def __init__(self, root: str, prunes: Callable[[Edge], bool]) -> None:
@@ -164,19 +164,19 @@ class SearchGraph:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The good state of least cost; the one proposed first among equals."""
-        known = [
+        """The good state of least cost; among equals, the one that was proposed first."""
+        costs = [
             (node.cost, node.number, state)
             for state, node in self.nodes.items()
             if node.cost is not None
         ]
-        if not known:
+        if not costs:
             return None
-        cost, _, state = min(known)
+        cost, _, state = min(costs)
         return Incumbent(state, cost)
 
     def forward(self, state: str) -> Iterator[tuple[Edge, GraphNode]]:
-        """The edges of a state that lead to one proposed later, with that one."""
+        """Yield the edges of a state that lead to one proposed later, with the node of that one."""
         node = self.nodes[state]
         for edge in node.edges or ():
             child = self.nodes.get(edge.child)
@@ -184,18 +184,18 @@ class SearchGraph:
                 yield edge, child
 
     def untried(self, state: str) -> list[Edge]:
-        """The edges of a state that lead to one never proposed, without the pruned ones."""
+        """Return the edges of a state to states that were never proposed, without pruned edges."""
         edges = self.nodes[state].edges or ()
         return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
 
     def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
-        """The edges to a state that has a result, as tail, edge and head."""
+        """Yield the edges to a state that has a result, each as tail, edge and head."""
         node = self.nodes[state]
         for tail, edge in self._into[state]:
             yield self.nodes[tail], edge, node
 
     def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
-        """The edges from a state to those that have results, likewise."""
+        """Yield the edges from a state to states with results, each as tail, edge and head."""
         node = self.nodes[state]
         for edge in node.edges or ():
             head = self.nodes.get(edge.child)
@@ -203,7 +203,7 @@ class SearchGraph:
                 yield node, edge, head
 
     def expand(self, state: str, actions: Sequence[Action], draws: Sequence[float]) -> None:
-        """Give a good state its edges; an action that leads nowhere else is left out."""
+        """Give a good state its edges; an action that does not change the state is left out."""
         node = self.nodes[state]
         node.edges = [
             Edge(
@@ -222,7 +222,7 @@ class SearchGraph:
         self._update_open(state)
 
     def add(self, proposal: Proposal) -> None:
-        """Begin the evaluation of a new state, or of an abandoned one."""
+        """Add a new state, or an abandoned one, whose evaluation begins."""
         self.nodes[proposal.state] = GraphNode(self._proposed)
         self._proposed += 1
         for node, edge in self._along(proposal):
@@ -232,7 +232,7 @@ class SearchGraph:
         self._update_parents_open(proposal.state)
 
     def finish(self, proposal: Proposal, own: float, cost: float | None) -> None:
-        """Enter a result, and pass it on along all paths; ``cost`` is None for a failure."""
+        """Add a result and pass it on along all paths; ``cost`` is None for a failure."""
         node = self.nodes[proposal.state]
         node.standing, node.cost, node.own = "failed" if cost is None else "good", cost, own
         for passed, edge in self._along(proposal):
@@ -241,7 +241,7 @@ class SearchGraph:
             if edge is not None:
                 edge.running -= 1
                 edge.visits += 1
-        # Visits have changed along the path, which is among the ancestors.
+        # This also updates the path, whose visits have changed: it consists of ancestors.
         self._update_values(proposal.state)
         self._update_open(proposal.state)
 
@@ -255,16 +255,18 @@ class SearchGraph:
         self._update_parents_open(proposal.state)
 
     def record(self) -> GraphRecord:
-        """The graph as it is stored, which shares its nodes."""
+        """Return the graph as it is stored; the record shares the nodes."""
         return GraphRecord(self.nodes, self._proposed)
 
     def restore(self, record: GraphRecord, own: Callable[[float | None], float]) -> None:
-        """Take over a stored graph; evaluations that were running then are abandoned.
+        """Continue with a stored graph, without the states that were being evaluated.
 
-        ``own`` gives the value of a cost.
+        Args:
+            record: the stored graph.
+            own: returns the value of a cost.
 
         Raises:
-            FormError: it is no graph that a search from this root can have.
+            FormError: a search from this root cannot have this graph.
         """
         check(record, self.root)
         self.nodes = {s: node for s, node in record.nodes.items() if node.standing != "running"}
@@ -284,28 +286,29 @@ class SearchGraph:
             self._into[edge.child].append((state, edge))
 
     def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, Edge | None]]:
-        """The nodes of a path and of its end, each with the edge that leads on."""
+        """Yield the nodes of a proposal's path and its end, each with the edge that it takes."""
         for state, after in itertools.pairwise((*proposal.path, proposal.state)):
             node = self.nodes[state]
+            label = proposal.label if after == proposal.state else None
             yield (
                 node,
-                next(edge for edge in node.edges or () if self._leads(edge, after, proposal)),
+                next(
+                    edge
+                    for edge in node.edges or ()
+                    if edge.child == after and label in (None, edge.label)
+                ),
             )
         yield self.nodes[proposal.state], None
 
-    @staticmethod
-    def _leads(edge: Edge, after: str, proposal: Proposal) -> bool:
-        return edge.child == after and (after != proposal.state or edge.label == proposal.label)
-
     def _parents(self, state: str) -> Iterator[str]:
-        """The states with a forward edge to a state; one may come several times."""
+        """Yield the states with a forward edge to a state, once for each such edge."""
         number = self.nodes[state].number
         for parent, _ in self._into[state]:
             if self.nodes[parent].number < number:
                 yield parent
 
     def _update_values(self, state: str) -> None:
-        """Compute a state and all its ancestors again, later ones first."""
+        """Compute the values of a state and all its ancestors again, later ones first."""
         waiting = [(-self.nodes[state].number, state)]
         seen = {state}
         while waiting:

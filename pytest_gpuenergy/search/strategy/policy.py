@@ -1,4 +1,4 @@
-"""Monte Carlo Graph Search: chooses by PUCT which state to evaluate next, and learns."""
+"""Monte Carlo Graph Search: chooses the next state by PUCT, and learns from the results."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class StoredSearch(Struct, frozen=True, forbid_unknown_fields=True):
     """A search as it is stored between runs.
 
     Attributes:
-        root: id of the state where it began.
-        seed: of its random choices.
-        parameters: of its policy, by name.
-        graph: what it knows.
+        root: the id of the state where it began.
+        seed: the seed of its random choices.
+        parameters: the parameters of its policy, by name.
+        graph: its graph.
     """
 
     root: str
@@ -45,20 +45,20 @@ class GraphStrategy:
 
         Q(s, a) + puct_c S P(s, a) sqrt(N(s)) / (1 + N(s, a))
 
-    (PUCT, see `SearchParameters`), where N counts visits and S is the standard deviation of the
-    values so far, because speedups have no natural scale. Q of an action that was tried, here or
-    along another path, is the value of the state it leads to. Of one that was not (first play
-    urgency), it is the value of this state's own result plus the gain that the prediction and the
-    experience with this kind of action let expect. P grows exponentially with that gain, and at
-    the root has a share of noise. The path ends at a state that was never proposed.
+    (PUCT, see `SearchParameters`). N counts visits, and S is the standard deviation of the values
+    so far, because speedups have no natural scale. If an action was tried, here or along another
+    path, Q is the value of the state to which it leads. Otherwise (first play urgency) Q is the
+    value of this state's own result plus the gain to expect by the prediction and by experience
+    with this kind of action. P grows exponentially with that gain, and has a share of noise at the
+    root. The path ends at a state that was never proposed.
 
-    All random numbers are functions of the seed, the state and the action, so that a search is a
-    function of its seed and the results, and a resumed one goes on as if it had never stopped.
+    All random numbers are functions of the seed, the state and the action. A search is therefore a
+    function of its seed and the results, and a resumed one continues as if it had never stopped.
 
     Args:
-        space: what to search.
-        parameters: of the policy.
-        seed: of the random choices.
+        space: the space to search.
+        parameters: the parameters of the policy.
+        seed: the seed of the random choices.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class GraphStrategy:
 
     @classmethod
     def resumed(cls, space: Space, record: StoredSearch) -> GraphStrategy:
-        """Go on with a stored search; evaluations that were running then are proposed again.
+        """Continue a stored search; it proposes again what was being evaluated.
 
         Raises:
-            InputError: it began elsewhere, or is damaged.
+            InputError: the search began at another state, or is damaged.
         """
         if record.root != space.root:
             raise InputError(
                 f"The search began at {record.root!r:.60}, not at {space.root!r:.60}: give the "
                 "input that it began with, or begin another."
             )
-        explorer = cls(space, SearchParameters.of(record.parameters), seed=record.seed)
+        strategy = cls(space, SearchParameters.of(record.parameters), seed=record.seed)
         baseline = record.graph.nodes.get(record.root)
-        cost = None if baseline is None else baseline.cost
+        baseline_cost = None if baseline is None else baseline.cost
         try:
-            explorer.graph.restore(record.graph, lambda found: explorer._value(found, cost))
+            strategy.graph.restore(record.graph, lambda cost: strategy._value(cost, baseline_cost))
         except FormError as error:
             raise InputError(
                 f"The stored search is damaged, because {error}: begin another."
             ) from None
-        for state in explorer.graph.nodes:
-            explorer._experience.observe(explorer.graph.known_edges_from(state))
-        return explorer
+        for state in strategy.graph.nodes:
+            strategy._experience.observe(strategy.graph.known_edges_from(state))
+        return strategy
 
     @property
     def incumbent(self) -> Incumbent | None:
@@ -104,7 +104,7 @@ class GraphStrategy:
         return self.graph.incumbent
 
     def record(self) -> StoredSearch:
-        """The search as it is stored; it shares its nodes with this one."""
+        """Return the search as it is stored; the record shares the nodes of the graph."""
         return StoredSearch(
             self.graph.root, self._seed, asdict(self.parameters), self.graph.record()
         )
@@ -249,7 +249,7 @@ class GraphStrategy:
             edge.prior = (1 - noise) * weight / total + noise * edge.noise
 
     def _measure(self) -> tuple[float, float]:
-        """The standard deviation of the values so far, and the least of them."""
+        """Return the standard deviation of the values so far, and the least of them."""
         values = [node.own for node in self.graph.nodes.values() if node.standing != "running"]
         mean = math.fsum(values) / len(values)
         variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
@@ -258,20 +258,20 @@ class GraphStrategy:
 
 
 _UNITS = 1e9
-"""Of a gain. Whole numbers add up to the same in any order, so that a resumed search goes on as one
-that was never interrupted."""
+"""Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
+search continues like one that was never interrupted."""
 
 
 class Experience:
     """The gains observed with each kind of action.
 
-    An edge is observed once both its ends have results, whether or not the search went along it:
-    all paths to a state teach something. What counts is the mean over all states, as in AMAF (S.
-    Gelly and D. Silver, "Monte-Carlo tree search and rapid action value estimation in computer Go",
-    Artificial Intelligence 175, 2011).
+    An edge is observed once both its ends have results, whether or not the search went along it,
+    because all paths to a state are informative. What counts is the mean over all states, as in
+    AMAF (S. Gelly and D. Silver, "Monte-Carlo tree search and rapid action value estimation in
+    computer Go", Artificial Intelligence 175, 2011).
 
-    The predictions for one move err alike in one kernel, wherever it is made: what some of them
-    missed on average is expected of the others, too.
+    The predictions for one move in one kernel have similar errors at all states, so their mean
+    error corrects the predictions that are still untested.
 
     Args:
         prediction_count, no_error_count: see `SearchParameters`.
@@ -296,13 +296,11 @@ class Experience:
                 self._errors[edge.family] += round((gain - edge.gain) * _UNITS)
 
     def gain(self, edge: Edge) -> float:
-        """The gain that is expected of an action: the predicted one, corrected by experience."""
-        predicted = self._prediction_count * self._corrected(edge)
+        """Return the gain to expect of an action: the predicted one, corrected by experience."""
+        predicted = edge.gain or 0.0
+        if edge.gain is not None and edge.family:
+            count = self._no_error_count + self._predicted[edge.family]
+            predicted += self._errors[edge.family] / _UNITS / count
         observed = self._totals[edge.kind] / _UNITS
-        return (predicted + observed) / (self._prediction_count + self._counts[edge.kind])
-
-    def _corrected(self, edge: Edge) -> float:
-        if edge.gain is None or not edge.family:
-            return edge.gain or 0.0
-        seen = self._no_error_count + self._predicted[edge.family]
-        return edge.gain + self._errors[edge.family] / _UNITS / seen
+        weight = self._prediction_count
+        return (weight * predicted + observed) / (weight + self._counts[edge.kind])

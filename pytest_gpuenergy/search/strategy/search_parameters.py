@@ -1,4 +1,4 @@
-"""The parameters of a search, each with the name that the literature gives it."""
+"""The parameters of a search, with the names that the literature uses."""
 
 from __future__ import annotations
 
@@ -30,47 +30,48 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class SearchParameters:
-    """What the policy of a search depends on, besides its seed.
+    """The parameters on which the choices of a search depend, besides its seed and the results.
 
     A value is the natural logarithm of a speedup over the baseline, and a gain is a difference of
     two values.
 
     Attributes:
-        puct_c: weight of the exploration, c_puct in D. Silver et al., "Mastering the game of Go
-            without human knowledge", Nature 550, 2017; in units of the spread of the values so far.
-        prog_widen_thresh: C of progressive widening: a state of n visits has C n^alpha of its
-            actions open, at least one, the one with the greatest prior first (A. Couetoux et al.,
+        puct_c: the weight of exploration in units of the spread of the values so far: c_puct in D.
+            Silver et al., "Mastering the game of Go without human knowledge", Nature 550, 2017.
+        prog_widen_thresh: C of progressive widening. A state with n visits has C n^alpha of its
+            actions open, but at least one, in the order of their priors (A. Couetoux et al.,
             "Continuous Upper Confidence Trees", LION 2011; R. Coulom, "Computing 'Elo Ratings' of
             Move Patterns in the Game of Go", 2007).
-        prog_widen_exponent: alpha of the same.
-        root_noise_eps: share of Dirichlet noise in the priors of the root, epsilon of Silver et al.
-        root_noise_alpha: concentration of that noise, their alpha: the smaller, the fewer actions
-            get most of it.
-        virtual_loss: how many lost visits an evaluation counts as while it runs (G. Chaslot et
+        prog_widen_exponent: alpha of progressive widening.
+        root_noise_eps: the share of Dirichlet noise in the priors of the root: epsilon of Silver et
+            al.
+        root_noise_alpha: the concentration of that noise: alpha of Silver et al. A smaller one
+            gives most of the noise to fewer actions.
+        virtual_loss: the number of lost visits that a running evaluation counts as (G. Chaslot et
             al., "Parallel Monte-Carlo Tree Search", CG 2008).
-        min_pred_gain: actions of which a smaller improvement is predicted are never tried; a
-            fraction of the cost of the state they are made to.
-        best_share: how far the value of a state is that of the best one found below it; the rest is
-            the mean over its visits (M. Schadd et al., "Single-Player Monte-Carlo Tree Search",
-            CG 2008, who argue that a single player wants the best).
-        prior_temperature: gain by which an action has to be better than another to have e times its
-            prior.
-        prediction_count: how many observations of a kind of action a prediction, or its absence,
-            weighs as much as.
-        no_error_count: how many observations of a move outweigh the belief that its predictions
-            are right on average; after n of them, n / (n + no_error_count) of their mean error is
-            taken off all predictions for this move.
-        failure_value: value of a state that failed, and the least that any state can have.
-        pred_gain_spread: standard deviation of a gain around the one that the model of bottlenecks
-            predicts, if the action attacks everything that the cost consists of; in proportion
-            less if it attacks less.
-        tactic_count: how many observations of a move in other kernels that prediction weighs as
-            much as.
-        ncu_every: how many visits there are from one profile by Nsight Compute to the next, where
-            it works; 0 for none.
+        min_pred_gain: the least predicted improvement of an action that is tried, as a fraction of
+            the cost of its state.
+        best_share: the share of the best value below a state in the state's value; the rest is the
+            mean over its visits (M. Schadd et al., "Single-Player Monte-Carlo Tree Search", CG
+            2008, who argue that a single player wants the best).
+        prior_temperature: the difference of gains at which one action has e times the prior of
+            another.
+        prediction_count: the number of observations of a kind of action that weigh as much as its
+            prediction, or as the absence of one.
+        no_error_count: the number of observations of a move that weigh as much as the belief that
+            its predictions are right on average. After n observations, n / (n + no_error_count) of
+            their mean error is subtracted from all predictions for this move.
+        failure_value: the value of a state that failed, and the least value of any state.
+        pred_gain_spread: the standard deviation of a gain around the prediction of the bottleneck
+            model, if the action affects everything that the cost consists of; proportionally less
+            if it affects less.
+        tactic_count: the number of observations of a move in other kernels that weigh as much as
+            that prediction.
+        ncu_every: the number of visits from one profile by Nsight Compute to the next, where it
+            works; 0 for no profiles.
 
     Raises:
-        InputError: one is not a number within its bounds.
+        InputError: a value is not a number within its bounds.
     """
 
     puct_c: float = 0.5
@@ -99,20 +100,20 @@ class SearchParameters:
 
     @classmethod
     def of(cls, settings: Mapping[str, str | float]) -> Self:
-        """From values by name, in upper or lower case; the rest as by default.
+        """Return parameters from values by name, in upper or lower case; the others are defaults.
 
         Raises:
             InputError: a name is unknown or given twice, or a value is not a number within its
                 bounds.
         """
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         values: dict[str, float] = {}
         for name, value in settings.items():
             key = name.lower()
-            if key not in known:
+            if key not in names:
                 raise InputError(
                     f"There is no search parameter {name!r:.60}: choose from "
-                    f"{', '.join(sorted(known)).upper()}."
+                    f"{', '.join(sorted(names)).upper()}."
                 )
             if key in values:
                 raise InputError(
