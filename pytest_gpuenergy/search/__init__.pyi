@@ -38,7 +38,7 @@ from .moves.move import (
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .priors.bottlenecks import (
-    Card as Card,
+    CardModel as CardModel,
     Costs as Costs,
     costs_of as costs_of,
     dominant as dominant,
@@ -58,12 +58,12 @@ from .priors.prior import (
 )
 from .priors.tactics import (
     GLOBAL_TACTICS as GLOBAL_TACTICS,
-    Part as Part,
+    SearchTactics as SearchTactics,
     Tactic as Tactic,
-    learn as learn,
     pooled as pooled,
-    summary as summary,
     tactics_at_start as tactics_at_start,
+    tactics_from as tactics_from,
+    write_tactics as write_tactics,
 )
 from .priors.work import Work as Work
 from .running.evaluators import (

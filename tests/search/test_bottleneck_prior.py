@@ -18,7 +18,7 @@ from pytest_gpuenergy.search import (
     Application,
     BottleneckPrior,
     CachePolicyCg,
-    Card,
+    CardModel,
     ChangeBlockSizes,
     GraphExplorer,
     Guide,
@@ -43,7 +43,7 @@ def prior_of(
     tactics: Sequence[Tactic] = (),
     **parameters: Any,
 ) -> BottleneckPrior:
-    card = Card(DEFAULT_PROFILE, limit_w)
+    card = CardModel(DEFAULT_PROFILE, limit_w)
     return BottleneckPrior(spec, card, objective, SearchParameters(**parameters), tactics)
 
 

@@ -18,7 +18,14 @@ from msgspec.structs import replace
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import BottleneckPrior, Card, Guide, Profiler, Result, SearchParameters
+from pytest_gpuenergy.search import (
+    BottleneckPrior,
+    CardModel,
+    Guide,
+    Profiler,
+    Result,
+    SearchParameters,
+)
 from pytest_gpuenergy.search.running import ncu_profiler
 from pytest_gpuenergy.support import InputError
 
@@ -160,7 +167,9 @@ def test_the_search_reckons_with_what_was_profiled(
 ) -> None:
     ncu.prints(TABLE)
     spec = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
-    prior = BottleneckPrior(spec, Card(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ())
+    prior = BottleneckPrior(
+        spec, CardModel(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ()
+    )
     guide = Guide(prior, lambda name: place(tmp_path, name), profiler(told, every=2))
     state = spec.baseline
     result = Result(

@@ -1,4 +1,4 @@
-"""The gain to expect of a move before it is tried, by what bottlenecks it attacks."""
+"""Predicts the gain of a move before it is tried, by the bottlenecks that it relieves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_gpuenergy.emulator import L2_BYTES_PER_CYCLE
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Move, Region
 from pytest_gpuenergy.search.priors.bottlenecks import (
-    Card,
+    CardModel,
     Costs,
     Shares,
     costs_of,
@@ -29,25 +29,26 @@ from pytest_gpuenergy.search.trust.result import Result
 
 _NORMAL = NormalDist()
 _UNLIKELY = 2.0
-"""Standard deviations above the mean up to which a gain is not ruled out."""
+"""Standard deviations above the mean beyond which a gain is ruled out."""
 _LARGEST_FRACTION, _ROUNDING = 0.99, 1e-9
+"""Largest ``min_pred_gain`` that has a finite logarithm, and an allowance for rounding."""
 
 
 class BottleneckPrior:
     """Predicts gains of moves on one kernel on one card; see docs/explanation/search-priors.md.
 
     Args:
-        spec: of the kernel.
-        card: where it is searched.
-        objective: what is minimized.
-        parameters: of the search.
-        tactics: what moves have brought in other kernels.
+        spec: the spec of the kernel.
+        card: the model of the card.
+        objective: the metric that the search minimizes.
+        parameters: the parameters of the search.
+        tactics: what moves have gained in other kernels.
     """
 
     def __init__(
         self,
         spec: KernelSpec,
-        card: Card,
+        card: CardModel,
         objective: Metric,
         parameters: SearchParameters,
         tactics: Iterable[Tactic] = (),
@@ -64,13 +65,13 @@ class BottleneckPrior:
         self._used: dict[str, Shares] = {}
 
     def profiled(self, state: State, used: Shares) -> None:
-        """Take note of how busy a profiler has found a state to keep units, as shares of time."""
+        """Take a profile of a state into account: the share of time for which units are busy."""
         self._used[state.id] = used
 
     def situation(self, state: State, result: Result) -> Situation | None:
-        """What a state's time and energy are spent on.
+        """Return what a state's time and energy are spent on.
 
-        None if it was not measured, or its text is not understood.
+        None means that the state was not measured, or that its text is not understood.
 
         Raises:
             UnavailableError: tree-sitter is needed and not installed.
@@ -87,7 +88,7 @@ class BottleneckPrior:
         )
 
     def costs(self, state: State) -> Costs | None:
-        """What a state takes by the model; None if its text is not understood."""
+        """Return the costs of a state by the model; None if its text is not understood."""
         if state.id not in self._costs:
             work = work_of(state, self._spec)
             moved = max(0, self._contract.bytes_moved - self._card.profile.l2_bytes)
@@ -97,12 +98,12 @@ class BottleneckPrior:
     def gain(
         self, state: State, result: Result, move: Move, application: Application
     ) -> float | None:
-        """The improvement to expect, as a natural logarithm; None if nothing is known.
+        """Return the improvement to expect, as a natural logarithm; None if nothing is known.
 
-        The gain is taken to be normally distributed, and the search to keep the better of the two
+        The gain is assumed to be normally distributed, and the search keeps the better of the two
         states (D. Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions",
-        Journal of Global Optimization 13, 1998). It is at least ``min_pred_gain`` where so much is
-        not unlikely: a poor prediction rules nothing out.
+        Journal of Global Optimization 13, 1998). The result is at least ``min_pred_gain`` unless
+        such a gain is unlikely, so that a poor prediction rules nothing out.
         """
         before, counted = self.situation(state, result), self.costs(state)
         mean = self.counted_gain(state, result, application.state)
@@ -116,15 +117,19 @@ class BottleneckPrior:
         return self._with_tactic(mean, spread, tactic)
 
     def counted_gain(self, state: State, result: Result, changed_to: State) -> float | None:
-        """What another state saves by the model, as a natural logarithm; 0 if it does not say.
+        """Return what another state saves by the model, as a natural logarithm.
 
-        None if nothing is known of the state itself.
+        The result is 0 if the two states cannot be compared, and None if nothing is known about the
+        first one.
         """
         before, counted = self.situation(state, result), self.costs(state)
         if before is None or counted is None:
             return None
         after = self.costs(changed_to)
-        if after is None or not _are_comparable(counted, after):
+        # The costs are comparable if guesses of how often loops run are the same on both sides.
+        if after is None or counted.guessed != after.guessed:
+            return 0.0
+        if counted.guessed and counted.blocks != after.blocks:
             return 0.0
         return saved(before, counted, after, self._objective)
 
@@ -142,7 +147,7 @@ class BottleneckPrior:
         return max(expected, least) if mean + _UNLIKELY * spread >= least else expected
 
     def _reducible(self, counted: Costs) -> Mapping[Region, float]:
-        """The share of each region's time that the contract does not ask for."""
+        """Return the share of each region's time that the contract does not require."""
         profile, contract = self._card.profile, self._contract
         l2_rate = profile.sm_count * self._card.cycles_per_s * L2_BYTES_PER_CYCLE
         flops = 0 if contract.allows_tensor_cores else contract.flops
@@ -157,13 +162,8 @@ class BottleneckPrior:
         }
 
 
-def _are_comparable(one: Costs, other: Costs) -> bool:
-    """Whether guesses of how often loops are passed are the same on both sides."""
-    return one.guessed == other.guessed and (not one.guessed or one.blocks == other.blocks)
-
-
 def improvement(mean: float, spread: float) -> float:
-    """The mean of what is above zero of a normal distribution."""
+    """Return the mean of the positive part of a normally distributed gain."""
     if spread <= 0:
         return max(0.0, mean)
     place = mean / spread
@@ -171,26 +171,26 @@ def improvement(mean: float, spread: float) -> float:
 
 
 _AT_LIMIT = 0.97
-"""Share of its power limit from which on a card counts as held back by it."""
+"""Share of the power limit above which the limit counts as slowing the card."""
 _SLACK = 0.2
-"""Of a card that is held back although the model expects less power; a guess."""
+"""Slack of a card that the limit slows although the model expects less power; a guess."""
 _LEAST_S = 1e-15
 _LARGEST = 3.0
-"""Logarithm of a speedup; more is not believed of any move."""
+"""Logarithm of the largest speedup that is predicted for any move."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A state that was measured.
+    """What the time and energy of a measured state are spent on.
 
     Attributes:
-        time_s: of one launch.
-        costs: by the model, scaled so that no unit is busy for longer than was measured.
-        time_shares: what the time is spent on, see `shares_of_time`.
-        energy_shares: what the dynamic energy is spent on.
-        still: share of the energy that the card takes anyway, while the launch lasts.
-        limited: whether the power limit holds the card back.
-        slack: the natural logarithm of how much faster the launch would be without the limit.
+        time_s: the time of one launch.
+        costs: the costs by the model, scaled so that no unit is busy for longer than was measured.
+        time_shares: the shares of the time by region, see `shares_of_time`.
+        energy_shares: the shares of the dynamic energy by region.
+        still: the share of the energy that the idle card would take during the launch.
+        limited: whether the power limit slows the card.
+        slack: the natural logarithm of the speedup that the launch would have without the limit.
     """
 
     time_s: float
@@ -203,26 +203,26 @@ class Situation:
 
     @property
     def bottleneck(self) -> Region:
-        """What most of the time is spent on."""
+        """The region on which most of the time is spent."""
         return dominant(self.time_shares)
 
 
 def situation_of(
     costs: Costs,
     time_s: float,
-    card: Card,
+    card: CardModel,
     *,
     measured_w: float | None = None,
     used: Shares | None = None,
 ) -> Situation:
-    """The situation of a state.
+    """Return the situation of a state.
 
     Args:
-        costs: of its work by the model.
-        time_s: of one launch, as measured.
-        card: where.
-        measured_w: its power; None if it was not measured.
-        used: share of the time for which units are busy, as a profiler says.
+        costs: the costs of its work by the model.
+        time_s: the measured time of one launch.
+        card: the model of the card.
+        measured_w: the measured power; None if it was not measured.
+        used: the share of the time for which each unit is busy, by a profiler.
     """
     busy_s = costs.busy_s
     if used:
@@ -246,16 +246,16 @@ def situation_of(
 
 
 def saved(before: Situation, counted: Costs, after: Costs, objective: Metric) -> float:
-    """The natural logarithm of the gain in the objective that the model predicts.
+    """Return the natural logarithm of the gain in the objective that the model predicts.
 
-    Each unit's time, the waiting and the energy change as the model's do. At the power limit the
-    time is that in which the card may spend the dynamic energy.
+    Each unit's time, the waiting and the energy change in proportion to the model's. At the power
+    limit, the time is the one in which the card may spend the dynamic energy.
 
     Args:
-        before: the state that was measured.
-        counted: its costs by the model, not scaled.
-        after: those of the state that is predicted.
-        objective: what is minimized.
+        before: the situation of the measured state.
+        counted: the costs of that state by the model, not scaled.
+        after: the costs of the predicted state.
+        objective: the metric that the search minimizes.
     """
     busy = max(
         _changed(some, counted.busy_s[region], after.busy_s[region])
@@ -278,13 +278,13 @@ def saved(before: Situation, counted: Costs, after: Costs, objective: Metric) ->
 def involvement(
     before: Situation, regions: Iterable[Region], reducible: Shares, objective: Metric
 ) -> float:
-    """The share of the objective's logarithm that moves can change which relieve some regions.
+    """Return the share of the objective's logarithm that a move can change.
 
     Args:
-        before: the state that was measured.
-        regions: those that a move relieves.
-        reducible: the share of each region's work that the contract does not ask for.
-        objective: what is minimized.
+        before: the situation of the measured state.
+        regions: the regions that the move relieves.
+        reducible: the share of each region's work that the contract does not require.
+        objective: the metric that the search minimizes.
     """
     chosen = list(regions)
     of_time = math.fsum(before.time_shares[one] * reducible[one] for one in chosen)
@@ -296,7 +296,7 @@ def involvement(
 
 
 def changed(counted: Costs, after: Costs) -> frozenset[Region]:
-    """The regions whose work is not the same by the model, by more than 1 % of the time."""
+    """Return the regions whose work differs by more than 1 % of the time, by the model."""
     least_s = 0.01 * counted.time_s
     found = {
         region
@@ -317,7 +317,7 @@ def _of_objective(objective: Metric, faster: float, cheaper: float) -> float:
 
 
 def _changed(some: float, counted: float, after: float) -> float:
-    """What was measured of a unit, if its work changes as it is counted."""
+    """Scale the measured time of a unit as the counted work changes."""
     return some * after / counted if counted else some + after
 
 
