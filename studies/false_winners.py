@@ -41,9 +41,9 @@ from pytest_gpuenergy.search import (
     CONFIRMED,
     LASTING_SD,
     ROUNDS,
-    claimed_change,
     is_out_of_reach,
-    may_be_claimed,
+    is_worth_comparing,
+    proven_change,
 )
 from pytest_gpuenergy.support import InputError
 
@@ -187,7 +187,7 @@ def simulate(
             (
                 place
                 for place, one in enumerate(quick)
-                if not may_be_claimed(one, metric, candidates=candidates)
+                if not is_worth_comparing(one, metric, candidates=candidates)
             ),
             len(best),
         )
@@ -195,7 +195,7 @@ def simulate(
         claim = _claim(shortened, noise, candidates=candidates)
         holds = True
         if shortened:
-            found = claimed_change(shortened[0], noise.allowance, candidates=candidates)
+            found = proven_change(shortened[0], noise.allowance, candidates=candidates)
             holds = found.low <= true[best[0]] <= found.high
         false = claim.place is not None and not true[best[claim.place]] < 0
         right = thorough.place is not None and true[best[thorough.place]] < 0
@@ -224,7 +224,7 @@ def _claim(ratios: Sequence[Sequence[float]], noise: Noise, *, candidates: int) 
     spent = 0
     for place, one in enumerate(ratios):
         spent += len(one)
-        if claimed_change(one, noise.allowance, candidates=candidates).high < 0:
+        if proven_change(one, noise.allowance, candidates=candidates).high < 0:
             return _Claim(place, spent)
     return _Claim(None, spent)
 

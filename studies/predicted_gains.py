@@ -35,7 +35,7 @@ from pytest_gpuenergy.search import (
     MOVES,
     Application,
     BottleneckPrior,
-    Card,
+    CardModel,
     Result,
     SearchParameters,
 )
@@ -91,10 +91,10 @@ def _cost(result: Result, objective: Metric) -> float:
     return replace(result, objective=objective).cost or 0.0
 
 
-def _card(search: Searched) -> Card:
+def _card(search: Searched) -> CardModel:
     identity = search.identity
     profiles = [one for one in PROFILES.values() if one.name == identity.gpu]
-    return Card([*profiles, DEFAULT_PROFILE][0], identity.power_limit_w)
+    return CardModel([*profiles, DEFAULT_PROFILE][0], identity.power_limit_w)
 
 
 def ranks(values: Sequence[float]) -> npt.NDArray[np.float64]:

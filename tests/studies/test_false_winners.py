@@ -8,7 +8,7 @@ import pytest
 from points import each_once
 
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
-from pytest_gpuenergy.search import claimed_change
+from pytest_gpuenergy.search import proven_change
 
 
 def claims(
@@ -50,11 +50,11 @@ def test_an_interval_that_ignores_the_selection_does_not_hold(
 ) -> None:
     def ignoring(ratios: list[float], lasting_sd: float, *, candidates: int) -> Estimate:
         del candidates
-        return claimed_change(ratios, lasting_sd)
+        return proven_change(ratios, lasting_sd)
 
     noise = bench.Noise.of(Metric.EDP, drift=0.001, lasting=True)
     allowing = claims(noise, Metric.EDP, candidates=200)
-    monkeypatch.setattr(bench, "claimed_change", ignoring)
+    monkeypatch.setattr(bench, "proven_change", ignoring)
     assert allowing.holds > claims(noise, Metric.EDP, candidates=200).holds
 
 
