@@ -97,4 +97,4 @@ from .signature import Signature as Signature, signature_of as signature_of
 from .summary import json_document as json_document, terminal as terminal
 from .timeline import write_charts as write_charts
 from .trace import Event as Event, read_trace as read_trace, write_trace as write_trace
-from .unique import unique_kernels as unique_kernels
+from .unique_kernels import unique_kernels as unique_kernels

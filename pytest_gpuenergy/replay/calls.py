@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.replay.launches import Launch, Sizes
 from pytest_gpuenergy.replay.ranks import EXCHANGES
-from pytest_gpuenergy.replay.unique import identity
+from pytest_gpuenergy.replay.unique_kernels import identity
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

@@ -15,7 +15,7 @@ from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_powe
 from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_folders, read_profile
 from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
-from pytest_gpuenergy.replay.unique import UniqueKernel, identity, unique_kernels
+from pytest_gpuenergy.replay.unique_kernels import UniqueKernel, identity, unique_kernels
 from pytest_gpuenergy.support import (
     Cell,
     InputError,

@@ -10,7 +10,7 @@ from pytest_gpuenergy.replay.exchanges import Exchanges
 from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
 from pytest_gpuenergy.replay.power import SHORTEST_US, PhasePower, phase_powers
 from pytest_gpuenergy.replay.signature import TIERS
-from pytest_gpuenergy.replay.unique import UniqueKernel
+from pytest_gpuenergy.replay.unique_kernels import UniqueKernel
 from pytest_gpuenergy.support import aligned, plain
 
 _SHOWN = 10
