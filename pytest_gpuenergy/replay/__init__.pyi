@@ -93,8 +93,11 @@ from .reuse import (
     copies as copies,
 )
 from .sampling import PowerSampler as PowerSampler
-from .signature import Signature as Signature, signature_of as signature_of
 from .summary import json_document as json_document, terminal as terminal
 from .timeline import write_charts as write_charts
 from .trace import Event as Event, read_trace as read_trace, write_trace as write_trace
-from .unique_kernels import unique_kernels as unique_kernels
+from .unique_kernels import (
+    Signature as Signature,
+    signature_of as signature_of,
+    unique_kernels as unique_kernels,
+)

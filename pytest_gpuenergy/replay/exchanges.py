@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_gpuenergy.replay.launches import Launch
-from pytest_gpuenergy.replay.signature import category_of
+from pytest_gpuenergy.replay.unique_kernels import category_of
 from pytest_gpuenergy.support import InputError
 
 _MOST = 0.95

@@ -13,9 +13,15 @@ from pytest_gpuenergy.replay.kernel_list import UNIQUE_JSONL, list_in, read_list
 from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_folders, read_profile
-from pytest_gpuenergy.replay.signature import TIERS, Signature, signature_of
 from pytest_gpuenergy.replay.trace import read_trace
-from pytest_gpuenergy.replay.unique_kernels import UniqueKernel, identity, unique_kernels
+from pytest_gpuenergy.replay.unique_kernels import (
+    TIERS,
+    Signature,
+    UniqueKernel,
+    identity,
+    signature_of,
+    unique_kernels,
+)
 from pytest_gpuenergy.support import (
     Cell,
     InputError,

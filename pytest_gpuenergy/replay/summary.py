@@ -9,8 +9,7 @@ from typing import Any
 from pytest_gpuenergy.replay.exchanges import Exchanges
 from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
 from pytest_gpuenergy.replay.power import SHORTEST_US, PhasePower, phase_powers
-from pytest_gpuenergy.replay.signature import TIERS
-from pytest_gpuenergy.replay.unique_kernels import UniqueKernel
+from pytest_gpuenergy.replay.unique_kernels import TIERS, UniqueKernel
 from pytest_gpuenergy.support import aligned, plain
 
 _SHOWN = 10
