@@ -26,7 +26,6 @@ from .extraction import (
 )
 from .figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
 from .kernel_list import KernelList as KernelList, read_list as read_list, understood as understood
-from .launches import Launch as Launch, host_operators as host_operators, launches as launches
 from .live import capture_step as capture_step
 from .models import (
     LanguageModel as LanguageModel,
@@ -95,7 +94,14 @@ from .reuse import (
 from .sampling import PowerSampler as PowerSampler
 from .summary import json_document as json_document, terminal as terminal
 from .timeline import write_charts as write_charts
-from .trace import Event as Event, read_trace as read_trace, write_trace as write_trace
+from .trace import (
+    Event as Event,
+    Launch as Launch,
+    host_operators as host_operators,
+    launches as launches,
+    read_trace as read_trace,
+    write_trace as write_trace,
+)
 from .unique_kernels import (
     Signature as Signature,
     signature_of as signature_of,

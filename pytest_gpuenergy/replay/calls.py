@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.launches import Launch, Sizes
 from pytest_gpuenergy.replay.ranks import EXCHANGES
+from pytest_gpuenergy.replay.trace import Launch, Sizes
 from pytest_gpuenergy.replay.unique_kernels import identity
 from pytest_gpuenergy.support import (
     FormError,

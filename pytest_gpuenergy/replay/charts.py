@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_gpuenergy.replay.extraction import Extraction
-from pytest_gpuenergy.replay.launches import Launch
 from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.replay.summary import short_name
+from pytest_gpuenergy.replay.trace import Launch
 from pytest_gpuenergy.replay.unique_kernels import identity
 
 Spec = dict[str, Any]

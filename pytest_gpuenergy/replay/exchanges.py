@@ -9,7 +9,7 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.launches import Launch
+from pytest_gpuenergy.replay.trace import Launch
 from pytest_gpuenergy.replay.unique_kernels import category_of
 from pytest_gpuenergy.support import InputError
 

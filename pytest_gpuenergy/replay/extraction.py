@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.kernel_list import UNIQUE_JSONL, list_in, read_list
-from pytest_gpuenergy.replay.launches import Launch, Sizes, host_operators, launches
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_folders, read_profile
-from pytest_gpuenergy.replay.trace import read_trace
+from pytest_gpuenergy.replay.trace import Launch, Sizes, host_operators, launches, read_trace
 from pytest_gpuenergy.replay.unique_kernels import (
     TIERS,
     Signature,

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Any
 
-from pytest_gpuenergy.replay.launches import PHASES, Sizes
+from pytest_gpuenergy.replay.trace import PHASES, Sizes
 from pytest_gpuenergy.support import FormError, decode
 
 _LARGEST = 1 << 63

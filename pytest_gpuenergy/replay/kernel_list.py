@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 from msgspec.structs import replace
 
 from pytest_gpuenergy.replay import kernel_fields as fields
-from pytest_gpuenergy.replay.launches import Launch, Operator, Work
+from pytest_gpuenergy.replay.trace import Launch, Operator, Work
 from pytest_gpuenergy.replay.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, read_unpacked
 

@@ -21,7 +21,6 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.replay.calls import UniqueCall
 from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
-from pytest_gpuenergy.replay.launches import Launch, launches
 from pytest_gpuenergy.replay.models import load_program
 from pytest_gpuenergy.replay.plan import (
     Cache,
@@ -40,7 +39,7 @@ from pytest_gpuenergy.replay.profiling import (
 )
 from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.replay.trace import read_trace, write_trace
+from pytest_gpuenergy.replay.trace import Launch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.turns import Turns, capture_calls, gap, turns_of
 from pytest_gpuenergy.support import DeviceError
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.clocks import Alignment
-from pytest_gpuenergy.replay.launches import PHASES, Launch
+from pytest_gpuenergy.replay.trace import PHASES, Launch
 from pytest_gpuenergy.support import InputError, csv_text, read_bytes, write_atomically
 
 if TYPE_CHECKING:
