@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.replay.account import Account, Saving
+from pytest_gpuenergy.replay.account import Account, Saving, Total
 from pytest_gpuenergy.replay.figures import GRAPH
 from pytest_gpuenergy.replay.reporting import ReplayReport
-from pytest_gpuenergy.replay.totals import Total
 from pytest_gpuenergy.support import aligned, emulated_mark
 
 _SHOWN = 10
