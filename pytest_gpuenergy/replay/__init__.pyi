@@ -44,6 +44,7 @@ from .power import (
     PhasePower as PhasePower,
     PowerAlignment as PowerAlignment,
     PowerCurve as PowerCurve,
+    PowerSampler as PowerSampler,
     Span as Span,
     phase_powers as phase_powers,
     read_power as read_power,
@@ -91,7 +92,6 @@ from .reuse import (
     ReuseStack as ReuseStack,
     copies as copies,
 )
-from .sampling import PowerSampler as PowerSampler
 from .summary import json_document as json_document, terminal as terminal
 from .timeline import write_charts as write_charts
 from .trace import (

@@ -33,7 +33,7 @@ from pytest_gpuenergy.support import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.sampling import PowerSampler
+    from pytest_gpuenergy.replay.power import PowerSampler
 
 TRACE = "trace.json.gz"
 TRACES = (TRACE, "trace.json")
