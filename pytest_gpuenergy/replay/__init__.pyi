@@ -16,7 +16,6 @@ from .clocks import (
     align as align,
 )
 from .exchanges import merged as merged
-from .export_record import ExportRecord as ExportRecord, read_record as read_record
 from .exported import Export as Export, program_of as program_of
 from .exporting import Exported as Exported, export_program as export_program
 from .extraction import (
@@ -60,10 +59,12 @@ from .profiling import (
     write_profile as write_profile,
 )
 from .programs import (
+    ExportRecord as ExportRecord,
     Prompt as Prompt,
     check_packages as check_packages,
     is_export as is_export,
     is_function as is_function,
+    read_record as read_record,
 )
 from .ranks import (
     ALONE as ALONE,

@@ -19,13 +19,14 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from pytest_gpuenergy.replay.export_record import ExportRecord, read_record
 from pytest_gpuenergy.replay.programs import (
+    ExportRecord,
     FunctionProgram,
     Generating,
     Program,
     Prompt,
     random_tokens,
+    read_record,
 )
 from pytest_gpuenergy.support import DeviceError, InputError
 

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_gpuenergy.replay.calls import CallForm
 from pytest_gpuenergy.replay.capture import CallRecorder
-from pytest_gpuenergy.replay.export_record import ExportRecord
 from pytest_gpuenergy.replay.exported import (
     CALL,
     CONSTANTS,
@@ -35,7 +34,13 @@ from pytest_gpuenergy.replay.exported import (
 )
 from pytest_gpuenergy.replay.models import LanguageModel
 from pytest_gpuenergy.replay.profiling import ProfileRecord
-from pytest_gpuenergy.replay.programs import FunctionProgram, Program, Prompt, appendable
+from pytest_gpuenergy.replay.programs import (
+    ExportRecord,
+    FunctionProgram,
+    Program,
+    Prompt,
+    appendable,
+)
 from pytest_gpuenergy.support import InputError, encode, written_atomically, written_to
 
 
