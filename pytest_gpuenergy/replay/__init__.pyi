@@ -40,24 +40,22 @@ from .plan import (
     step_workload as step_workload,
 )
 from .power import (
-    PhasePower as PhasePower,
     PowerAlignment as PowerAlignment,
     PowerCurve as PowerCurve,
     PowerSampler as PowerSampler,
     Span as Span,
-    phase_powers as phase_powers,
     read_power as read_power,
     write_power as write_power,
 )
-from .profiling import (
+from .profile_folder import (
     HOST as HOST,
-    Profiled as Profiled,
     ProfileRecord as ProfileRecord,
-    profile_program as profile_program,
+    folder_of_rank as folder_of_rank,
     rank_folders as rank_folders,
     read_profile as read_profile,
     write_profile as write_profile,
 )
+from .profiling import Profiled as Profiled, profile_program as profile_program
 from .programs import (
     ExportRecord as ExportRecord,
     Prompt as Prompt,
@@ -71,7 +69,6 @@ from .ranks import (
     EXCHANGES as EXCHANGES,
     Ranks as Ranks,
     device_word as device_word,
-    folder_of_rank as folder_of_rank,
     is_rank as is_rank,
     joined as joined,
     rank_of_process as rank_of_process,
@@ -93,7 +90,12 @@ from .reuse import (
     ReuseStack as ReuseStack,
     copies as copies,
 )
-from .summary import json_document as json_document, terminal as terminal
+from .summary import (
+    PhasePower as PhasePower,
+    json_document as json_document,
+    phase_powers as phase_powers,
+    terminal as terminal,
+)
 from .timeline import write_charts as write_charts
 from .trace import (
     Event as Event,

@@ -26,10 +26,10 @@ from pytest_gpuenergy.replay.figures import (
     gpu_us_of,
     half_width_mj,
     is_held_back,
+    links_w,
     time_ms_of,
     without_gaps,
 )
-from pytest_gpuenergy.replay.links import links_w
 
 
 class Part(Struct, frozen=True):

@@ -33,7 +33,7 @@ from pytest_gpuenergy.replay.exported import (
     reason_of,
 )
 from pytest_gpuenergy.replay.models import LanguageModel
-from pytest_gpuenergy.replay.profiling import ProfileRecord
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.programs import (
     ExportRecord,
     FunctionProgram,

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 
 from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
-from pytest_gpuenergy.replay.kernel_list import UNIQUE_JSONL, list_in, read_list
+from pytest_gpuenergy.replay.kernel_list import read_list
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
-from pytest_gpuenergy.replay.profiling import HOST, PROFILE_JSON, TRACES, rank_folders, read_profile
+from pytest_gpuenergy.replay.profile_folder import (
+    HOST,
+    PROFILE_JSON,
+    UNIQUE_JSONL,
+    rank_folders,
+    read_profile,
+    source_in,
+)
 from pytest_gpuenergy.replay.trace import Launch, Sizes, host_operators, launches, read_trace
 from pytest_gpuenergy.replay.unique_kernels import (
     TIERS,
@@ -128,23 +135,6 @@ class Extraction:
     @property
     def _pairs(self) -> Iterable[tuple[UniqueKernel, Signature]]:
         return zip(self.kernels, self.signatures, strict=True)
-
-
-def source_in(folder: Path) -> Path:
-    """The trace of a run's folder, or else its file of unique kernels.
-
-    Raises:
-        InputError: it has neither.
-    """
-    for name in TRACES:
-        if is_file(folder / name):
-            return folder / name
-    if (found := list_in(folder)) is not None:
-        return found
-    raise InputError(
-        f"The folder {folder} has no {TRACES[0]} and no {UNIQUE_JSONL}: name a folder of "
-        "gpuenergy profile, or a trace."
-    )
 
 
 def extract(source: Path, *, host: bool = False) -> Extraction:

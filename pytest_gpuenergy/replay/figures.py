@@ -124,3 +124,28 @@ def half_width_mj(found: Measurement) -> float:
     """Of the 95 % interval of its energy; 0 if there is none."""
     interval = found.energy_mj_ci95
     return 0.0 if interval is None else (interval.high - interval.low) / 2
+
+
+def links_w(
+    step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
+) -> float | None:
+    """Power that links take beside what runs; None if there are none, or it was not measured.
+
+    Args:
+        step: its number.
+        level: see `pytest_gpuenergy.replay.account.Account`; layers have their exchanges at the
+            distance of the whole step's graph.
+        measured: measurements by their keys.
+        temperature_c: of the card, to bring the energies to.
+    """
+    apart = measured.get(links_key(step, EAGER if level == EAGER else GRAPH))
+    if apart is None or not apart.measured:
+        return None
+    alone, gap = measured.get(str(apart.workload.parameters["exchange"])), measured.get(GAP)
+    if alone is None or gap is None or not (alone.measured and gap.measured):
+        return None
+    longer_ms = time_ms_of(apart) - time_ms_of(alone)
+    if longer_ms <= 0:
+        return None
+    more_mj = at_temperature_mj(apart, temperature_c) - at_temperature_mj(alone, temperature_c)
+    return more_mj / longer_ms - at_temperature_mj(gap, temperature_c) / time_ms_of(gap)

@@ -6,18 +6,17 @@ their case, blanks and underscores. What a line does not tell is None.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay import kernel_fields as fields
-from pytest_gpuenergy.replay.trace import Launch, Operator, Work
+from pytest_gpuenergy.replay.trace import PHASES, Launch, Operator, Sizes, Work
 from pytest_gpuenergy.replay.unique_kernels import UniqueKernel, identity
-from pytest_gpuenergy.support import FormError, InputError, decode, is_file, read_unpacked
-
-UNIQUE_JSONL = "unique_kernels_compute.jsonl"
+from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
 _LARGEST_BYTES = 1 << 28
 _UNITS_US = {"_us": 1.0, "_ms": 1e3, "_ns": 1e-3, "": 1.0}
@@ -31,6 +30,90 @@ TIMES = {
     if unit or name != "total"  # which might be a number of calls
 }
 """What the time of all calls is called, with the microseconds in its unit."""
+
+_LARGEST = 1 << 63
+_LONGEST_US = 1e17
+_NUMBERS = re.compile(r"\s*[\[(]?\s*(\d{1,18})\s*[,x]\s*(\d{1,18})\s*[,x]\s*(\d{1,18})\s*[\])]?\s*")
+_LAYER = re.compile(r"\s*(?:layer[ ._:=]?)?(\d{1,6})\s*", re.IGNORECASE)
+_PYTHON = str.maketrans({"(": "[", ")": "]", "'": '"'})
+_TRAILING = re.compile(r",\s*\]")
+
+
+def _bare(name: str) -> str:
+    """A field's name, whatever its case, blanks and underscores."""
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+def _microseconds(value: object, unit_us: float) -> float | None:
+    """A time that is not negative."""
+    number = _number(value)
+    if number is None:
+        return None
+    found = number * unit_us
+    return found if 0 <= found <= _LONGEST_US else None
+
+
+def _whole(value: object) -> int | None:
+    """A whole number that is not negative."""
+    number = _number(value)
+    if number is None or not 0 <= number < _LARGEST or number != int(number):
+        return None
+    return value if type(value) is int else int(number)
+
+
+def _sizes(value: object) -> Sizes | None:
+    """Three extents: a list, an object with x, y and z, or a text such as ``[4,2,1]``."""
+    if isinstance(value, str):
+        found = _NUMBERS.fullmatch(value)
+        value = None if found is None else list(found.groups())
+    if isinstance(value, dict):
+        value = [value.get(axis) for axis in "xyz"]
+    if not isinstance(value, list) or len(value) != 3:
+        return None
+    numbers = [number for number in map(_whole, value) if number is not None]
+    return tuple(numbers) if len(numbers) == 3 else None
+
+
+def _entries(value: object) -> list[Any] | None:
+    """A list with an entry for each argument, or the text of one, by JSON or Python."""
+    if isinstance(value, str):
+        text = _TRAILING.sub("]", value.translate(_PYTHON))
+        try:
+            value = decode(text, list[Any])
+        except FormError:
+            return None
+    return value if isinstance(value, list) else None
+
+
+def _phase(value: object) -> str | None:
+    """One of our phases, if it is named."""
+    word = value.lower() if isinstance(value, str) else ""
+    return next((one for one in PHASES if one in word), None)
+
+
+def _layers(value: object) -> tuple[int, ...] | None:
+    """The numbers of layers, one or several, also in words such as ``layer 3``."""
+    found = [_layer(one) for one in (value if isinstance(value, list) else [value])]
+    known = {one for one in found if one is not None}
+    return tuple(sorted(known)) if None not in found else None
+
+
+def _layer(value: object) -> int | None:
+    if isinstance(value, str):
+        found = _LAYER.fullmatch(value)
+        return None if found is None else int(found[1])
+    return _whole(value)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "operator": ("operator", "operator_name", "op", "op_name", "aten_op", "cpu_op"),
@@ -50,11 +133,11 @@ _ALIASES: dict[str, tuple[str, ...]] = {
 }
 _ARGUMENTS = ("shapes", "dtypes", "strides", "scalars")
 _READ: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(_ARGUMENTS, fields.entries),
-    **dict.fromkeys(("grid", "block"), fields.sizes),
-    **dict.fromkeys(("shared_memory_bytes", "registers", "bytes", "calls"), fields.whole),
-    "phase": fields.phase,
-    "layers": fields.layers,
+    **dict.fromkeys(_ARGUMENTS, _entries),
+    **dict.fromkeys(("grid", "block"), _sizes),
+    **dict.fromkeys(("shared_memory_bytes", "registers", "bytes", "calls"), _whole),
+    "phase": _phase,
+    "layers": _layers,
     "work": lambda value: value if value in get_args(Work) else None,
 }
 
@@ -76,21 +159,6 @@ class KernelList(NamedTuple):
 
     kernels: Sequence[Listed]
     notes: Sequence[str]
-
-
-def list_in(folder: Path) -> Path | None:
-    """The file with unique kernels in a folder: that of another tool, or else our own.
-
-    Raises:
-        InputError: there are several.
-    """
-    others = sorted(one for one in folder.glob(f"*_{UNIQUE_JSONL}") if is_file(one))
-    if len(others) > 1:
-        raise InputError(
-            f"The folder {folder} has {others[0].name} and {others[1].name}: name one of them."
-        )
-    own = folder / UNIQUE_JSONL
-    return others[0] if others else own if is_file(own) else None
 
 
 def read_list(path: Path) -> KernelList:
@@ -121,11 +189,11 @@ def read_list(path: Path) -> KernelList:
 
 def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
     """What a line tells, and the names of fields in it that are not understood."""
-    given = {fields.plain(key): value for key, value in line.items()}
+    given = {_bare(key): value for key, value in line.items()}
     name, total_us = _name(given), _total_us(given)
     operator = _first(given, _ALIASES["operator"])
     if isinstance(operator, dict):  # our own file
-        inner = {fields.plain(key): value for key, value in operator.items()}
+        inner = {_bare(key): value for key, value in operator.items()}
         operator = inner.pop("name", None)
         given |= inner
     known, unread = {}, []
@@ -163,7 +231,7 @@ def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
 
 
 def _first(given: Mapping[str, Any], names: Sequence[str]) -> Any:
-    found = (given.get(fields.plain(name)) for name in names)
+    found = (given.get(_bare(name)) for name in names)
     return next((value for value in found if value is not None), None)
 
 
@@ -176,8 +244,8 @@ def _name(given: Mapping[str, Any]) -> str:
 
 def _total_us(given: Mapping[str, Any]) -> float:
     for name, unit_us in TIMES.items():
-        value = given.get(fields.plain(name))
-        if value is not None and (found := fields.microseconds(value, unit_us)) is not None:
+        value = given.get(_bare(name))
+        if value is not None and (found := _microseconds(value, unit_us)) is not None:
             return found
     raise FormError(f"it has no time of all calls; {', '.join(TIMES)} are understood")
 

@@ -37,11 +37,8 @@ from pytest_gpuenergy.replay.plan import (
     replayable_spaced,
     replayable_step,
 )
-from pytest_gpuenergy.replay.profiling import (
-    ProfileRecord,
-    profiler_on,
-    settle,
-)
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
+from pytest_gpuenergy.replay.profiling import profiler_on, settle
 from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.reuse import Reuse, ReuseStack, copies

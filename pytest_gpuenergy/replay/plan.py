@@ -19,7 +19,7 @@ from pytest_gpuenergy.replay.figures import (
     LAYERS,
     step_key,
 )
-from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.programs import check_packages, is_export
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support import InputError, UnavailableError

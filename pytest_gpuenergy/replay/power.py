@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,6 @@ from msgspec import Struct
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import CardSamples, PowerSample, read_regularly
 from pytest_gpuenergy.replay.clocks import Alignment, Bracket, ClockError, ClockRead, align
-from pytest_gpuenergy.replay.trace import PHASES, Launch
 from pytest_gpuenergy.support import DeviceError, InputError, csv_text, read_bytes, write_atomically
 
 if TYPE_CHECKING:
@@ -100,41 +98,6 @@ class PowerCurve:
             last = bisect_right(self.times_us, end_us - WINDOW_US)
             found += self.powers_w[first:last]
         return found
-
-
-class PhasePower(Struct, frozen=True):
-    """The mean power over a phase.
-
-    Attributes:
-        phase: ``prefill`` or ``decode``; None where the trace tells of no phases.
-        longest_us: how long it lasts; the longest where there are several runs.
-        samples: that lie in it as a whole.
-        power_w: their mean; None if the phase is too short, or has none.
-    """
-
-    phase: str | None
-    longest_us: float
-    samples: int
-    power_w: float | None
-
-
-def phase_powers(curve: PowerCurve, launches: Sequence[Launch]) -> list[PhasePower]:
-    """The mean power over each phase, from its first launch to the end of its last, in each run."""
-    spans: dict[str | None, dict[int | None, Span]] = {}
-    for one in launches:
-        by_run = spans.setdefault(one.phase, {})
-        begin_us, end_us = by_run.get(one.run, (math.inf, -math.inf))
-        end_us = max(end_us, one.begin_us + one.duration_us)
-        by_run[one.run] = (min(begin_us, one.begin_us), end_us)
-    known = [phase for phase in PHASES if phase in spans]
-    return [_phase_power(curve, phase, spans[phase].values()) for phase in known or spans]
-
-
-def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
-    lengths_us = {span: span[1] - span[0] for span in spans}
-    powers_w = curve.within(span for span, us in lengths_us.items() if us >= SHORTEST_US)
-    mean_w = sum(powers_w) / len(powers_w) if powers_w else None
-    return PhasePower(phase, max(lengths_us.values()), len(powers_w), mean_w)
 
 
 def write_power(curve: PowerCurve, folder: Path) -> None:

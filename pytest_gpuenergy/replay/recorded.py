@@ -34,7 +34,7 @@ from pytest_gpuenergy.replay.plan import (
     replayable_spaced,
     replayable_step,
 )
-from pytest_gpuenergy.replay.profiling import ProfileRecord
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
 
 RECORDED = "results/measurements.jsonl"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from pytest_gpuenergy.replay.figures import (
     GRAPH,
     LAYERS,
     is_held_back,
+    links_key,
     spaced_key,
     step_key,
 )
-from pytest_gpuenergy.replay.links import spaced_exchanges
 from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of
-from pytest_gpuenergy.replay.profiling import ProfileRecord, read_profile
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.replay.recorded import read_measurements
 from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
@@ -312,3 +312,50 @@ def _figures(name: str, found: Measurement, *, emulated: bool) -> str:
         return f"{name}: {found.error}"
     figures = f"{found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
     return f"{name}: {figures}{emulated_mark(emulated)}"
+
+
+def spaced_exchanges(
+    plan: Plan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
+    ranks: Ranks,
+) -> Iterator[Replayable]:
+    """What to measure for `links_w`: the commonest exchange of each step, and gaps.
+
+    Args:
+        plan: of the replay.
+        calls: of the model.
+        steps: that are replayed.
+        measured: steps and calls, by their keys; it may grow meanwhile.
+        ranks: that share the model, and take the same number of gaps.
+    """
+    for step in steps:
+        exchanges = [one for one in calls if one.is_exchange and one.steps.get(step)]
+        if not exchanges or plan.gap is None:
+            continue
+        commonest = max(exchanges, key=lambda one: one.steps[step])
+        for level in (GRAPH, EAGER):
+            whole = measured.get(step_key(step, level))
+            gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
+            spaced = None
+            if all(gaps):
+                spaced = plan.spaced(commonest.id, max(gaps), links_key(step, level))
+            if spaced is not None:
+                yield from (plan.gap, spaced)
+
+
+def _gaps_between(
+    exchanges: Sequence[UniqueCall],
+    step: int,
+    measured: Mapping[str, Measurement],
+    whole: Measurement | None,
+) -> int:
+    """How many gaps take the mean time between two exchanges of a step; 0 if it is not known."""
+    alone = [measured.get(one.id) for one in exchanges]
+    times_ms = [one.time_ms for one in alone if one is not None and one.time_ms is not None]
+    if whole is None or whole.time_ms is None or len(times_ms) < len(exchanges):
+        return 0
+    counts = [one.steps[step] for one in exchanges]
+    taken_ms = sum(count * time_ms for count, time_ms in zip(counts, times_ms, strict=True))
+    return max(1, round((whole.time_ms - taken_ms) / sum(counts) / GAP_MS))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account import Account, Saving, Total, totals_of
-from pytest_gpuenergy.replay.profiling import ProfileRecord
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import schema_of
 from pytest_gpuenergy.support import dump, plain, write_atomically
 
