@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.trace import Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import Launch, Operator, Sizes, Work
 
 
 class UniqueKernel(Struct, frozen=True):

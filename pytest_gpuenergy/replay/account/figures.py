@@ -133,7 +133,7 @@ def links_w(
 
     Args:
         step: its number.
-        level: see `pytest_gpuenergy.replay.account.Account`; layers have their exchanges at the
+        level: the level of the step, see `Account`; layers have their exchanges at the
             distance of the whole step's graph.
         measured: measurements by their keys.
         temperature_c: of the card, to bring the energies to.

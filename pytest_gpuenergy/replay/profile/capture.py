@@ -18,8 +18,8 @@ from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from pytest_gpuenergy.replay.calls import CallForm
-from pytest_gpuenergy.replay.reuse import Reuse, ReuseSpan, ReuseStack
+from pytest_gpuenergy.replay.extract.calls import CallForm
+from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseSpan, ReuseStack
 
 _LARGEST_ALIGNMENT = 256
 

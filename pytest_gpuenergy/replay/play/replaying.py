@@ -14,9 +14,13 @@ from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.engine import Harness, Replayable, Station, Subject, git_revision_of, run_info
 from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo
-from pytest_gpuenergy.replay.account import Account, Saving, account, savings
-from pytest_gpuenergy.replay.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.figures import (
+from pytest_gpuenergy.replay.account.account import (
+    Account,
+    Saving,
+    account_for_step,
+    savings,
+)
+from pytest_gpuenergy.replay.account.figures import (
     EAGER,
     GAP_MS,
     GRAPH,
@@ -26,11 +30,12 @@ from pytest_gpuenergy.replay.figures import (
     spaced_key,
     step_key,
 )
-from pytest_gpuenergy.replay.plan import Cache, Plan, Planner, key_of
+from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
+from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
+from pytest_gpuenergy.replay.play.plan import Cache, Plan, Planner, key_of
+from pytest_gpuenergy.replay.play.recorded import read_measurements
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.replay.recorded import read_measurements
-from pytest_gpuenergy.replay.reporting import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.report import RunFolder
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -60,8 +65,8 @@ class Replay:
     Attributes:
         folder: of the profile.
         station: holds the GPU.
-        planner: says what to play; see `pytest_gpuenergy.replay.plan.planner_for`.
-        cache: see `pytest_gpuenergy.replay.live.turns_of`.
+        planner: says what to play; see `pytest_gpuenergy.replay.play.plan.planner_for`.
+        cache: see `pytest_gpuenergy.replay.play.live.turns_of`.
         step: the decode step to replay, besides the prefill.
         kernels: ids of the unique calls or unique kernels to replay; empty for all.
         setpoints: to measure everything under.
@@ -296,7 +301,7 @@ class Replay:
             for level in (GRAPH, EAGER, LAYERS):
                 whole = measured.get(step_key(step, level))
                 if whole is not None and whole.measured:
-                    yield account(step, level, whole, calls, measured, idle_w, tokens)
+                    yield account_for_step(step, level, whole, calls, measured, idle_w, tokens)
 
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
         if len(self.setpoints) < 2:

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.figures import (
+from pytest_gpuenergy.replay.account.figures import (
     LAYERS,
     as_measured,
     at_clock,
@@ -30,6 +29,7 @@ from pytest_gpuenergy.replay.figures import (
     time_ms_of,
     without_gaps,
 )
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
 
 class Part(Struct, frozen=True):
@@ -124,7 +124,7 @@ class Account(Struct, frozen=True):
     links_mj: float = 0.0
 
 
-def account(
+def account_for_step(
     step: int,
     level: str,
     whole: Measurement,

@@ -8,21 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pytest_gpuenergy.devices import Device, Repeater
+from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
-from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.figures import (
+from pytest_gpuenergy.replay.account.figures import (
     GAP,
     GPU_US,
     GRAPH,
     LAYERS,
     step_key,
 )
-from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
-from pytest_gpuenergy.replay.programs import check_packages, is_export
-from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
 Cache = Literal["model", "hot", "cold"]
 Repeat = Callable[[], AbstractContextManager[Repeater]]
@@ -72,7 +69,7 @@ def replayable_call(
     Args:
         profile: of the model.
         call: to replay.
-        cache: see `pytest_gpuenergy.replay.live.turns_of`.
+        cache: see `pytest_gpuenergy.replay.play.live.turns_of`.
         turns: sets of arguments that successive launches rotate through.
         repeater: makes what launches it.
         gpu_us: see `gpu_us_of`; None where it is not known.
@@ -128,7 +125,7 @@ def replayable_step(
     Args:
         profile: of the model.
         step: 0 for the prefill.
-        level: see `pytest_gpuenergy.replay.account.Account`.
+        level: see `pytest_gpuenergy.replay.account.account.Account`.
         cache: as for calls, though steps are all alike.
         repeater: makes what launches it.
     """
@@ -155,71 +152,3 @@ def model_name(profile: ProfileRecord) -> str:
     """The model's name without its folder or owner; with the rank if there are several."""
     name = Path(profile.model).name.replace(":", ".")
     return f"{name}-rank{profile.rank}" if profile.ranks > 1 else name
-
-
-def source_of(profile: ProfileRecord, export: str = "") -> str:
-    """What to load for a replay of ``profile``.
-
-    Args:
-        profile: of the model.
-        export: the file to replay from; empty for the model's own code or, where a package that
-            this needs is missing, the file that it was exported to.
-
-    Raises:
-        InputError: there is no file ``export``.
-        UnavailableError: a package that is needed is not installed.
-    """
-    if export and not is_export(export):
-        raise InputError(
-            f"There is no file {export}: write it with gpuenergy profile {profile.model} --export "
-            f"{export}."
-        )
-    try:
-        check_packages(export or profile.model)
-    except UnavailableError:
-        if export or not profile.export or not is_export(profile.export):
-            raise
-        check_packages(profile.export)
-        return profile.export
-    return export or profile.model
-
-
-def planner_for(
-    device: Device, folder: Path, cache: Cache, export: str = "", ranks: Ranks = ALONE
-) -> Planner:
-    """How to replay on ``device``: the model itself, or recorded figures on an emulated GPU.
-
-    Args:
-        device: claimed by the caller.
-        folder: of the profile.
-        cache: see `pytest_gpuenergy.replay.live.turns_of`.
-        export: see `source_of`.
-        ranks: that share the model.
-
-    Raises:
-        InputError: PyTorch cannot use the GPU, the folder has no profile, or one of more ranks.
-        UnavailableError: a package that the profile's program needs is not installed.
-    """
-    from pytest_gpuenergy.emulator import EmulatedDevice
-
-    if isinstance(device, EmulatedDevice):
-        if export:
-            raise InputError(
-                "An emulated GPU replays recorded figures, not a model: leave out --export."
-            )
-        from pytest_gpuenergy.replay.recorded import recorded_planner
-
-        return recorded_planner(device, folder, cache)
-    ordinal = getattr(device, "ordinal", None)
-    if ordinal is None:
-        raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
-    profile = read_profile(folder)
-    source = source_of(profile, export)
-    if profile.ranks != ranks.count:
-        raise InputError(
-            f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
-            f"replay {folder.parent}."
-        )
-    from pytest_gpuenergy.replay.live import live_planner
-
-    return live_planner(f"cuda:{ordinal}", cache, source, ranks)

@@ -9,8 +9,8 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.trace import Launch
-from pytest_gpuenergy.replay.unique_kernels import category_of
+from pytest_gpuenergy.replay.extract.trace import Launch
+from pytest_gpuenergy.replay.extract.unique_kernels import category_of
 from pytest_gpuenergy.support import InputError
 
 _MOST = 0.95

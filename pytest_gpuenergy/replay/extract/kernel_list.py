@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.trace import PHASES, Launch, Operator, Sizes, Work
-from pytest_gpuenergy.replay.unique_kernels import UniqueKernel, identity
+from pytest_gpuenergy.replay.extract.trace import PHASES, Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
 _LARGEST_BYTES = 1 << 28

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_gpuenergy.replay.programs import (
+from pytest_gpuenergy.replay.profile.programs import (
     Generating,
     Program,
     Prompt,
@@ -82,7 +82,7 @@ class LanguageModel(Generating):
 
     @property
     def prompt(self) -> Prompt:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return Prompt()
 
     @property
@@ -92,7 +92,7 @@ class LanguageModel(Generating):
 
     @property
     def layers(self) -> list[Any]:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
@@ -129,7 +129,7 @@ def load_program(
         return load_function(name)
     if is_export(name):
         check_packages(name)
-        from pytest_gpuenergy.replay.exported import load_exported
+        from pytest_gpuenergy.replay.profile.exported import load_exported
 
         return load_exported(name, device)
     return load_model(name, dtype=dtype, attention=attention, seed=seed, device=device, ranks=ranks)
@@ -191,7 +191,7 @@ def load_model(
             model, weights = AutoModelForCausalLM.from_pretrained(name, **options), "checkpoint"
         model = model.eval().to(device)
         if ranks.count > 1:
-            from pytest_gpuenergy.replay.sharding import shard
+            from pytest_gpuenergy.replay.profile.sharding import shard
 
             shard(model, name, ranks.rank, ranks.count)
     except GpuEnergyError:

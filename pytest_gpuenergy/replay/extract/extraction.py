@@ -8,8 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_gpuenergy.replay.clocks import CLOCK
-from pytest_gpuenergy.replay.exchanges import Exchanges, merged, side_by_side
-from pytest_gpuenergy.replay.kernel_list import read_list
+from pytest_gpuenergy.replay.extract.exchanges import Exchanges, merged, side_by_side
+from pytest_gpuenergy.replay.extract.kernel_list import read_list
+from pytest_gpuenergy.replay.extract.trace import (
+    Launch,
+    Sizes,
+    host_operators,
+    launches,
+    read_trace,
+)
+from pytest_gpuenergy.replay.extract.unique_kernels import (
+    TIERS,
+    Signature,
+    UniqueKernel,
+    identity,
+    signature_of,
+    unique_kernels,
+)
 from pytest_gpuenergy.replay.power import POWER_CSV, PowerCurve, Span, read_power
 from pytest_gpuenergy.replay.profile_folder import (
     HOST,
@@ -18,15 +33,6 @@ from pytest_gpuenergy.replay.profile_folder import (
     rank_folders,
     read_profile,
     source_in,
-)
-from pytest_gpuenergy.replay.trace import Launch, Sizes, host_operators, launches, read_trace
-from pytest_gpuenergy.replay.unique_kernels import (
-    TIERS,
-    Signature,
-    UniqueKernel,
-    identity,
-    signature_of,
-    unique_kernels,
 )
 from pytest_gpuenergy.support import (
     Cell,
@@ -137,7 +143,7 @@ class Extraction:
         return zip(self.kernels, self.signatures, strict=True)
 
 
-def extract(source: Path, *, host: bool = False) -> Extraction:
+def extract_kernels(source: Path, *, host: bool = False) -> Extraction:
     """Extract the kernels of a trace, or of a file of unique kernels.
 
     Args:

@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.exchanges import Exchanges
-from pytest_gpuenergy.replay.extraction import SCHEMA_VERSION, Extraction
+from pytest_gpuenergy.replay.extract.exchanges import Exchanges
+from pytest_gpuenergy.replay.extract.extraction import SCHEMA_VERSION, Extraction
+from pytest_gpuenergy.replay.extract.trace import PHASES, Launch
+from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
-from pytest_gpuenergy.replay.trace import PHASES, Launch
-from pytest_gpuenergy.replay.unique_kernels import TIERS, UniqueKernel
 from pytest_gpuenergy.support import aligned, plain
 
 _SHOWN = 10

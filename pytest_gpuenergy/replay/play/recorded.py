@@ -14,8 +14,7 @@ from typing import Any
 from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
-from pytest_gpuenergy.replay.calls import UniqueCall
-from pytest_gpuenergy.replay.figures import (
+from pytest_gpuenergy.replay.account.figures import (
     EAGER,
     GAP,
     GRAPH,
@@ -23,7 +22,8 @@ from pytest_gpuenergy.replay.figures import (
     gpu_us_of,
     step_key,
 )
-from pytest_gpuenergy.replay.plan import (
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
+from pytest_gpuenergy.replay.play.plan import (
     Cache,
     Plan,
     Planner,
@@ -45,7 +45,7 @@ _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 
 
 
 def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
-    """See `pytest_gpuenergy.replay.plan.planner_for`.
+    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
 
     Raises:
         InputError: nothing has been recorded with this cache.

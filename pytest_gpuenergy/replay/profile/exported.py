@@ -19,7 +19,7 @@ from torch.export.passes import move_to_device_pass
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
-from pytest_gpuenergy.replay.programs import (
+from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
     Generating,
@@ -193,22 +193,22 @@ class ExportedModel(Generating):
 
     @property
     def weights(self) -> str:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return self.record.weights
 
     @property
     def attention(self) -> str:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return self.record.attention
 
     @property
     def dtype(self) -> str:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return self.record.dtype
 
     @property
     def prompt(self) -> Prompt:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return self.record.prompt
 
     @property
@@ -218,7 +218,7 @@ class ExportedModel(Generating):
 
     @property
     def layers(self) -> list[Any]:
-        """See `pytest_gpuenergy.replay.programs.Program`."""
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
         return list(self.steps.layers)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:

@@ -23,11 +23,10 @@ from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
-from pytest_gpuenergy.replay.calls import CallForm, UniqueCall
-from pytest_gpuenergy.replay.capture import CallRecorder, LiveCall, copy_of
-from pytest_gpuenergy.replay.figures import EAGER, GRAPH, LAYERS, step_key
-from pytest_gpuenergy.replay.models import load_program
-from pytest_gpuenergy.replay.plan import (
+from pytest_gpuenergy.replay.account.figures import EAGER, GRAPH, LAYERS, step_key
+from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
+from pytest_gpuenergy.replay.extract.trace import Launch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.plan import (
     Cache,
     Plan,
     Planner,
@@ -37,12 +36,13 @@ from pytest_gpuenergy.replay.plan import (
     replayable_spaced,
     replayable_step,
 )
+from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copy_of
+from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
+from pytest_gpuenergy.replay.profile.programs import Program, Prompt, appendable
+from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
-from pytest_gpuenergy.replay.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.programs import Program, Prompt, appendable
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.replay.reuse import Reuse, ReuseStack, copies
-from pytest_gpuenergy.replay.trace import Launch, launches, read_trace, write_trace
 from pytest_gpuenergy.support import DeviceError
 
 _GAP_CYCLES = 36_000  # some 20 µs
@@ -189,7 +189,7 @@ _PROFILED = 24
 
 
 def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALONE) -> Planner:
-    """See `pytest_gpuenergy.replay.plan.planner_for`.
+    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
 
     Args:
         device: PyTorch's name of it.

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from pytest_gpuenergy.replay.extract.trace import Launch, Sizes
+from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.ranks import EXCHANGES
-from pytest_gpuenergy.replay.trace import Launch, Sizes
-from pytest_gpuenergy.replay.unique_kernels import identity
 from pytest_gpuenergy.support import (
     FormError,
     InputError,

@@ -17,9 +17,9 @@ from torch.export import Dim, ExportedProgram
 from torch.nn import Module, ModuleList, Parameter
 from torch.utils._pytree import tree_leaves
 
-from pytest_gpuenergy.replay.calls import CallForm
-from pytest_gpuenergy.replay.capture import CallRecorder
-from pytest_gpuenergy.replay.exported import (
+from pytest_gpuenergy.replay.extract.calls import CallForm
+from pytest_gpuenergy.replay.profile.capture import CallRecorder
+from pytest_gpuenergy.replay.profile.exported import (
     CALL,
     CONSTANTS,
     DECODE,
@@ -32,15 +32,15 @@ from pytest_gpuenergy.replay.exported import (
     quiet,
     reason_of,
 )
-from pytest_gpuenergy.replay.models import LanguageModel
-from pytest_gpuenergy.replay.profile_folder import ProfileRecord
-from pytest_gpuenergy.replay.programs import (
+from pytest_gpuenergy.replay.profile.models import LanguageModel
+from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
     Program,
     Prompt,
     appendable,
 )
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import InputError, encode, written_atomically, written_to
 
 
