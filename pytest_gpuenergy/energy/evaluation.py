@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from pytest_gpuenergy.devices import Timeline
 from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
 from pytest_gpuenergy.energy.drift import unsettled
-from pytest_gpuenergy.energy.gain import Gain, gains
-from pytest_gpuenergy.energy.reading import Reading
 from pytest_gpuenergy.energy.sensors import (
     RESTRAINING_REASONS,
     SW_POWER_CAP,
@@ -18,14 +19,65 @@ from pytest_gpuenergy.energy.sensors import (
     all_reasons,
     doubts,
 )
-from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.energy.steadiness import Steadiness
+from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness
 from pytest_gpuenergy.energy.thermal import Settling
-from pytest_gpuenergy.energy.windows import cut_windows, placement_variance
 from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
 from pytest_gpuenergy.support import NORMAL
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Time, energy and energy-delay product of one launch, and the conditions they hold under.
+
+    Attributes:
+        time_ms: mean time of a launch.
+        energy_mj: mean energy of a launch on a card that has settled under the kernel.
+        edp_mj_ms: mean product of the two.
+        power_w: mean power of the settled card.
+        raw_energy_mj: mean energy of a launch at the temperature of the trials.
+        warm_trials: windows at the end of the heat-up; they count for the scatter only.
+        trials: the windows that the figures are the means of.
+        start: state of the card before the heat-up.
+        begin: state of the card before the trials.
+        end: state of the card after the trials.
+        flags: names of what makes the reading doubtful; empty when it is clean.
+        energy_source: name of the `EnergySource`.
+        settling: of the temperature; None if it is not known.
+        settling_error: relative standard error of the energy from the way of the temperature that
+            is still to go.
+        heat_wall_s: the host's time until the trials began.
+        event_reasons: NVML's clock-event reasons at any edge of the trials.
+        temperature_c: mean over the trials; None if the card does not report it.
+        effective_sm_clock_mhz: mean clock of an SM over the trials; None if it is unknown.
+        clock_states: of the card during heat-up and trials; empty where they are unknown.
+    """
+
+    time_ms: Estimate
+    energy_mj: Estimate
+    edp_mj_ms: Estimate
+    power_w: float
+    raw_energy_mj: float
+    warm_trials: tuple[Window, ...]
+    trials: tuple[Window, ...]
+    start: Conditions
+    begin: Conditions
+    end: Conditions
+    flags: tuple[str, ...] = ()
+    energy_source: str = "counter"
+    heat_wall_s: float = 0.0
+    event_reasons: int = 0
+    temperature_c: float | None = None
+    effective_sm_clock_mhz: float | None = None
+    clock_states: tuple[ClockState, ...] = ()
+    settling: Settling | None = None
+    settling_error: float = 0.0
+
+    def estimate(self, metric: Metric) -> Estimate:
+        """The figure of ``metric`` with its interval."""
+        found: Estimate = getattr(self, metric.field)
+        return found
 
 
 @dataclass(frozen=True)
@@ -234,3 +286,81 @@ def _reasons(seen: Observation) -> int:
 def _limits_mw(seen: Observation) -> Iterator[int | None]:
     yield from (seen.start.power_limit_mw, seen.end.power_limit_mw)
     yield from (moment.power_limit_mw for moment in seen.meanwhile)
+
+
+_SLOWED = 0.3
+"""A card at its power limit that gets warmer leaks more, has less power left for its work, and
+slows down: by so many per cent for a per cent of power. For a kernel that waits for the memory it
+is nothing; for one that computes and whose power grows with the square of its clock or more, up to
+0.5. One that computes showed 0.3 on an H100 (docs/notes/temperature.md)."""
+
+
+class Gain(NamedTuple):
+    """By which factor a figure changes until the card has settled; ``error`` is relative."""
+
+    factor: float
+    error: float
+
+
+UNCHANGED = Gain(1.0, 0.0)
+
+
+def gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
+    """The gain of each metric.
+
+    The power rises as far as the limit allows. How much longer a launch takes beyond that depends
+    on the kernel, and is counted as an error.
+
+    Args:
+        settling: of the temperature; None if it is not known.
+        headroom: by which fraction the power can rise before it reaches its limit; with 0 it stays
+            there, also on a card that cools.
+    """
+    if settling is None:
+        return dict.fromkeys(Metric, UNCHANGED)
+    if 0 < headroom > settling.gain:
+        free = Gain(1 + settling.gain, settling.gain_error)
+        return {Metric.TIME: UNCHANGED, Metric.ENERGY: free, Metric.EDP: free}
+    slowed = _SLOWED * math.hypot(settling.gain - headroom, settling.gain_error)
+    return {
+        Metric.TIME: Gain(1.0, slowed),
+        Metric.ENERGY: Gain(1 + headroom, slowed),
+        Metric.EDP: Gain(1 + headroom, 2 * slowed),
+    }
+
+
+def cut_windows(
+    times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
+) -> tuple[Window, ...]:
+    """The windows between successive edges, with the launches and GPU time within them."""
+    launches = np.interp(times_s, timeline.time_s, timeline.launches)
+    busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
+    table = zip(
+        np.diff(times_s),
+        np.diff(energies_mj) / 1e3,
+        np.diff(launches),
+        np.diff(busy_s),
+        strict=True,
+    )
+    return tuple(Window(*(float(value) for value in row)) for row in table)
+
+
+def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:
+    """Relative variance of the mean time because only a sample of memory placements was measured.
+
+    This is the squared standard error, relative to the mean, of the mean over
+    `Timeline.placements`: the variance of their means divided by their number. Only batches that
+    ended after ``begin_s`` and no later than ``end_s`` count. 0 if fewer than two placements have
+    such batches.
+    """
+    inside = (timeline.time_s[1:] > begin_s) & (timeline.time_s[1:] <= end_s)
+    turns = np.arange(len(inside)) % timeline.placements
+    launches, busy_s = np.diff(timeline.launches), np.diff(timeline.busy_s)
+    times_s = [
+        busy_s[own].sum() / launches[own].sum()
+        for turn in range(timeline.placements)
+        if launches[own := inside & (turns == turn)].sum() > 0
+    ]
+    if len(times_s) < 2:
+        return 0.0
+    return float(np.var(times_s, ddof=1) / len(times_s) / np.mean(times_s) ** 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -10,9 +10,7 @@ import numpy as np
 
 from pytest_gpuenergy.devices import Device, Repeater
 from pytest_gpuenergy.energy.drift import PowerHistory
-from pytest_gpuenergy.energy.evaluation import Observation, evaluate
-from pytest_gpuenergy.energy.preheat import Announce, Preheat
-from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.evaluation import Observation, Reading, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
     Restraint,
@@ -20,10 +18,10 @@ from pytest_gpuenergy.energy.sensors import (
     read_conditions,
     read_restraint,
 )
-from pytest_gpuenergy.energy.settings import MeterSettings
 from pytest_gpuenergy.energy.source import Edge, EnergySource
 from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.energy.steadiness import Steadiness
+from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness
+from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.energy.warmth import WarmthWatch
 
 _PRESENT_S = 0.3
@@ -201,3 +199,56 @@ def _launches(reading: Reading) -> float:
 
 def _seconds(reading: Reading) -> float:
     return sum(one.seconds for one in reading.trials)
+
+
+LEAST_PAUSE_S = 5.0
+"""After a shorter pause a card is still warm."""
+SETTLED = 0.003
+"""The preheating ends when the power is not expected to change by more than this fraction, by its
+root mean square over all that the run so far leaves open."""
+_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
+"""When the time left is announced: at first, and how often from then on."""
+
+Announce = Callable[[float], object]
+"""Is told from time to time for how many seconds the preheating may go on."""
+
+
+class Preheat:
+    """The time that a card may be heated up beyond what each measurement needs.
+
+    Args:
+        longest_s: in all; a pause of some seconds gives as many back.
+        announce: shows the time left.
+    """
+
+    def __init__(self, longest_s: float, announce: Announce) -> None:
+        self._longest_s = longest_s
+        self._left_s = longest_s
+        self._announce = announce
+        self._since_s: float | None = None
+        self._told_s = 0.0
+
+    def paused(self, pause_s: float) -> None:
+        """Take note of a pause before a run."""
+        if pause_s > LEAST_PAUSE_S:
+            self._left_s = min(self._longest_s, self._left_s + pause_s)
+
+    def goes_on(self, now_s: float, settling: Settling | None) -> bool:
+        """Whether to heat the card further at ``now_s``; when not, `end` was called."""
+        if self._since_s is None:
+            self._since_s = now_s
+            self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
+        left_s = self._left_s - (now_s - self._since_s)
+        if settling is None or settling.possible_gain <= SETTLED or left_s <= 0:
+            self.end(now_s)
+            return False
+        if now_s - self._told_s >= _NEWS_S:
+            self._told_s = now_s
+            self._announce(left_s)
+        return True
+
+    def end(self, now_s: float) -> None:
+        """Stop counting: the heat-up is over."""
+        if self._since_s is not None:
+            self._left_s = max(0.0, self._left_s - (now_s - self._since_s))
+            self._since_s = None
