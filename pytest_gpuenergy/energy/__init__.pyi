@@ -6,13 +6,7 @@ from .clock_states import (
     steps as steps,
 )
 from .counter import EnergyCounter as EnergyCounter, regular_times_s as regular_times_s
-from .drift import Slope as Slope, power_slope as power_slope, unsettled as unsettled
-from .evaluation import (
-    Reading as Reading,
-    cut_windows as cut_windows,
-    gains as gains,
-    placement_variance as placement_variance,
-)
+from .energy_source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
 from .meter import (
     LEAST_PAUSE_S as LEAST_PAUSE_S,
     Announce as Announce,
@@ -24,6 +18,14 @@ from .power_log import (
     PowerLog as PowerLog,
     PowerSample as PowerSample,
     read_regularly as read_regularly,
+)
+from .reading import (
+    Reading as Reading,
+    cut_windows as cut_windows,
+    estimate as estimate,
+    gains as gains,
+    placement_variance as placement_variance,
+    variance_of_mean as variance_of_mean,
 )
 from .samples import (
     PowerReading as PowerReading,
@@ -45,9 +47,13 @@ from .sensors import (
     processes_on as processes_on,
     read_conditions as read_conditions,
 )
-from .source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
-from .statistics import estimate as estimate, variance_of_mean as variance_of_mean
-from .steadiness import PREHEAT_S as PREHEAT_S, MeterSettings as MeterSettings
+from .steadiness import (
+    PREHEAT_S as PREHEAT_S,
+    MeterSettings as MeterSettings,
+    Slope as Slope,
+    power_slope as power_slope,
+    unsettled as unsettled,
+)
 from .thermal import (
     Leakage as Leakage,
     Sample as Sample,

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.energy.source import CounterError, Edge
+from pytest_gpuenergy.energy.energy_source import CounterError, Edge
 from pytest_gpuenergy.support import DeviceError
 
 _PATIENCE_S = 0.6
