@@ -9,19 +9,18 @@ from importlib.util import find_spec
 from time import sleep
 from typing import Any
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
+from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
-from pytest_gpuenergy.devices.cuda.listings import sass_of
 from pytest_gpuenergy.devices.cuda.machine_code import (
     cubins_in,
+    sass_of,
     tensor_core_instructions,
     variable_bytes,
 )
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
-from pytest_gpuenergy.devices.cuda.pools import CompilerPools
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.nvml import GuardedNvml, text

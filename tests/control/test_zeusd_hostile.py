@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from power_cards import PRIOR_MW, present_mw
 
-from pytest_gpuenergy.control import ZeusdWriter, find_zeusd
-from pytest_gpuenergy.control.writers import zeusd as zeusd_module
+from pytest_gpuenergy.control import ZeusdWriter, find_zeusd, zeusd as zeusd_module
 from pytest_gpuenergy.devices import NvmlGpu
 from pytest_gpuenergy.support import SetpointError
 

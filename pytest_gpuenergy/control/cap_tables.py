@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_gpuenergy.control.clocks import (
+from pytest_gpuenergy.control.setpoint import CURRENT, PowerLimits, Setpoint, read_limits
+from pytest_gpuenergy.control.sm_clocks import (
     CURRENT_CLOCKS,
     clock_words,
+    listed_words,
     resolve_clocks,
     supported_clocks,
 )
-from pytest_gpuenergy.control.limits import PowerLimits, read_limits
-from pytest_gpuenergy.control.setpoint import CURRENT, Setpoint
-from pytest_gpuenergy.control.words import listed_words
 from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import DeviceError, InputError, project_table
 

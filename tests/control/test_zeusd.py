@@ -20,8 +20,8 @@ from pytest_gpuenergy.control import (
     find_zeusd,
     pci_key,
     recorded_uuids,
+    zeusd as zeusd_module,
 )
-from pytest_gpuenergy.control.writers import zeusd as zeusd_module
 from pytest_gpuenergy.devices import NvmlGpu
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.support import SetpointError

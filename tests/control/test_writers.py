@@ -21,9 +21,9 @@ from pytest_gpuenergy.control import (
     may_change_settings,
     recorded_uuids,
     restore_leftover,
+    sudo,
     writers,
 )
-from pytest_gpuenergy.control.writers import sudo
 from pytest_gpuenergy.devices import NvmlGpu
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError, WritesDeniedError
