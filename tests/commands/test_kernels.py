@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuning import (
     file_name,
     write_performance,
 )
-from pytest_gpuenergy.tvm import METASCHEDULE, store
+from pytest_gpuenergy.tvm import METASCHEDULE, kernel_store as store
 from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 
 SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)
