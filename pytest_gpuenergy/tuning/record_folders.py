@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy.support import InputError, UnavailableError, is_folder
-from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
     WHAT,
@@ -19,6 +18,7 @@ from pytest_gpuenergy.tuning.records import (
     ending_of,
     file_name,
 )
+from pytest_gpuenergy.tuning.search_space import TVM, usual_tuner
 from pytest_gpuenergy.workloads import KINDS, Workload
 
 _LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
