@@ -24,7 +24,6 @@ from .record_folders import (
     given_folder as given_folder,
     gpu_folder as gpu_folder,
     record_paths as record_paths,
-    records_of as records_of,
 )
 from .records import (
     BANDS as BANDS,
