@@ -1,18 +1,16 @@
-"""Schedules proposed by search processes, lowered and compiled in the background.
-
-Several processes search the same workload, each with a population of its own, because TVM counts
-references atomically: more than a few threads of one process would wait for one another. All
-processes learn from the trials of all. This module does not import TVM.
-"""
+"""TVM's schedules of a workload, as the tuner searches them; see `tuning.space.SearchSpace`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
+from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import (
     WITHOUT_GPU,
@@ -25,11 +23,68 @@ from pytest_gpuenergy.support import (
     write_atomically,
 )
 from pytest_gpuenergy.tuning import Candidate, Feedback, writing
-from pytest_gpuenergy.tvm.database import WORKLOAD_FILE
-from pytest_gpuenergy.tvm.requirements import crash_hint
-from pytest_gpuenergy.tvm.settings import SearchSettings
-from pytest_gpuenergy.tvm.store import KernelStore
+from pytest_gpuenergy.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
+from pytest_gpuenergy.tvm.kernel_store import KernelStore
+from pytest_gpuenergy.tvm.requirements import crash_hint, installed_tvm
+from pytest_gpuenergy.tvm.search_process import require_space
+from pytest_gpuenergy.tvm.search_settings import SearchSettings
 from pytest_gpuenergy.workloads import Workload
+
+
+@dataclass(frozen=True)
+class TvmSpace:
+    """TVM's schedules of one workload on one device.
+
+    Attributes:
+        workload: what the kernels compute.
+        device: compiles and runs candidates.
+        store: lowers them.
+        settings: how to search.
+
+    Raises:
+        InputError: there are no such schedules.
+    """
+
+    workload: Workload
+    device: Device
+    store: KernelStore
+    settings: SearchSettings
+
+    def __post_init__(self) -> None:
+        require_space(self.workload, self.settings.space, self.device.architecture)
+
+    @property
+    def form(self) -> MetaScheduleForm:
+        """Recipes are MetaSchedule records."""
+        return METASCHEDULE
+
+    @property
+    def effort(self) -> str:
+        """Number of threads, and of schedules in a batch."""
+        threads = self.settings.threads
+        plural = "" if threads == 1 else "s"
+        return f"{threads} thread{plural}, {self.settings.batch} schedules per batch"
+
+    def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TvmProposer:
+        """Start the search processes."""
+        return TvmProposer(
+            self.workload,
+            self.device.architecture,
+            self.settings,
+            self.store,
+            lambda kernel: self.device.prepare([kernel]),
+            folder,
+            known,
+        )
+
+    def kernel(self, recipe: str) -> Kernel:
+        """The kernel that TVM makes from a record."""
+        return self.store.lower(self.workload, recipe).result()
+
+    def toolchain(self, recipe: str) -> Mapping[str, Any]:
+        """TVM's version and its target."""
+        return {"tvm": installed_tvm() or "unknown", "target": json.loads(recipe)[2]}
+
 
 _TIMEOUT_S = 600.0
 _LEARNING_S = 0.5

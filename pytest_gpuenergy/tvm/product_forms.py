@@ -1,21 +1,21 @@
-"""The forms of a matrix product: its tiles and threads, and how its sums are divided among blocks.
+"""The forms of a convolution as a matrix product, in addition to TVM's own schedules of it.
 
-They serve every computation of rows x columns outputs, each a sum of ``depth`` products: matrix
-products (`gemm`), and convolutions as such (`conv2d_forms`). Unlike in TVM's own schedules, rows
-and columns can be padded to a multiple of any tile, which matters if they have no useful divisors,
-and the sums can be split among blocks, which matters if there are too few outputs to fill the GPU;
-a second kernel then adds up the parts.
+A convolution is the product of its weights (CO x K, K = CI KH KW) with the matrix of its windows
+(K x M, M = N OH OW), which is never stored: its elements are computed as they are loaded. Unlike
+the convolution's own loops, M can be padded to a multiple of any tile, which matters if OH and OW
+are 17 or 34.
 
-Every step is an instruction of the trace, so a record of it applies to the plain computation. TVM
-is imported inside the functions.
+TVM is imported inside the functions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pytest_gpuenergy.workloads import Conv2dShape
 
 _GRIDS = ((2, 32), (4, 16), (8, 8), (4, 32), (8, 16), (8, 32), (16, 16))
 _OUTPUTS = ((4, 2), (8, 2), (4, 4), (8, 4), (8, 8))
@@ -263,3 +263,74 @@ def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
         (producer,) = producers
         schedule.compute_inline(producer)
     return copy
+
+
+_MAIN = "conv2d_nchw"
+_WEIGHTS = 1
+"""The position of the weights among what the convolution reads."""
+
+_AXES = ("v_nn", "v_ff", "v_yy", "v_xx", "v_rc", "v_ry", "v_rx")
+
+Axes = Mapping[str, Any]
+
+
+def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
+    """The forms that may be useful for ``shape``.
+
+    There are none for a grouped convolution, and none for a single output position: that is a
+    matrix-vector product, and TVM drops the axis M, which can then be neither padded nor tiled.
+    """
+    sizes = _sizes(shape)
+    return () if shape.groups != 1 or sizes.columns == 1 else forms_of(sizes)
+
+
+def as_gemm(schedule: Any, shape: Conv2dShape, form: GemmForm) -> None:
+    """Rewrite the convolution of ``schedule`` as ``form`` says, and tile it."""
+    block = schedule.get_sblock(_MAIN)
+    _reindex(schedule, block, shape)
+    apply_form(schedule, block, _sizes(shape), form, deep=[_WEIGHTS])
+
+
+def _sizes(shape: Conv2dShape) -> ProductSizes:
+    columns, depth = shape.N * shape.OH * shape.OW, shape.CI * shape.KH * shape.KW
+    return ProductSizes(shape.CO, columns, depth)
+
+
+def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
+    """Give the computation three loops, CO, M and K, and its buffers two dimensions.
+
+    In a tile of weights K remains the fastest dimension, as the weights are stored: in searches of
+    five cases on an H200 that could choose, so did 82 of the 100 fastest schedules
+    (bench/results/nvidia-h200-2026-11-21/searches.tar.xz, 20 of each case).
+    """
+
+    def row(at: Axes) -> Any:
+        return at["v_ff"]
+
+    def column(at: Axes) -> Any:
+        return (at["v_nn"] * shape.OH + at["v_yy"]) * shape.OW + at["v_xx"]
+
+    def depth(at: Axes) -> Any:
+        return (at["v_rc"] * shape.KH + at["v_ry"]) * shape.KW + at["v_rx"]
+
+    for kind, number, indices in (
+        ("read", 0, (depth, column)),
+        ("read", 1, (row, depth)),
+        ("write", 0, (row, column)),
+    ):
+        copy = schedule.reindex(block, (kind, number))
+        region = getattr(schedule.get(block), f"{kind}s")[number].region
+        names = [str(axis.min.name) for axis in region]
+        schedule.transform_layout(block, (kind, number), _index_map(names, indices))
+        schedule.transform_block_layout(copy, _index_map(names, indices))
+    schedule.transform_block_layout(block, _index_map(_AXES, (row, column, depth)))
+
+
+def _index_map(names: Sequence[str], indices: Sequence[Callable[[Axes], Any]]) -> Any:
+    """The map from axes of those names; axes of extent 1 that TVM has dropped count as 0."""
+
+    def to_indices(*axes: Any) -> list[Any]:
+        at = dict.fromkeys(_AXES, 0) | dict(zip(names, axes, strict=True))
+        return [index(at) for index in indices]
+
+    return index_map(len(names), to_indices)

@@ -5,10 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_gpuenergy.kernels import Origin, TritonKernel
+from pytest_gpuenergy.kernels import LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import Card
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+
+_WORKSPACE_BYTES = 32 << 20
+"""What cuBLAS takes by default on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
+_COMPUTE: Mapping[Mode, str] = {
+    "float32": "32F",
+    "tf32": "32F_FAST_TF32",
+    "float16": "32F",
+    "bfloat16": "32F",
+}
+"""``cublasComputeType_t`` without its prefix."""
+
+
+def cublas_call(gemm: Gemm) -> LibraryCall:
+    """The call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
+
+    Raises:
+        UnavailableError: cuBLASLt does not have the product's mode.
+    """
+    if gemm.mode not in _COMPUTE:
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name} in mode {gemm.mode}: it can replace float32 "
+            "products by those of three bfloat16 parts (CUBLAS_COMPUTE_32F_EMULATED_16BFX9), but "
+            "not of TF32 ones."
+        )
+    return LibraryCall(
+        "cublasLt.matmul",
+        {"a": "A", "b": "B", "c": "C", "workspace": "workspace"},
+        {"compute": _COMPUTE[gemm.mode], "a_transposed": gemm.layout == "nt"},
+        workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
+        origin=Origin("cublas"),
+    )
+
 
 _LEAST_CAPABILITY = 80
 """The first that Triton supports."""
@@ -66,7 +98,7 @@ _MMA_16 = (
 )
 """On tensor cores, for elements of two bytes."""
 _MMA_32 = tuple(one._replace(tile_k=one.tile_k // 2) for one in _MMA_16)
-CONFIGURATIONS: Mapping[Mode, Sequence[Configuration]] = {
+TRITON_CONFIGURATIONS: Mapping[Mode, Sequence[Configuration]] = {
     "float32": _FMA,
     "3xtf32": _MMA_32,
     "tf32": _MMA_32,
@@ -90,7 +122,7 @@ def triton_candidates(gemm: Gemm, card: Card) -> list[TritonKernel]:
         )
     # Not a .py file: pytest would take it for all that an editable installation has of a plugin.
     source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
-    return [_kernel(gemm, card, source, one) for one in CONFIGURATIONS[gemm.mode]]
+    return [_kernel(gemm, card, source, one) for one in TRITON_CONFIGURATIONS[gemm.mode]]
 
 
 def _kernel(gemm: Gemm, card: Card, source: str, one: Configuration) -> TritonKernel:

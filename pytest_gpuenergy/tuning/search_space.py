@@ -11,11 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Workload
+if TYPE_CHECKING:  # so that reading the names of the tuners is cheap
+    from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.support import KernelFault
+    from pytest_gpuenergy.workloads import Workload
+
+TunerName = Literal["template", "tvm"]
+TUNER_NAMES: tuple[TunerName, ...] = get_args(TunerName)
+TEMPLATE: TunerName = "template"
+TVM: TunerName = "tvm"
+
+
+def usual_tuner(workload: Workload) -> TunerName:
+    """The tuner of a workload unless another is asked for.
+
+    Matrix products and convolutions in groups have templates; of all others it is TVM.
+    """
+    from pytest_gpuenergy.workloads import Conv2d, Gemm
+
+    grouped = isinstance(workload, Conv2d) and workload.shape.groups > 1
+    return TEMPLATE if grouped or isinstance(workload, Gemm) else TVM
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""What runs in the process of one GPU of several on which candidates are timed, see `engine.team`.
+"""The GPUs of a tuning: each in a process that times candidates, and one that confirms kernels.
 
-The parent process has claimed the GPU under its power limit. On an emulated GPU each candidate has
-a card of its own, so that figures do not depend on what ran before.
+The parent process has claimed the GPUs under their power limit. On an emulated GPU each candidate
+has a card of its own, so that its figures do not depend on what ran before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -17,14 +18,103 @@ from pytest_gpuenergy.devices import Arena, Device
 from pytest_gpuenergy.energy import answers
 from pytest_gpuenergy.engine import (
     Evaluation,
+    Station,
+    Team,
     arenas_of,
+    confirm,
     load_arrays,
     measure_sustained,
     measure_time_ms,
+    verify_timed,
 )
-from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.kernels import Job, Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.tuning.records import Measured
+from pytest_gpuenergy.workloads import Workload
+
+Confirm = Callable[[Kernel, Workload], Measured | None]
+"""Verifies and measures a kernel; raises KernelFault if it fails. It returns None if there are no
+figures."""
+
+
+@dataclass(frozen=True)
+class TuningGpus:
+    """The GPUs of a tuning, all of one model and claimed.
+
+    Attributes:
+        devices: the GPUs, at least one.
+        team: their processes, which time candidates.
+        confirm: returns a function that confirms kernels on one of the GPUs; its argument
+            ``energy`` says whether it measures them.
+        far: whether the GPUs are on other hosts.
+    """
+
+    devices: tuple[Device, ...]
+    team: Team
+    confirm: Callable[..., Confirm]
+    far: bool = False
+
+    @classmethod
+    def of_this_host(
+        cls, stations: Sequence[Station], team: Team, tell: Callable[[str], None]
+    ) -> TuningGpus:
+        """Return the GPUs that this process has claimed.
+
+        Args:
+            stations: the claimed GPUs, in the order of the team's members.
+            team: the GPUs' own processes.
+            tell: called with a line about a kernel that is correct but has no figures.
+        """
+        devices = tuple(station.device for station in stations)
+        return cls(devices, team, partial(_confirm_on_first, stations, team, tell))
+
+
+def _confirm_on_first(
+    stations: Sequence[Station], team: Team, tell: Callable[[str], None], *, energy: bool
+) -> Confirm:
+    """Return a function that confirms kernels on the first GPU of the team that still works."""
+    made: dict[str, Confirm] = {}
+
+    def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
+        member = team.first
+        [station] = [station for station in stations if station.device.uuid == member.uuid]
+        if member.uuid not in made:
+            made[member.uuid] = confirm_with(station, energy=energy, tell=tell)
+        with member.resting():
+            try:
+                return made[member.uuid](kernel, workload)
+            finally:
+                station.device.renew()  # so that the GPU's own process can use it again
+
+    return confirmed
+
+
+def confirm_with(station: Station, *, energy: bool, tell: Callable[[str], None]) -> Confirm:
+    """Return a function that confirms kernels on a claimed GPU, under its present power limit.
+
+    Args:
+        station: the claimed GPU.
+        energy: whether time, power and energy are measured.
+        tell: called with a line about a kernel that is correct but has no figures.
+    """
+    harness = station.harness()
+
+    def confirmed(kernel: Kernel, workload: Workload) -> Measured | None:
+        if not energy:
+            verify_timed(station.device, kernel, workload)
+            return None
+        found = confirm(station.device, harness, kernel, workload)
+        if found.time_ms is None or found.power_w is None or found.energy_mj is None:
+            tell(f"{workload.name}: no energy for {kernel.short_digest}: {found.error}")
+            return None
+        limit_w = found.enforced_power_limit_w
+        if limit_w is None or found.locked_sm_clock_max_mhz is not None:
+            return None  # record files contain figures of cards with unlocked clocks only
+        return Measured(found.time_ms, found.power_w, found.energy_mj, limit_w)
+
+    return confirmed
+
 
 REFERENCE_RUNS = 5
 """Timings of the reference kernel on each GPU, whose median counts: all others depend on it."""
