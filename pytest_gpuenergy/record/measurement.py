@@ -152,6 +152,12 @@ class Identity(NamedTuple):
     cap: str
     cache: str
 
+    @property
+    def label(self) -> str:
+        """The label in item ids, ``case1-k01-300W``, with the cache state unless it is hot."""
+        *names, cache = self
+        return "-".join(names if cache == "hot" else [*names, cache])
+
 
 class Measurement(Struct, frozen=True):
     """One kernel of one workload on one device under one power cap.
