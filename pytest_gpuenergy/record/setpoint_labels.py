@@ -58,6 +58,23 @@ def clock_label(m: Measurement) -> str:
     return UNLOCKED if m.sm_clock_mhz is None else f"{m.sm_clock_mhz}MHz"
 
 
+def setpoint_folder(label: str, index: int | None) -> str:
+    """The name of a setpoint's folder in the classic CSV tree.
+
+    ``powercap3`` when the power limit is the third in the GPU's cap table, otherwise named after
+    the label: ``powercap_350W``, ``powercap_current``.
+
+    Args:
+        label: the setpoint's label.
+        index: index of its power limit in the GPU's cap table, 1 = lowest; None when it is not in
+            the table.
+    """
+    if not index:
+        return f"powercap_{label}"
+    _, dash, rest = label.partition("-")
+    return f"powercap{index}{dash}{rest}"
+
+
 def _labels(
     measurements: Iterable[Measurement], label: Callable[[Measurement], str]
 ) -> tuple[str, ...]:

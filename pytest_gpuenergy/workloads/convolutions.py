@@ -1,8 +1,9 @@
-"""Two-dimensional convolution, NCHW float32."""
+"""Two-dimensional convolutions in NCHW float32: shapes, the reference, bundled networks, text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import prod
 from typing import ClassVar
@@ -13,11 +14,11 @@ import numpy.typing as npt
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, whole
-from pytest_gpuenergy.workloads.workload import Tensor, Workload
+from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
 
 _SCRATCH_BYTES = 1 << 26
 _MOST_ELEMENTS = (1 << 31) - 1
-"""In one tensor: kernels use 32-bit indices."""
+"""The most elements of one tensor, because kernels use 32-bit indices."""
 
 
 @dataclass(frozen=True)
@@ -193,3 +194,97 @@ class Conv2d(Workload):
                 columns = block.reshape(s.groups, weight.shape[2], -1)
                 output[n, :, top : top + rows] = (weight @ columns).reshape(s.CO, -1, s.OW)
         return {"output": output}
+
+
+NETWORKS: dict[str, tuple[Conv2d, ...]] = {
+    # N, H, W, CO, CI, KH, KW, stride, padding[, dilation[, groups]]
+    "cases": (
+        Conv2d.of("case1", 1, 272, 272, 64, 32, 3, 3, 1, 1),
+        Conv2d.of("case2", 1, 68, 68, 256, 128, 3, 3, 1, 1),
+        Conv2d.of("case3", 1, 34, 34, 512, 256, 3, 3, 1, 1),
+        Conv2d.of("case4", 1, 17, 17, 1024, 512, 3, 3, 1, 1),
+        Conv2d.of("case5", 1, 56, 56, 64, 64, 3, 3, 1, 1),
+        Conv2d.of("case6", 1, 28, 28, 128, 128, 3, 3, 1, 1),
+        Conv2d.of("case7", 1, 14, 14, 256, 256, 3, 3, 1, 1),
+    ),
+    "resnet": (
+        Conv2d.of("resnet01", 1, 224, 224, 64, 3, 7, 7, 2, 3),
+        Conv2d.of("resnet02", 1, 56, 56, 64, 64, 1, 1, 1, 0),
+        Conv2d.of("resnet03", 1, 56, 56, 64, 64, 3, 3, 1, 1),
+        Conv2d.of("resnet04", 1, 56, 56, 256, 64, 1, 1, 1, 0),
+        Conv2d.of("resnet05", 1, 56, 56, 128, 256, 1, 1, 2, 0),
+        Conv2d.of("resnet06", 1, 28, 28, 128, 128, 3, 3, 1, 1),
+        Conv2d.of("resnet07", 1, 28, 28, 512, 128, 1, 1, 1, 0),
+        Conv2d.of("resnet08", 1, 28, 28, 256, 512, 1, 1, 2, 0),
+        Conv2d.of("resnet09", 1, 14, 14, 256, 256, 3, 3, 1, 1),
+        Conv2d.of("resnet10", 1, 14, 14, 1024, 256, 1, 1, 1, 0),
+        Conv2d.of("resnet11", 1, 14, 14, 512, 1024, 1, 1, 2, 0),
+        Conv2d.of("resnet12", 1, 7, 7, 512, 512, 3, 3, 1, 1),
+        Conv2d.of("resnet13", 1, 7, 7, 2048, 512, 1, 1, 1, 0),
+    ),
+    "yolo": (
+        Conv2d.of("yolo00", 1, 544, 544, 32, 3, 3, 3, 1, 1),
+        Conv2d.of("yolo02", 1, 272, 272, 64, 32, 3, 3, 1, 1),
+        Conv2d.of("yolo04", 1, 136, 136, 128, 64, 3, 3, 1, 1),
+        Conv2d.of("yolo05", 1, 136, 136, 64, 128, 1, 1, 1, 0),
+        Conv2d.of("yolo08", 1, 68, 68, 256, 128, 3, 3, 1, 1),
+        Conv2d.of("yolo09", 1, 68, 68, 128, 256, 1, 1, 1, 0),
+        Conv2d.of("yolo12", 1, 34, 34, 512, 256, 3, 3, 1, 1),
+        Conv2d.of("yolo13", 1, 34, 34, 256, 512, 1, 1, 1, 0),
+        Conv2d.of("yolo18", 1, 17, 17, 1024, 512, 3, 3, 1, 1),
+        Conv2d.of("yolo19", 1, 17, 17, 512, 1024, 1, 1, 1, 0),
+    ),
+}
+"""Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
+
+
+_LEAST_NUMBERS = 9  # dilation and groups may be left out
+_SIZES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){8,10}", re.ASCII)
+_FIXED = {"layout": "NCHW", "dtype": "float32"}
+
+
+class Conv2dKind:
+    """The kind ``conv2d``; see `registry.WorkloadKind`."""
+
+    name = Conv2d.kind
+    grammar = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
+    example = "1,56,56,64,64,3,3,1,1"
+    networks = NETWORKS
+
+    def parse(self, text: str) -> Conv2d | None:
+        """The convolution that ``text`` describes; None if it has another form."""
+        if _SIZES.fullmatch(text) is None:
+            return None
+        return self.from_sizes("", [int(number) for number in text.split(",")])
+
+    def text_of(self, workload: Workload) -> str:
+        """The sizes, separated by commas."""
+        assert isinstance(workload, Conv2d)
+        numbers = [getattr(workload.shape, field.name) for field in fields(Conv2dShape)]
+        while numbers[_LEAST_NUMBERS:] and numbers[-1] == 1:
+            numbers.pop()
+        return ",".join(map(str, numbers))
+
+    def from_sizes(self, name: str, sizes: Sequence[int]) -> Conv2d:
+        """From nine to eleven numbers; without a name it is named after them.
+
+        For example ``conv_1x56x56_64x64_3x3_s1_p1``.
+        """
+        workload = Conv2d.of(name, *sizes)
+        return workload if name else Conv2d(_name_of(workload.shape), workload.shape)
+
+    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
+        """From `Conv2d.parameters`; layout and dtype, which are always the same, may be missing."""
+        given = dict(parameters)
+        for key, only in _FIXED.items():
+            if (value := given.pop(key, only)) != only:
+                raise InputError(f"conv2d only supports {key} {only}, not {value!r:.40}.")
+        check_parameter_names(self.name, fields(Conv2dShape), given)
+        return Conv2d(name, Conv2dShape(**given))  # type: ignore[arg-type]  # it checks them all
+
+
+def _name_of(s: Conv2dShape) -> str:
+    name = f"conv_{s.N}x{s.H}x{s.W}_{s.CO}x{s.CI}_{s.KH}x{s.KW}_s{s.strides}_p{s.padding}"
+    if s.dilation > 1:
+        name += f"_d{s.dilation}"
+    return name + (f"_g{s.groups}" if s.groups > 1 else "")

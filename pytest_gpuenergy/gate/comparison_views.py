@@ -1,28 +1,114 @@
-"""Formats a comparison for the terminal, as Markdown and as JSON."""
+"""A comparison for the terminal, as Markdown, as JSON, on the HTML page and as annotations.
+
+Annotations are lines that the GitHub Actions runner shows on the job's page: workflow commands in
+the format of the runner's own toolkit (``packages/core/src/command.ts`` of
+github.com/actions/toolkit).
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.gate.comparison import Comparison, Unmatched
-from pytest_gpuenergy.gate.shift_views import shift_json, shift_lines
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict, fails
-from pytest_gpuenergy.record import Identity, RunInfo
-from pytest_gpuenergy.report import markdown_text, signed_percent
-from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped
+from pytest_gpuenergy.gate.comparison import Comparison, Unmatched, compare
+from pytest_gpuenergy.gate.gate_settings import GateSettings
+from pytest_gpuenergy.gate.verdict import JudgedShift, Judgement, Verdict, fails
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.report import (
+    USUAL_SCATTER,
+    CommonShift,
+    Place,
+    Report,
+    markdown_text,
+    signed_percent,
+)
+from pytest_gpuenergy.support import (
+    InputError,
+    dump,
+    emulated_mark,
+    fitted,
+    printable_text,
+    wrapped,
+)
+
+
+def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
+    """What unchanged kernels have in common, a line per place, and what is unusual about it."""
+    places: dict[Place, list[JudgedShift]] = {}
+    for one in shifts:
+        places.setdefault(one.shift.place, []).append(one)
+    for place, judged in places.items():
+        first = judged[0].shift
+        board = "" if first.same_board else ", another board"
+        mark = emulated_mark(emulated)
+        parts = (_shift_words(one.shift) for one in judged)
+        yield (
+            f"{first.kernels} unchanged kernels at {place.cap}{board}{mark} changed in common by "
+            f"{'; '.join(parts)}: changes are relative to that"
+        )
+        yield from filter(None, (shift_problem(one, emulated=emulated) for one in judged))
+
+
+def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
+    """What is unusual about a common shift, or an empty string."""
+    shift = judged.shift
+    parts: list[str] = []
+    between = "between sessions on one board" if shift.same_board else "between boards"
+    if judged.unusual:
+        parts.append(f"more than is usual {between} (±{100 * math.expm1(judged.usual):.1f} %)")
+    if shift.scattered:
+        most = USUAL_SCATTER[shift.metric]
+        parts.append(f"with a scatter of more than {100 * most:.1f} %")
+    if judged.verdict is Verdict.WORSE:
+        parts.append(f"beyond the limit of {100 * judged.limit:.4g} %: {judged.verdict}")
+    if not parts:
+        return ""
+    where = f"{shift.place.cap}{emulated_mark(emulated)}"
+    return (
+        f"{shift.metric.label} of what has not changed at {where}: "
+        f"{signed_percent(shift.change.value)}, {', '.join(parts)} "
+        "(did the driver, the compiler or the harness change?)"
+    )
+
+
+def shift_json(judged: JudgedShift) -> dict[str, Any]:
+    """A shift as plain data; changes and scatters are fractions."""
+    shift = judged.shift
+    return {
+        "metric": shift.metric,
+        "cap": shift.place.cap,
+        "base_gpu_uuid": shift.place.before,
+        "gpu_uuid": shift.place.now,
+        "kernels": shift.kernels,
+        "apart": shift.apart,
+        "change": math.expm1(shift.change.value),
+        "interval": [math.expm1(shift.change.low), math.expm1(shift.change.high)],
+        "scatter": shift.scatter,
+        "scatter_beyond_intervals": shift.lasting,
+        "limit": judged.limit,
+        "verdict": str(judged.verdict),
+        "usual": math.expm1(judged.usual),
+        "unusual": judged.unusual,
+    }
+
+
+def _shift_words(shift: CommonShift) -> str:
+    change = shift.change
+    ends = " to ".join(map(signed_percent, (change.low, change.high)))
+    apart = f" without {shift.apart} that lie apart" if shift.apart else ""
+    return (
+        f"{shift.metric.label} {signed_percent(change.value)} ({ends}), "
+        f"scatter {100 * shift.scatter:.2g} %{apart}"
+    )
+
 
 ROWS_SHOWN = 40
 _NAMES_SHOWN = 5
-
-
-def label(identity: Identity) -> str:
-    """An identity as in item ids, ``case1-k01-300W``, plus the cache state unless it is hot."""
-    *names, cache = identity
-    return "-".join(names if cache == "hot" else [*names, cache])
 
 
 def describe(judgement: Judgement, *, emulated: bool) -> str:
@@ -90,7 +176,7 @@ def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
         yield f"{hidden} SAME verdicts are not listed"
     for heading, unmatched in _unmatched(comparison):
         for one in unmatched:
-            yield f"{heading}: {label(one.measurement.identity)} ({one.why})"
+            yield f"{heading}: {one.measurement.identity.label} ({one.why})"
     narrowed = comparison.new.options.get("selection")
     if narrowed and comparison.missing_in_new:
         yield f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
@@ -125,7 +211,7 @@ def loss(comparison: Comparison) -> str:
 
 def missing_words(comparison: Comparison) -> str:
     """A sentence about what the baseline has and the run lost, and what to do."""
-    names = [label(one.measurement.identity) for one in comparison.missing_in_new]
+    names = [one.measurement.identity.label for one in comparison.missing_in_new]
     listed = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (
@@ -174,7 +260,7 @@ def markdown(comparison: Comparison) -> str:
         lines.append("")
     for heading, unmatched in _unmatched(comparison):
         lines += [
-            markdown_text(f"- {heading}: {label(one.measurement.identity)} ({one.why})")
+            markdown_text(f"- {heading}: {one.measurement.identity.label} ({one.why})")
             for one in unmatched
         ]
     return "\n".join(lines).rstrip() + "\n"
@@ -239,7 +325,7 @@ def _row(judgement: Judgement) -> tuple[str, ...]:
         interval = f"{signed_percent(change.low)} to {signed_percent(change.high)}"
     reasons = f" ({'; '.join(judgement.reasons)})" if judgement.reasons else ""
     return (
-        label(judgement.identity),
+        judgement.identity.label,
         judgement.metric.label,
         *values,
         "" if change is None else signed_percent(change.value),
@@ -289,4 +375,125 @@ def _names(unmatched: Sequence[Unmatched]) -> list[dict[str, str]]:
             "why": one.why,
         }
         for one in unmatched
+    ]
+
+
+SHOWN = 10
+"""Number of annotations of one kind that GitHub keeps per step."""
+
+
+def wanted() -> bool:
+    """Whether this runs in GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotate(comparison: Comparison) -> Iterator[str]:
+    """An error for each failure, a warning for each WORSE verdict that does not fail.
+
+    All AMBIGUOUS verdicts together are one notice.
+    """
+    yield from limited("error", _errors(comparison))
+    worse = (
+        (judgement.identity.label, describe(judgement, emulated=comparison.new.emulated))
+        for judgement in comparison.judgements
+        if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
+    )
+    yield from limited("warning", worse)
+    yield from annotate_counts(comparison)
+
+
+def annotate_counts(comparison: Comparison) -> Iterator[str]:
+    """What the run lacks, and one notice for all AMBIGUOUS verdicts that do not fail it."""
+    if lost := loss(comparison):
+        result = "passed" if comparison.passed else "FAILED"
+        level = "error" if comparison.settings.strict else "warning"
+        yield annotation(level, "gate", f"{result}{lost}")
+    open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
+    if open_ and not comparison.settings.strict:
+        reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
+        why = "; ".join(islice(reasons, 3)) or "the intervals cross the limit"
+        total = len(comparison.judgements)
+        yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
+
+
+def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Annotations for (title, message) pairs; the last one counts those GitHub would drop."""
+    listed = list(texts)
+    shown = listed if len(listed) <= SHOWN else listed[: SHOWN - 1]
+    for title, message in shown:
+        yield annotation(level, title, message)
+    if len(listed) > len(shown):
+        yield annotation(level, "gate", f"{len(listed) - len(shown)} more in the job's summary")
+
+
+def annotation(level: str, title: str, message: str) -> str:
+    """``::error title=case1-k01-300W::EDP +5.2 % ...``, escaped."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    settings, emulated = comparison.settings, comparison.new.emulated
+    for judgement in comparison.judgements:
+        if fails(judgement, settings):
+            yield judgement.identity.label, describe(judgement, emulated=emulated)
+    for judged in comparison.failing_shifts:
+        yield (
+            f"unchanged kernels at {judged.shift.place.cap}",
+            shift_problem(judged, emulated=emulated),
+        )
+    unmatched = [*(comparison.failed if settings.enforced else ())]
+    unmatched += comparison.missing_in_base if settings.strict else ()
+    for one in unmatched:
+        yield one.measurement.identity.label, one.why
+
+
+def _data(text: str) -> str:
+    return printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
+
+
+def verdicts_of(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
+    """`verdict_values` of two reports, or the reason why there are none."""
+    try:
+        return verdict_values(compare(base, new, settings))
+    except InputError as error:
+        return {"why": str(error), "judgements": []}
+
+
+def verdict_values(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as plain values; judgements are sorted, the worst first."""
+    settings = comparison.settings
+    return {
+        "why": None,
+        "passed": comparison.passed,
+        "enforced": settings.enforced,
+        "summary": summary(comparison),
+        "doubts": list(comparison.doubts),
+        "shifts": list(shift_lines(comparison.shifts, emulated=comparison.new.emulated)),
+        "judgements": [
+            {**as_json(one), "label": one.identity.label, "fails": fails(one, settings)}
+            for one in sorted(comparison.judgements, key=_badness)
+        ],
+        "unmatched": [
+            *_named("no longer measured", comparison.failed),
+            *_named("missing from the baseline", comparison.missing_in_base),
+            *_named("missing from the new run", comparison.missing_in_new),
+        ],
+    }
+
+
+def _badness(one: Judgement) -> tuple[int, float]:
+    change = -math.inf if one.change is None else one.change.value
+    return _ORDER.index(one.verdict), -change
+
+
+def _named(what: str, unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
+    return [
+        {"what": what, "label": one.measurement.identity.label, "why": one.why} for one in unmatched
     ]
