@@ -13,12 +13,12 @@ from pytest_gpuenergy.fleet.commands import (
     project_on,
     ray_probe,
     ray_worker,
+    reason_in,
     srun_probe,
     srun_worker,
     ssh_probe,
     ssh_worker,
 )
-from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.probe import (
     MARK,
     FoundGpu,

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
+import queue
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pytest_gpuenergy.support import DeviceError, needs, printable, shortened
+from pytest_gpuenergy.report import HOME
+from pytest_gpuenergy.support import (
+    FLEET_GPU,
+    DeviceError,
+    is_folder,
+    needs,
+    printable,
+    shortened,
+    state_dir,
+)
 
 PROJECT_VARIABLE = "GPUENERGY_FLEET_PROJECT"
 """Name of the project that Ray sends to its nodes."""
@@ -86,3 +104,147 @@ def _no_cluster(address: str | None, error: Exception) -> str:
         )
     what = f"The Ray cluster ray://{address}" if address else "The Ray cluster of this machine"
     return f"{what} cannot be used: {shortened(printable(' '.join(str(error).split())), 400)}"
+
+
+_PIECE_BYTES = 1 << 16
+_PATIENCE_S = 10.0
+_OLD_S = 7 * 86400.0
+_OUTPUT, _ERRORS = 1, 2
+
+
+class Interpreter:
+    """A Python process, whose input and output are reached through methods.
+
+    Ray has given the actor one GPU, which the process inherits.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pieces: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+
+    def place(self) -> tuple[str, int]:
+        """The node, and the number of the GPU that Ray has given to the actor."""
+        import ray
+
+        (number,) = ray.get_gpu_ids()
+        return ray.get_runtime_context().get_node_id(), int(number)
+
+    def start(
+        self,
+        python: str | None,
+        arguments: Sequence[str],
+        there: str | None,
+        number: int,
+        variables: dict[str, str],
+    ) -> None:
+        """Start the process.
+
+        Args:
+            python: path of the interpreter; None: the node's own.
+            arguments: of the interpreter.
+            there: the project's folder; None: where Ray has put it.
+            number: of the GPU, among those that the process sees.
+            variables: of its environment.
+
+        Raises:
+            GpuEnergyError, OSError: it cannot be started.
+        """
+        if there is None:
+            there = str(own_copy(Path.cwd(), os.environ.get(PROJECT_VARIABLE) or "project"))
+        environment = {**os.environ, **variables, FLEET_GPU: str(number)}
+        if environment.get("OMP_NUM_THREADS") == "1":
+            del environment["OMP_NUM_THREADS"]  # Ray's, for actors that reserve no processor
+        self._process = subprocess.Popen(
+            [python or sys.executable, *arguments],
+            cwd=there,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for stream, kind in ((self._process.stdout, _OUTPUT), (self._process.stderr, _ERRORS)):
+            assert stream is not None
+            threading.Thread(target=self._pump, args=(stream, kind), daemon=True).start()
+
+    def write(self, data: bytes) -> bool:
+        """Give the process input; empty: there is no more. False: it has ended."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            if data:
+                self._process.stdin.write(data)
+                self._process.stdin.flush()
+            else:
+                self._process.stdin.close()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def read(self, wait_s: float) -> list[tuple[int, bytes]]:
+        """What the process has printed to descriptors 1 and 2; empty bytes where it has ended.
+
+        Waits for something, but not longer than ``wait_s``.
+        """
+        found = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._pieces.get(timeout=wait_s))
+            while True:
+                found.append(self._pieces.get_nowait())
+        return found
+
+    def stop(self) -> None:
+        """End the process, with time to restore the card's settings."""
+        process = self._process
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=_PATIENCE_S)
+        self.write(b"")
+
+    def _pump(self, stream: IO[bytes], kind: int) -> None:
+        with stream:
+            while piece := os.read(stream.fileno(), _PIECE_BYTES):
+                self._pieces.put((kind, piece))
+        self._pieces.put((kind, b""))
+
+
+def own_copy(sent: Path, name: str) -> Path:
+    """A copy of the project that Ray has sent to ``sent``, whose folder of runs is kept.
+
+    Ray removes what it sent when it needs the space, with everything that was written there.
+
+    Raises:
+        GpuEnergyError, OSError: it cannot be written.
+    """
+    copies = state_dir("fleet", name, "copies")
+    copy = copies / sent.name
+    if not is_folder(copy):
+        unfinished = Path(tempfile.mkdtemp(prefix=".", dir=copies))
+        try:
+            shutil.copytree(sent, unfinished, symlinks=True, dirs_exist_ok=True)
+            (unfinished / HOME).symlink_to(state_dir("fleet", name, HOME))
+            with contextlib.suppress(OSError):  # another actor was faster
+                unfinished.rename(copy)
+        except shutil.Error as error:  # has a list of files, each with its reason
+            reason = error.args[0][0][2]
+            raise DeviceError(
+                f"The project cannot be copied to {copies} ({reason}): make room there."
+            ) from None
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)  # what is left of a copy that failed
+    copy.touch()
+    _remove_old(copies)
+    return copy
+
+
+def _remove_old(copies: Path) -> None:
+    """Remove the copies of earlier versions that have not been used for a week."""
+    with os.scandir(copies) as entries:
+        old = [one.path for one in entries if time.time() - one.stat().st_mtime > _OLD_S]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)

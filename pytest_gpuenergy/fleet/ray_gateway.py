@@ -81,7 +81,7 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
 
     An actor on a GPU that cannot be used is held until another one has been found.
     """
-    from pytest_gpuenergy.fleet.ray_actor import Interpreter
+    from pytest_gpuenergy.fleet.ray_cluster import Interpreter
 
     kind = ray.remote(num_gpus=1, num_cpus=0, max_concurrency=_ACTOR_THREADS, max_restarts=0)(
         Interpreter

@@ -15,20 +15,70 @@ import tempfile
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.fleet.complaints import reason_in
-from pytest_gpuenergy.fleet.messages import (
-    GAVE_UP,
-    INTERRUPT,
-    PULSE,
-    SEAT,
-    STARTED,
-    STATION,
-    UNFIT,
-)
-from pytest_gpuenergy.fleet.post import Post
+from pytest_gpuenergy.fleet.commands import reason_in
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+
+SEAT = "gpuenergy_seat"
+"""Key of ``workerinput``: what a relay has to know. Removed before the worker sees it."""
+
+STATION = "gpuenergy_station"
+"""Key of ``workerinfo``: host, UUID and name of the GPU that a worker has."""
+
+GAVE_UP = "gpuenergy_gave_up"
+"""Key of ``workeroutput``: why there was no worker; empty if none was needed any more."""
+
+STARTED, UNFIT = "started", "unfit"
+"""The first word from a worker: with what there is at its place, or why it cannot be used."""
+
+PULSE = "pulse"
+"""Key of what a worker is asked when it begins: the channel of beats, see `pulse`."""
+
+INTERRUPT: tuple[str, dict[str, Any]] = ("gpuenergy-interrupt", {})
+"""Interrupts a worker; in the form of pytest-xdist's commands, none of which does."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """What a relay has to know.
+
+    Attributes:
+        spec: execnet's, of the gateway to open.
+        host: what to call the place.
+        uuid: of the GPU that was promised; None where it is chosen there.
+        root: path of the project here.
+        wait_s: how long the worker may take to start.
+        silence_s: how long the worker goes on without a sign of this process.
+        asked: what `far_worker.begin` receives.
+    """
+
+    spec: str
+    host: str
+    uuid: str | None
+    root: str
+    wait_s: float
+    silence_s: float
+    asked: dict[str, Any]
+
+    def arguments(self, given: list[str], directory: str) -> list[str]:
+        """The arguments of pytest as they are to be given where the project is at ``directory``."""
+        mapped = [_mapped(argument, self.root, directory) for argument in given]
+        if any(argument.startswith("--rootdir") for argument in given):
+            return mapped
+        return [f"--rootdir={directory}", *mapped]
+
+
+def _mapped(argument: str, root: str, directory: str) -> str:
+    """An argument with a path in the project, or an option with one, as it is there."""
+    option, equals, value = (
+        argument.partition("=") if argument.startswith("-") else ("", "", argument)
+    )
+    if value == root or value.startswith(f"{root}/"):
+        value = directory + value[len(root) :]
+    return f"{option}{equals}{value}"
+
 
 RELAY = """
 import sys
@@ -38,7 +88,7 @@ relay(channel)
 """
 """What execnet is to run in the process."""
 
-_FAR = "from pytest_gpuenergy.fleet.far import begin\nbegin(channel)\n"
+_FAR = "from pytest_gpuenergy.fleet.far_worker import begin\nbegin(channel)\n"
 _END = object()
 _TAIL_BYTES = 2000
 _LEAVING_S = 5.0
