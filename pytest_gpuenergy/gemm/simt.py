@@ -49,7 +49,7 @@ _PRODUCT_CYCLES = 1.15
 _TRANSPOSED_SHARE = 0.87
 """Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
 cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
-``bench/register_banks.py``)."""
+``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """For each row of which a warp copies elements to transpose them, by pairs of kernels on an
 H100 (see ``docs/notes/products.md``)."""
