@@ -95,7 +95,9 @@ def compare_pairs(
             found.failed.append(Unmatched(later.draft, turns.problem))
         else:
             found_now = turns.judge(later, settings, comparisons, looks, flags)
-            words = ", ".join(f"{one.metric.label} {one.verdict}" for one in found_now)
+            words = ", ".join(
+                f"{judgement.metric.label} {judgement.verdict}" for judgement in found_now
+            )
             again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
             tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
             judgements += found_now

@@ -66,7 +66,9 @@ class Turns:
     def lock_flags(self, locked_mhz: int | None) -> tuple[str, ...]:
         """Flags of readings that did not keep to the clock that the SMs were locked to."""
         readings = (*self.base, *self.head)
-        return tuple({flag: None for one in readings for flag in lock_flags(one, locked_mhz)})
+        return tuple(
+            {flag: None for reading in readings for flag in lock_flags(reading, locked_mhz)}
+        )
 
     def judge(
         self,

@@ -197,7 +197,9 @@ def reason_in(text: str) -> str:
         return ""
     last = lines[-1]
     if _LATER.match(last):
-        errors = (one for one in reversed(lines) if _ERROR.search(one) and not _LATER.match(one))
+        errors = (
+            line for line in reversed(lines) if _ERROR.search(line) and not _LATER.match(line)
+        )
         last = next(errors, last)
     said = shortened(printable(last), 300)
     advice = next((what for pattern, what in _ADVICE if re.search(pattern, last)), None)

@@ -143,7 +143,7 @@ def _seat(
     if fleet is None:
         return Seat(tuple(local_worker(gpu.index)), host.title, gpu.uuid, project)
     if isinstance(fleet, SshFleet):
-        (one,) = [one for one in fleet.hosts if one.name == host.label]
+        (one,) = [named_host for named_host in fleet.hosts if named_host.name == host.label]
         command = ssh_worker(fleet, one, gpu.index, project)
         return Seat(tuple(command), host.title, gpu.uuid, project_on(fleet, one, project))
     if isinstance(fleet, SlurmFleet):

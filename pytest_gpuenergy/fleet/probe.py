@@ -224,7 +224,7 @@ def _why_not(gpu: Gpu) -> str | None:
 
 def _processes(nvml: Any, handle: Any) -> set[int]:
     try:
-        return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        return {int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     except absence(nvml):
         return set()  # whether others use it will be seen in its power
 

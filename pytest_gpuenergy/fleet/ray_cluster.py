@@ -245,6 +245,6 @@ def own_copy(sent: Path, name: str) -> Path:
 def _remove_old(copies: Path) -> None:
     """Remove the copies of earlier versions that have not been used for a week."""
     with os.scandir(copies) as entries:
-        old = [one.path for one in entries if time.time() - one.stat().st_mtime > _OLD_S]
+        old = [entry.path for entry in entries if time.time() - entry.stat().st_mtime > _OLD_S]
     for path in old:
         shutil.rmtree(path, ignore_errors=True)

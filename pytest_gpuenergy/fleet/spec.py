@@ -52,8 +52,8 @@ class Settings:
     def __str__(self) -> str:
         silence_s = None if self.silence_s == SILENCE_S else self.silence_s
         times = (
-            None if one is None else f"{one:.6f}".rstrip("0").rstrip(".")
-            for one in (self.wait_s, silence_s)
+            None if seconds is None else f"{seconds:.6f}".rstrip("0").rstrip(".")
+            for seconds in (self.wait_s, silence_s)
         )
         given = zip(_SETTINGS, (self.python, self.directory, *times), strict=True)
         return "".join(f" {name}={shlex.quote(value)}" for name, value in given if value)

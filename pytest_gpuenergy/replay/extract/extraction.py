@@ -1,4 +1,4 @@
-"""From a trace to its unique kernels, how each can be replayed, and the files of both."""
+"""Extracts the launches and unique kernels of a trace, and writes them to files."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ class Extraction:
     """What ran on the GPU in one trace.
 
     Attributes:
-        launches: in the order of their beginning; none where a file told of unique kernels alone.
-        kernels: the unique ones, the most total time first.
-        signatures: of these, in the same order.
-        clock: begin and end of the annotations in which the host's clock was read.
-        power: of the card meanwhile; None if it is not known.
-        notes: sentences without a period that say what of a file was not understood.
-        exchanges: between the GPUs that share the model; None if there is one, or none.
+        launches: The launches in the order of their begin; none for a list of unique kernels.
+        kernels: The unique kernels, the most total time first.
+        signatures: How each unique kernel can be replayed, in the same order.
+        clock: Begin and end of the annotations in which the host's clock was read.
+        power: The power of the card meanwhile; None if it is unknown.
+        notes: Sentences without a period that say what of a file was not understood.
+        exchanges: The exchanges between the GPUs that share the model; None for a single GPU, or
+            for a program on the host.
     """
 
     launches: Sequence[Launch]
@@ -85,42 +86,42 @@ class Extraction:
 
     @property
     def on_host(self) -> bool:
-        """Whether these are operators of the host, where there was no GPU."""
+        """Whether the launches are operators of the host, because there was no GPU."""
         return self.kernels[0].work == "operator"
 
     @property
     def runs(self) -> int | None:
-        """How often the program ran, where the trace tells it."""
-        return len({one.run for one in self.launches if one.run is not None}) or None
+        """How often the program ran; None if the trace does not number the runs."""
+        return len({launch.run for launch in self.launches if launch.run is not None}) or None
 
     @property
     def gpu_time_us(self) -> float:
         """The sum of all durations; launches on several streams at once each count."""
-        return sum(one.total_us for one in self.kernels)
+        return sum(kernel.total_us for kernel in self.kernels)
 
     @property
     def calls(self) -> int | None:
-        """The number of launches; None if it is not known of all kernels."""
-        known = [one.calls for one in self.kernels if one.calls is not None]
-        return sum(known) if len(known) == len(self.kernels) else None
+        """The number of launches; None if it is unknown for any kernel."""
+        counts = [kernel.calls for kernel in self.kernels if kernel.calls is not None]
+        return sum(counts) if len(counts) == len(self.kernels) else None
 
     @property
     def busy_us(self) -> float | None:
-        """The time in which at least one of them ran; None if it is not known when they did."""
+        """The time in which at least one launch ran; None if the launches are unknown."""
         if not self.launches:
             return None
         busy_us, until_us = 0.0, float("-inf")
-        for one in self.launches:
-            busy_us += max(0.0, one.end_us - max(until_us, one.begin_us))
-            until_us = max(until_us, one.end_us)
+        for launch in self.launches:
+            busy_us += max(0.0, launch.end_us - max(until_us, launch.begin_us))
+            until_us = max(until_us, launch.end_us)
         return busy_us
 
     @property
     def span_us(self) -> float | None:
-        """From the beginning of the first to the end of the last; None as for `busy_us`."""
+        """The time from the first begin to the last end; None if the launches are unknown."""
         if not self.launches:
             return None
-        end_us = max(one.end_us for one in self.launches)
+        end_us = max(launch.end_us for launch in self.launches)
         return end_us - self.launches[0].begin_us
 
     @property
@@ -130,13 +131,17 @@ class Extraction:
 
     @property
     def call_coverage(self) -> float | None:
-        """The part of the launches that can be replayed; None as for `calls`."""
-        replayable = [kernel.calls or 0 for kernel, one in self._pairs if one.missing is None]
+        """The part of the launches that can be replayed; None if `calls` is."""
+        replayable = [
+            kernel.calls or 0 for kernel, signature in self._pairs if signature.missing is None
+        ]
         return sum(replayable) / self.calls if self.calls else None
 
     @property
     def _replayable_us(self) -> float:
-        return sum(kernel.total_us for kernel, one in self._pairs if one.missing is None)
+        return sum(
+            kernel.total_us for kernel, signature in self._pairs if signature.missing is None
+        )
 
     @property
     def _pairs(self) -> Iterable[tuple[UniqueKernel, Signature]]:
@@ -144,52 +149,45 @@ class Extraction:
 
 
 def extract_kernels(source: Path, *, host: bool = False) -> Extraction:
-    """Extract the kernels of a trace, or of a file of unique kernels.
+    """Extract the kernels of a trace, or of a list of unique kernels.
 
     Args:
-        source: the trace, the file, or the folder of a run with one of them; of several ranks, all
-            are extracted.
-        host: take the host's operators for kernels, where there is no GPU.
+        source: The trace, the list, or the folder of a profile, whose ranks are merged.
+        host: Whether to take the host's operators for kernels, where there is no GPU.
 
     Raises:
-        InputError: it is none of these, nothing in it ran on a GPU, or the ranks' do not match.
+        InputError: The source is none of these, nothing in it ran on a GPU, or the traces of the
+            ranks do not match.
     """
     if not is_folder(source):
-        return _extract(source, host=host)
-    host = host or _was_profiled_on_host(source)
+        return _extract_file(source, host=host)
+    is_of_host = is_file(source / PROFILE_JSON) and read_profile(source).device == HOST
+    host = host or is_of_host
     if ranks := rank_folders(source):
-        return _of_ranks([_read(source_in(folder), host=host) for folder in ranks], host=host)
-    found = _extract(source_in(source), host=host)
+        by_rank = [_read_launches(source_in(folder), host=host).launches for folder in ranks]
+        if host:  # operators have no common end: their durations exclude those that they call
+            return _extract_launches(side_by_side(by_rank))
+        found, exchanges = merged(by_rank)
+        return replace(_extract_launches(found), exchanges=exchanges)
+    extraction = _extract_file(source_in(source), host=host)
     curve = source / POWER_CSV
-    return replace(found, power=read_power(curve)) if is_file(curve) else found
+    return replace(extraction, power=read_power(curve)) if is_file(curve) else extraction
 
 
-def _was_profiled_on_host(folder: Path) -> bool:
-    return is_file(folder / PROFILE_JSON) and read_profile(folder).device == HOST
-
-
-def _extract(path: Path, *, host: bool) -> Extraction:
+def _extract_file(path: Path, *, host: bool) -> Extraction:
     if ".jsonl" in path.suffixes:
-        listed = read_list(path)
+        kernels, notes = read_list(path)
         return Extraction(
             (),
-            [one.kernel for one in listed.kernels],
-            [signature_of(one.kernel.id, one.launch) for one in listed.kernels],
-            notes=listed.notes,
+            [listed.kernel for listed in kernels],
+            [signature_of(listed.kernel.id, listed.launch) for listed in kernels],
+            notes=notes,
         )
-    found, clock = _read(path, host=host)
-    return replace(_of_launches(found), clock=clock)
+    found, clock = _read_launches(path, host=host)
+    return replace(_extract_launches(found), clock=clock)
 
 
-def _of_ranks(ranks: Sequence[_Trace], *, host: bool) -> Extraction:
-    by_rank = [one.launches for one in ranks]
-    if host:  # operators that call others last longer than they say
-        return _of_launches(side_by_side(by_rank))
-    found, exchanges = merged(by_rank)
-    return replace(_of_launches(found), exchanges=exchanges)
-
-
-def _of_launches(found: Sequence[Launch]) -> Extraction:
+def _extract_launches(found: Sequence[Launch]) -> Extraction:
     unique = unique_kernels(found)
     return Extraction(
         found,
@@ -199,13 +197,13 @@ def _of_launches(found: Sequence[Launch]) -> Extraction:
 
 
 class _Trace(NamedTuple):
-    """What ran in a trace, and where the host's clock was read."""
+    """The launches of a trace, and the spans in which the host's clock was read."""
 
     launches: list[Launch]
     clock: list[Span]
 
 
-def _read(path: Path, *, host: bool) -> _Trace:
+def _read_launches(path: Path, *, host: bool) -> _Trace:
     events = read_trace(path)
     found = host_operators(events) if host else launches(events)
     if not found:
@@ -213,22 +211,26 @@ def _read(path: Path, *, host: bool) -> _Trace:
             f"Nothing in the trace {path} ran on a GPU: profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
         )
-    clocks = [one for one in events if one.category == "annotation" and one.name == CLOCK]
-    return _Trace(found, [(one.ts, one.end) for one in clocks])
+    clocks = [event for event in events if event.category == "annotation" and event.name == CLOCK]
+    return _Trace(found, [(event.ts, event.end) for event in clocks])
 
 
 def write_extraction(found: Extraction, folder: Path) -> None:
-    """Write the files to ``folder``, which is made if need be: those of launches only with some.
+    """Write the files of an extraction; those of launches only if there are any.
+
+    Args:
+        found: The extraction.
+        folder: The folder to write to, which is made if need be.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: A file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if found.launches:
-        pairs = [(identity(one), one) for one in found.launches]
-        lines = _lines({"kernel": kernel, **plain(one)} for kernel, one in pairs)
+        pairs = [(identity(launch), launch) for launch in found.launches]
+        lines = _lines({"kernel": kernel, **plain(launch)} for kernel, launch in pairs)
         write_atomically(folder / LAUNCHES_JSONL, lines)
-        rows = [_COLUMNS, *(_row(kernel, one) for kernel, one in pairs)]
+        rows = [_COLUMNS, *(_row(kernel, launch) for kernel, launch in pairs)]
         write_atomically(folder / LAUNCHES_CSV, csv_text(rows))
     write_atomically(folder / UNIQUE_JSONL, _lines(found.kernels))
     write_atomically(folder / SIGNATURES_JSON, dump(_document(found)))
@@ -253,16 +255,27 @@ def _document(found: Extraction) -> dict[str, Any]:
 
 
 def _lines(records: Iterable[object]) -> str:
-    return "".join(encode(one).decode() + "\n" for one in records)
+    return "".join(encode(record).decode() + "\n" for record in records)
 
 
-def _row(kernel: str, one: Launch) -> list[Cell]:
+def _row(kernel: str, launch: Launch) -> list[Cell]:
     return [
-        *(kernel, one.name, one.work, None if one.operator is None else one.operator.name),
-        *(one.dispatched, one.phase, one.run, one.step, one.layer, one.call),
-        *(one.begin_us, one.duration_us),
-        *(_text(one.grid), _text(one.block), one.shared_memory_bytes, one.registers, one.bytes),
-        *(one.device, one.stream, one.correlation, one.rank),
+        *(
+            kernel,
+            launch.name,
+            launch.work,
+            None if launch.operator is None else launch.operator.name,
+        ),
+        *(launch.dispatched, launch.phase, launch.run, launch.step, launch.layer, launch.call),
+        *(launch.begin_us, launch.duration_us),
+        *(
+            _text(launch.grid),
+            _text(launch.block),
+            launch.shared_memory_bytes,
+            launch.registers,
+            launch.bytes,
+        ),
+        *(launch.device, launch.stream, launch.correlation, launch.rank),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Launches that do the same work, counted once."""
+"""Groups launches that do the same work into unique kernels, and says how to replay each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from pytest_gpuenergy.replay.extract.trace import Launch, Operator, Sizes, Work
 
 
 class UniqueKernel(Struct, frozen=True):
-    """What the launches with the same kernel, operator, arguments, launch plan and phase share.
+    """All launches with the same kernel, operator, arguments, launch plan and phase.
+
+    See `Launch` for the attributes that they share.
 
     Attributes:
-        id: ``k`` and the first hexadecimal digits of a hash of all that they share, so that the
-            same kernel has the same id in every trace.
-        calls: how many there are; None where that is not known.
-        total_us: the sum of their durations.
-        layers: of the model in which they occur; empty where the trace does not tell.
+        id: ``k`` and the first hexadecimal digits of a hash of all that the launches share, so
+            that the same kernel has the same id in every trace.
+        calls: The number of launches; None where it is unknown.
+        total_us: The sum of their durations, in microseconds.
+        layers: The layers of the model in which they occur; empty where that is unknown.
     """
 
     id: str
@@ -40,7 +42,7 @@ class UniqueKernel(Struct, frozen=True):
 
 
 def unique_kernels(launches: Iterable[Launch]) -> list[tuple[UniqueKernel, Sequence[Launch]]]:
-    """Each with its launches, the most total time first."""
+    """Return each unique kernel with its launches, the most total time first."""
     groups: dict[str, list[Launch]] = {}
     for launch in launches:
         groups.setdefault(identity(launch), []).append(launch)
@@ -49,7 +51,7 @@ def unique_kernels(launches: Iterable[Launch]) -> list[tuple[UniqueKernel, Seque
 
 
 def identity(launch: Launch) -> str:
-    """The id of the unique kernel that a launch belongs to."""
+    """Return the id of the unique kernel that a launch belongs to."""
     shared: list[Any] = [
         *(launch.name, launch.work, launch.operator, launch.phase, launch.grid, launch.block),
         *(launch.shared_memory_bytes, launch.registers, launch.bytes),
@@ -72,8 +74,8 @@ def _unique(key: str, group: Sequence[Launch]) -> UniqueKernel:
         registers=first.registers,
         bytes=first.bytes,
         calls=len(group),
-        total_us=sum(one.duration_us for one in group),
-        layers=tuple(sorted({one.layer for one in group if one.layer is not None})),
+        total_us=sum(launch.duration_us for launch in group),
+        layers=tuple(sorted({launch.layer for launch in group if launch.layer is not None})),
     )
 
 
@@ -105,8 +107,9 @@ _CATEGORIES: tuple[tuple[Category, re.Pattern[str]], ...] = (
         re.compile(r"elementwise|pointwise|_poi_|fill|arange|lu_|multi_tensor|dropout"),
     ),
 )
-"""Tried in this order on the kernel's name and its operator's; a fused softmax of attention is one
-of attention."""
+"""The patterns of each category, tried in this order on the names of the kernel and its operator.
+
+Attention comes before normalization, because it contains a softmax."""
 
 _PRODUCTS = frozenset(
     f"aten::{name}"
@@ -121,18 +124,18 @@ TIERS = {
     3: "other operators, called again with their arguments",
     4: "Triton kernels, launched as kernels",
 }
-"""What a replay does in each tier."""
+"""How a kernel is replayed, by its tier."""
 
 
 class Signature(Struct, frozen=True):
     """How a unique kernel can be replayed.
 
     Attributes:
-        kernel: its id.
-        category: what it does, by its name and its operator's.
-        tier: see `TIERS`; None if it cannot be replayed.
-        recipe: what to call, with which arguments.
-        missing: why it cannot be replayed, as a clause; None if it can.
+        kernel: The id of the unique kernel.
+        category: What it does, by the names of the kernel and its operator.
+        tier: The tier, see `TIERS`; None if it cannot be replayed.
+        recipe: What to call, and the arguments.
+        missing: Why it cannot be replayed, as a clause; None if it can.
     """
 
     kernel: str
@@ -143,7 +146,12 @@ class Signature(Struct, frozen=True):
 
 
 def signature_of(kernel: str, launch: Launch) -> Signature:
-    """For the unique kernel ``kernel``, of which this is a launch."""
+    """Return how the unique kernel with the id ``kernel`` can be replayed.
+
+    Args:
+        kernel: The id of the unique kernel.
+        launch: Any of its launches.
+    """
     category = category_of(launch)
     if launch.work == "operator":
         return Signature(kernel, category, None, {}, "it ran on the host")
@@ -183,7 +191,7 @@ def _missing(operator: Operator) -> str | None:
 
 
 def category_of(launch: Launch) -> Category:
-    """What a launch does, by its name and its operator's."""
+    """Return what a launch does, by its name and that of its operator."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"
     operator = "" if launch.operator is None else launch.operator.name

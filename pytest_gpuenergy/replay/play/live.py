@@ -71,7 +71,7 @@ class Turns:
                 gap()
             return returned
 
-        return Turns([partial(spaced, one) for one in self.calls], self.outputs)
+        return Turns([partial(spaced, call) for call in self.calls], self.outputs)
 
     def rotating(self) -> Callable[[], object]:
         """A function that does the next part at each call, on any thread."""
@@ -110,7 +110,7 @@ class Captured:
     def reuse_of(self, call: UniqueCall) -> list[Reuse]:
         """Of each tensor, the median of its distances in all calls of this form."""
         return [
-            Reuse(group[0].size_bytes, int(median(one.distance_bytes for one in group)))
+            Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
             for group in zip(*self.reuse[_form_key(call)], strict=True)
         ]
 
@@ -162,14 +162,14 @@ def turns_of(
     if cache == "hot":
         return Turns([first])
     if cache == "cold":
-        reuse = [Reuse(one.size_bytes, limit_bytes) for one in reuse]
+        reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
     numbers = copies(reuse, _MOST_COPIES)
     sets = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
         found = [tensor]
         if first.is_parameter(tensor):
-            found = [one.tensors[index] for one in own]
+            found = [call.tensors[index] for call in own]
         sets.append(found + [copy_of(tensor) for _ in range(number - len(found))])
     outputs = max(numbers[len(tensors) :], default=1)
     count = max([outputs, *map(len, sets)])
@@ -212,7 +212,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda one: (not one.is_exchange, one.turns))
+        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
@@ -249,7 +249,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 count, repeater = len(group.calls), _repeater(group, device, most=most)
                 gpu_us = durations_us[call.id]
                 played.append(replayable_call(profile, call, cache, count, repeater, gpu_us))
-        by_id = {one.id: one for one in chosen}
+        by_id = {call.id: call for call in chosen}
 
         def spaced(call: str, gaps: int, key: str) -> Replayable:
             group = turns[call].with_gaps(gaps)
@@ -304,24 +304,24 @@ def _turns(
         Also their GPU time by the profiler, and by the ids of all other calls, why they cannot be
         replayed.
     """
-    numbers = [number for one in calls for number in one.turns]
+    numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
     captured = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
     turns: dict[str, Turns] = {}
     missing = {}
-    for one in calls:
-        if not one.turns:
-            missing[one.id] = "it was launched outside of PyTorch's operators"
-        elif captured.differs(one):
-            missing[one.id] = "the model makes another call in its place now"
-        elif not all(captured.kept[number].is_plain for number in one.turns):
-            missing[one.id] = "tensors that are sparse, nested or quantized cannot be copied"
+    for call in calls:
+        if not call.turns:
+            missing[call.id] = "it was launched outside of PyTorch's operators"
+        elif captured.differs(call):
+            missing[call.id] = "the model makes another call in its place now"
+        elif not all(captured.kept[number].is_plain for number in call.turns):
+            missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
-            own = [captured.kept[number] for number in one.turns]
-            turns[one.id] = turns_of(own, captured.reuse_of(one), cache, limit_bytes)
+            own = [captured.kept[number] for number in call.turns]
+            turns[call.id] = turns_of(own, captured.reuse_of(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
     found = launched_by([group.rotating() for group in turns.values()], device)
-    by_id = {one.id: one for one in calls}
+    by_id = {call.id: call for call in calls}
     durations_us = {}
     for key, launched in zip(tuple(turns), found, strict=True):
         durations_us[key] = launched.duration_us
@@ -337,12 +337,12 @@ def _leave_out(
     calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
 ) -> None:
     """Leave out the exchanges that another rank leaves out."""
-    lacking = {one.turns[0] for one in calls if one.is_exchange and one.id in missing}
+    lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
-    for one in calls:
-        if one.is_exchange and one.turns[0] in elsewhere:
-            missing[one.id] = "another rank cannot replay it"
-            turns.pop(one.id, None)
+    for call in calls:
+        if call.is_exchange and call.turns[0] in elsewhere:
+            missing[call.id] = "another rank cannot replay it"
+            turns.pop(call.id, None)
 
 
 @dataclass(frozen=True)
@@ -416,14 +416,17 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
         write_trace(profiler, path)
         found = launches(read_trace(path))
     by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
-    for one in found:
-        if one.call is not None:
-            by_call[one.call].append(one)
+    for launch in found:
+        if launch.call is not None:
+            by_call[launch.call].append(launch)
     groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
     return [
         Launched(
-            tuple((one.name, one.grid, one.block, one.shared_memory_bytes) for one in group[0]),
-            median(sum(one.duration_us for one in call) for call in group),
+            tuple(
+                (launch.name, launch.grid, launch.block, launch.shared_memory_bytes)
+                for launch in group[0]
+            ),
+            median(sum(launch.duration_us for launch in call) for call in group),
         )
         for group in groups
     ]

@@ -51,9 +51,11 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         InputError: nothing has been recorded with this cache.
     """
     recorded = {
-        key_of(one): one
-        for one in read_measurements(folder / RECORDED)
-        if one.measured and one.power_limit_w is one.sm_clock_mhz is None and _cache(one) == cache
+        key_of(measurement): measurement
+        for measurement in read_measurements(folder / RECORDED)
+        if measurement.measured
+        and measurement.power_limit_w is measurement.sm_clock_mhz is None
+        and _cache(measurement) == cache
     }
     if not recorded:
         raise InputError(
@@ -73,12 +75,12 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
                 "emulated here: name the emulated GPU of that model with --gpu-device."
             )
         player = _Player(device, profile, cache, recorded)
-        by_id = {one.id: one for one in chosen}
+        by_id = {call.id: call for call in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
-        keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
+        keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return Plan(
-            [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
-            [player.call(one) for one in chosen if one.id in recorded],
+            [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
+            [player.call(call) for call in chosen if call.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(by_id[call], key) if key in recorded else None,
             player.gap() if GAP in recorded else None,
@@ -133,13 +135,13 @@ class _Player:
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """A whole step: what its calls read, and as many launches."""
         counts = [
-            ((one.steps_in_layers if level == LAYERS else one.steps).get(step, 0), one)
-            for one in calls
+            ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
+            for call in calls
         ]
         play = self._play(
             step_key(step, level),
-            sum(count * self._dram_bytes(one) for count, one in counts),
-            sum(count * len(one.launches) for count, one in counts),
+            sum(count * self._dram_bytes(call) for count, call in counts),
+            sum(count * len(call.launches) for count, call in counts),
         )
         return replayable_step(self._profile, step, level, self._cache, play)
 

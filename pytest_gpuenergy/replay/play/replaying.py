@@ -107,7 +107,7 @@ class Replay:
         """
         profile = read_profile(self.folder)
         steps = profile.steps(self.step)
-        calls = [one for one in read_calls(self.folder) if any(one.steps.get(s) for s in steps)]
+        calls = [call for call in read_calls(self.folder) if any(call.steps.get(s) for s in steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
@@ -124,20 +124,20 @@ class Replay:
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
                 # Steps first: without them the figures of calls say little.
-                for one in (*plan.steps, *plan.calls):
-                    self._measure(harness, one, setpoint, enforced)
-                for one in self._spaced(plan, calls, setpoint):
-                    self._measure(harness, one, setpoint, enforced)
+                for item in (*plan.steps, *plan.calls):
+                    self._measure(harness, item, setpoint, enforced)
+                for item in self._spaced(plan, calls, setpoint):
+                    self._measure(harness, item, setpoint, enforced)
                 group = self.measurements.setdefault(setpoint.label, {})
-                for one in spaced_exchanges(plan, calls, steps, group, self.ranks):
-                    self._measure(harness, one, setpoint, enforced)
+                for item in spaced_exchanges(plan, calls, steps, group, self.ranks):
+                    self._measure(harness, item, setpoint, enforced)
                 idle_w = self._idle_w(plan)
             accounts += self._accounts(profile, setpoint, steps, calls, idle_w)
         report = ReplayReport(
             run=run,
             profile=profile,
             cache=self.cache,
-            accounts=tuple(replace(one, rank=profile.rank) for one in accounts),
+            accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
@@ -156,10 +156,10 @@ class Replay:
             InputError: it was of another profile, or the folder has none.
         """
         self._check_same_work(read_profile(self.folder))
-        labels = {one.label for one in self.setpoints}
+        labels = {setpoint.label for setpoint in self.setpoints}
         for found in read_measurements(self.results / MEASUREMENTS_JSONL):
             same = found.workload.parameters.get("cache") == self.cache and found.cap in labels
-            enough = sum(one.launches for one in found.trials) >= self.runs
+            enough = sum(trial.launches for trial in found.trials) >= self.runs
             if not same or found.gpu_uuid != self.station.device.uuid:
                 self.others.append(found)
             elif enough:
@@ -171,7 +171,7 @@ class Replay:
             return
         path = self.results / OTHERS_JSONL
         earlier = path.read_bytes() if is_file(path) else b""
-        lines = b"".join(encode(one) + b"\n" for one in self.others)
+        lines = b"".join(encode(measurement) + b"\n" for measurement in self.others)
         write_atomically(path, earlier + lines, durable=True)
         self.announce(
             f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
@@ -189,11 +189,13 @@ class Replay:
                 )
 
     def _all(self) -> tuple[Measurement, ...]:
-        return tuple(one for group in self.measurements.values() for one in group.values())
+        return tuple(
+            measurement for group in self.measurements.values() for measurement in group.values()
+        )
 
     def _run_info(self, profile: ProfileRecord, source: str) -> RunInfo:
         options = {
-            "powercap": ",".join(one.label for one in self.setpoints),
+            "powercap": ",".join(setpoint.label for setpoint in self.setpoints),
             "cache": self.cache,
             "step": str(self.step),
             "runs": str(self.runs) if self.runs else "as needed",
@@ -207,15 +209,15 @@ class Replay:
         return run_info(self.station.device, new_run_id(), options, git_revision=revision)
 
     def _chosen(self, calls: Sequence[UniqueCall]) -> Sequence[UniqueCall]:
-        ids = {one.id: {one.id, *(form.kernel for form in one.launches)} for one in calls}
+        ids = {call.id: {call.id, *(form.kernel for form in call.launches)} for call in calls}
         for name in self.kernels:
             if not any(name in group for group in ids.values()):
                 raise InputError(
                     f"The prefill and decode step {self.step} of {self.folder} have no kernel "
                     f"{name!r}: give ids from operator_calls.jsonl or unique_kernels_compute.jsonl."
                 )
-        chosen = [one for one in calls if not self.kernels or ids[one.id] & set(self.kernels)]
-        left_out = {one.id for one in calls} - {one.id for one in chosen}
+        chosen = [call for call in calls if not self.kernels or ids[call.id] & set(self.kernels)]
+        left_out = {call.id for call in calls} - {call.id for call in chosen}
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
 
@@ -263,11 +265,11 @@ class Replay:
             wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
             if alone is None or alone.time_ms is None:
                 continue
-            held_back = any(one is not None and is_held_back(alone, one) for one in wholes)
+            held_back = any(whole is not None and is_held_back(alone, whole) for whole in wholes)
             if held_back and not call.is_exchange:
                 gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
                 found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
-        spaced = [one for one in found if one is not None]
+        spaced = [item for item in found if item is not None]
         if spaced and plan.gap is not None:
             yield from (plan.gap, *spaced)
 
@@ -275,7 +277,7 @@ class Replay:
         """The card's power directly after a load, with its contexts and clocks as they are then."""
         device = self.station.device
         source = choose_source(device)
-        for load in [one for one in (*plan.calls, *plan.steps) if not one.together][:1]:
+        for load in [item for item in (*plan.calls, *plan.steps) if not item.together][:1]:
             with load.repeater() as repeater:
                 repeater.start()
                 device.clock.sleep_s(_LOAD_S)
@@ -306,8 +308,8 @@ class Replay:
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
         if len(self.setpoints) < 2:
             return
-        as_found = [one for one in self.setpoints if one == CURRENT]
-        reference = (as_found or sorted(self.setpoints, key=lambda one: one.order))[-1]
+        as_found = [setpoint for setpoint in self.setpoints if setpoint == CURRENT]
+        reference = (as_found or sorted(self.setpoints, key=lambda setpoint: setpoint.order))[-1]
         for step in steps:
             yield from savings(step, calls, self.measurements, reference.label)
 
@@ -336,10 +338,10 @@ def spaced_exchanges(
         ranks: that share the model, and take the same number of gaps.
     """
     for step in steps:
-        exchanges = [one for one in calls if one.is_exchange and one.steps.get(step)]
+        exchanges = [call for call in calls if call.is_exchange and call.steps.get(step)]
         if not exchanges or plan.gap is None:
             continue
-        commonest = max(exchanges, key=lambda one: one.steps[step])
+        commonest = max(exchanges, key=lambda exchange: exchange.steps[step])
         for level in (GRAPH, EAGER):
             whole = measured.get(step_key(step, level))
             gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
@@ -357,10 +359,14 @@ def _gaps_between(
     whole: Measurement | None,
 ) -> int:
     """How many gaps take the mean time between two exchanges of a step; 0 if it is not known."""
-    alone = [measured.get(one.id) for one in exchanges]
-    times_ms = [one.time_ms for one in alone if one is not None and one.time_ms is not None]
+    alone = [measured.get(exchange.id) for exchange in exchanges]
+    times_ms = [
+        measurement.time_ms
+        for measurement in alone
+        if measurement is not None and measurement.time_ms is not None
+    ]
     if whole is None or whole.time_ms is None or len(times_ms) < len(exchanges):
         return 0
-    counts = [one.steps[step] for one in exchanges]
+    counts = [exchange.steps[step] for exchange in exchanges]
     taken_ms = sum(count * time_ms for count, time_ms in zip(counts, times_ms, strict=True))
     return max(1, round((whole.time_ms - taken_ms) / sum(counts) / GAP_MS))

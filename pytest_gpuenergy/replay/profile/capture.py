@@ -54,7 +54,7 @@ class LiveCall:
     def is_plain(self) -> bool:
         """Whether all of these can be copied as they lie in memory."""
         flat, _ = tree_flatten((self.arguments, self.keywords))
-        return all(_is_plain(one) for one in flat if isinstance(one, torch.Tensor))
+        return all(_is_plain(leaf) for leaf in flat if isinstance(leaf, torch.Tensor))
 
     def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
         """This call with other tensors in place of its own, in the same order."""
@@ -95,11 +95,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._names = {
-            _storage(one): ".".join(filter(None, (prefix, name)))
+            _storage(tensor): ".".join(filter(None, (prefix, name)))
             for prefix, module in modules.items()
             for named in (module.named_parameters(), module.named_buffers())
-            for name, one in named
-            if _storage(one)
+            for name, tensor in named
+            if _storage(tensor)
         }
         self._keep = frozenset(keep)
         self._memory = memory
@@ -158,13 +158,13 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
     def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
         flat, _ = tree_flatten((args, keywords))
         names = [
-            self._names[_storage(one)]
-            for one in flat
-            if isinstance(one, torch.Tensor) and _storage(one) in self._names
+            self._names[_storage(leaf)]
+            for leaf in flat
+            if isinstance(leaf, torch.Tensor) and _storage(leaf) in self._names
         ]
-        arguments = [describe(one) for one in args]
+        arguments = [describe(argument) for argument in args]
         if keywords:
-            arguments.append({name: describe(one) for name, one in keywords.items()})
+            arguments.append({name: describe(argument) for name, argument in keywords.items()})
         return CallForm(name, arguments, tuple(names))
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
@@ -202,7 +202,7 @@ def describe(value: Any) -> Any:
         parts = value.unbind() if value.is_nested else [value]
         return {
             "layout": "nested" if value.is_nested else str(value.layout).removeprefix("torch."),
-            "sizes": [list(one.shape) for one in parts],
+            "sizes": [list(part.shape) for part in parts],
             "dtype": str(value.dtype).removeprefix("torch."),
             "device": value.device.type,
         }
@@ -215,7 +215,7 @@ def describe(value: Any) -> Any:
             "device": value.device.type,
         }
     if isinstance(value, list | tuple):
-        return [describe(one) for one in value]
+        return [describe(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -256,17 +256,22 @@ def _storage(tensor: Any) -> int:
 
 def _tensors(tree: Any) -> list[Any]:
     flat, _ = tree_flatten(tree)
-    return [one for one in flat if isinstance(one, torch.Tensor) and _is_plain(one)]
+    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
     read = _tensors(arguments)
-    known = {_storage(one) for one in read}
-    tensors = read + [one for one in _tensors(returned) if _storage(one) not in known]
-    spans = [ReuseSpan(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
+    known = {_storage(tensor) for tensor in read}
+    tensors = read + [tensor for tensor in _tensors(returned) if _storage(tensor) not in known]
+    spans = [
+        ReuseSpan(tensor.data_ptr(), _span(tensor) * tensor.element_size()) for tensor in tensors
+    ]
     found = [
-        Reuse(min(span.size_bytes, one.numel() * one.element_size()), memory.distance_bytes(span))
-        for one, span in zip(tensors, spans, strict=True)
+        Reuse(
+            min(span.size_bytes, tensor.numel() * tensor.element_size()),
+            memory.distance_bytes(span),
+        )
+        for tensor, span in zip(tensors, spans, strict=True)
     ]
     for span in spans:
         memory.use(span)

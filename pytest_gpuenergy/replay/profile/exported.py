@@ -106,7 +106,7 @@ def _layer_numbers(graph: Graph, paths: Sequence[str]) -> Iterator[tuple[Node, i
             stack = node.meta.get("nn_module_stack", {}).values()
             # The path of a module that is called again ends in @1, and so on.
             found = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
-            yield node, next((one for one in found if one is not None), None)
+            yield node, next((number for number in found if number is not None), None)
 
 
 PREFILL, DECODE, CALL = "prefill", "decode", "call"
@@ -170,7 +170,7 @@ class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
             kind = recorded.partition(":")[0]
             program = move_to_device_pass(program, {recorded: device, kind: device})
         tensors = {**program.constants, **export.constants[name], **export.weights}
-        inputs = [one.target for one in program.graph_signature.input_specs]
+        inputs = [spec.target for spec in program.graph_signature.input_specs]
         given = [tensors[target] for target in inputs if target is not None]
         make_calls_of_a_run(program.graph)
         whole = GraphModule(program.graph_module, program.graph)
@@ -260,7 +260,7 @@ def load_exported(name: str, device: str) -> Program:
     try:
         content = torch.load(path, map_location=device, weights_only=True)
         record = read_record(content[RECORD], path)
-        programs = {key: bytes(one.cpu().numpy()) for key, one in content[PROGRAMS].items()}
+        programs = {key: bytes(tensor.cpu().numpy()) for key, tensor in content[PROGRAMS].items()}
         export = Export(record, programs, content[WEIGHTS], content[CONSTANTS])
         return program_of(export, name, device)
     except InputError:

@@ -80,8 +80,8 @@ class CacheForm:
     def holding(self, tensors: Sequence[Any]) -> Any:
         """A cache of this form with other tensors."""
         cache = appendable(self.example)
-        for (number, name), one in zip(self.places, tensors, strict=True):
-            setattr(cache.layers[number], name, one)
+        for (number, name), tensor in zip(self.places, tensors, strict=True):
+            setattr(cache.layers[number], name, tensor)
         return cache
 
     def growing(self, later: CacheForm) -> list[dict[int, Any]]:
@@ -97,16 +97,22 @@ class CacheForm:
         return [
             {
                 number: Dim.DYNAMIC
-                for number, (before, after) in enumerate(zip(one.shape, other.shape, strict=True))
+                for number, (before, after) in enumerate(
+                    zip(tensor.shape, other.shape, strict=True)
+                )
                 if before != after
             }
-            for one, other in pairs
+            for tensor, other in pairs
         ]
 
     def _others(self) -> list[dict[str, Any]]:
         """What each layer holds beside tensors."""
         return [
-            {name: one for name, one in vars(layer).items() if not isinstance(one, torch.Tensor)}
+            {
+                name: value
+                for name, value in vars(layer).items()
+                if not isinstance(value, torch.Tensor)
+            }
             for layer in self.example.layers
         ]
 
@@ -166,8 +172,8 @@ def export_program(
     return Exported(str(path.absolute()), len(recorder.forms), same)
 
 
-def _is_same(one: CallForm, other: CallForm) -> bool:
-    return (one.operator, one.arguments) == (other.operator, other.arguments)
+def _is_same(first: CallForm, other: CallForm) -> bool:
+    return (first.operator, first.arguments) == (other.operator, other.arguments)
 
 
 class _Root(Module):  # type: ignore[misc]
@@ -186,7 +192,7 @@ class _Call(_Root):
         self._function = program.function
 
     def forward(self) -> list[Any]:
-        return [one for one in tree_leaves(self._function()) if isinstance(one, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(self._function()) if isinstance(leaf, torch.Tensor)]
 
 
 class _Step(_Root):
@@ -255,7 +261,7 @@ def _export(
     constants: dict[str, dict[str, Any]] = {}
     for name, (root, exported) in steps.items():
         paths = {module: path for path, module in root.named_modules()}
-        layers = tuple(paths[one] for one in program.layers)
+        layers = tuple(paths[layer] for layer in program.layers)
         own, constants[name] = _without_tensors(exported)
         weights |= own
         contents[name] = _saved(exported)
@@ -285,15 +291,15 @@ def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str
     """
     weights: dict[str, Any] = {}
     constants: dict[str, Any] = {}
-    for one in program.graph_signature.input_specs:
-        held = program.state_dict if one.target in program.state_dict else program.constants
-        tensor = held.get(one.target)
+    for spec in program.graph_signature.input_specs:
+        held = program.state_dict if spec.target in program.state_dict else program.constants
+        tensor = held.get(spec.target)
         if isinstance(tensor, torch.Tensor):
             empty = torch.empty(0, dtype=tensor.dtype)
             kept = isinstance(tensor, Parameter)
-            held[one.target] = Parameter(empty, requires_grad=False) if kept else empty
-            found = constants if one.kind.name == "CONSTANT_TENSOR" else weights
-            found[one.target] = tensor
+            held[spec.target] = Parameter(empty, requires_grad=False) if kept else empty
+            found = constants if spec.kind.name == "CONSTANT_TENSOR" else weights
+            found[spec.target] = tensor
     return weights, constants
 
 

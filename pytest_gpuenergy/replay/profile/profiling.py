@@ -338,13 +338,13 @@ def profile_program(
         raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
     write_trace(profiler, folder / TRACE)
-    weights = [one for module in program.modules.values() for one in module.parameters()]
+    weights = [weight for module in program.modules.values() for weight in module.parameters()]
     record = ProfileRecord(
         model=program.name,
         weights=program.weights,
         attention=program.attention,
         dtype=program.dtype,
-        parameters=sum(one.numel() for one in weights),
+        parameters=sum(weight.numel() for weight in weights),
         layers=len(program.layers),
         prompt_tokens=prompt.tokens,
         new_tokens=prompt.new_tokens,

@@ -115,7 +115,7 @@ class FunctionProgram:
         if hasattr(function, "__code__"):
             named = getclosurevars(function)
             found |= {**named.globals, **named.nonlocals}
-        return {name: one for name, one in found.items() if isinstance(one, Module)}
+        return {name: value for name, value in found.items() if isinstance(value, Module)}
 
     @property
     def layers(self) -> list[Any]:
@@ -183,7 +183,7 @@ def appendable(value: Any) -> Any:
     if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
         return value
     twin = copy.copy(value)
-    twin.layers = [copy.copy(one) for one in value.layers]
+    twin.layers = [copy.copy(layer) for layer in value.layers]
     return twin
 
 

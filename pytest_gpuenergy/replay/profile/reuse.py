@@ -95,9 +95,9 @@ def copies(tensors: Sequence[Reuse], most: int) -> list[int]:
         The numbers that come nearest to the tensors' distances; at least 1.
     """
     found = [1] * len(tensors)
-    settled_bytes, open_bytes = 0, sum(one.size_bytes for one in tensors)
+    settled_bytes, open_bytes = 0, sum(tensor.size_bytes for tensor in tensors)
     count = 1
-    for index in sorted(range(len(tensors)), key=lambda one: tensors[one].distance_bytes):
+    for index in sorted(range(len(tensors)), key=lambda index: tensors[index].distance_bytes):
         size_bytes, distance_bytes = tensors[index]
         if open_bytes:
             nearest = round((distance_bytes - settled_bytes) / open_bytes)

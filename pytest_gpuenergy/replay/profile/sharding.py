@@ -70,7 +70,7 @@ def shard(model: Any, name: str, rank: int, ranks: int) -> None:
     """
     plan = _plan(model, name)
     _check_heads(model.config.get_text_config(), name, ranks)
-    found = [(path, one, _style(plan, path)) for path, one in model.named_modules()]
+    found = [(path, module, _style(plan, path)) for path, module in model.named_modules()]
     # All are checked before any is changed.
     for path, module, style in found:
         if style is not None:
