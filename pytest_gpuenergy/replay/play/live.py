@@ -1,4 +1,4 @@
-"""A model's calls made again: alone, as its layers, and as whole steps.
+"""Replays a model on a GPU: its calls alone, its layers, and its whole steps.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -45,25 +45,27 @@ from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support import DeviceError
 
-_GAP_CYCLES = 36_000  # some 20 µs
+_GAP_CYCLES = 36_000
+"""The duration of a gap in cycles, which take about 20 µs."""
 _MOST_COPIES = 256
+"""The largest number of copies of a tensor."""
 
 
 @dataclass(frozen=True)
 class Turns:
-    """What successive launches do in rotation.
+    """The calls that successive launches make in rotation.
 
     Attributes:
-        calls: to make in turn.
-        outputs: how many of the latest results stay in memory, so that the next is written
-            elsewhere.
+        calls: The calls to make in turn.
+        outputs: The number of latest results that stay in memory, so that the next result is
+            written elsewhere.
     """
 
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
 
     def with_gaps(self, gaps: int) -> Turns:
-        """The same with gaps after each call."""
+        """Return the same calls with gaps after each."""
 
         def spaced(call: Callable[[], object]) -> object:
             returned = call()
@@ -74,7 +76,7 @@ class Turns:
         return Turns([partial(spaced, call) for call in self.calls], self.outputs)
 
     def rotating(self) -> Callable[[], object]:
-        """A function that does the next part at each call, on any thread."""
+        """Return a function that makes the next call each time, on any thread."""
         following = cycle(self.calls)
         held: deque[object] = deque(maxlen=self.outputs - 1)
 
@@ -89,12 +91,12 @@ class Turns:
 
 @dataclass(frozen=True)
 class Captured:
-    """A model's calls, kept to be made again.
+    """The calls of a model that are kept to be made again.
 
     Attributes:
-        kept: by number.
-        forms: of all calls, by number.
-        reuse: by the key of a form, how each such call used memory; see `CallRecorder`.
+        kept: The kept calls, by number.
+        forms: The forms of all calls, by number.
+        reuse: By the key of a form, how each call of this form used memory; see `CallRecorder`.
     """
 
     kept: Mapping[int, LiveCall]
@@ -102,13 +104,13 @@ class Captured:
     reuse: Mapping[bytes, Sequence[tuple[Reuse, ...]]]
 
     def differs(self, call: UniqueCall) -> bool:
-        """Whether the model makes another call now where it made this one."""
+        """Return whether the model now makes another call in the place of this one."""
         key = _form_key(call)
         keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
         return keys != [key] * len(call.turns) or key not in self.reuse
 
     def reuse_of(self, call: UniqueCall) -> list[Reuse]:
-        """Of each tensor, the median of its distances in all calls of this form."""
+        """Return the reuse of each tensor, with its median distance in all calls of this form."""
         return [
             Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
             for group in zip(*self.reuse[_form_key(call)], strict=True)
@@ -122,17 +124,20 @@ def _form_key(form: CallForm | UniqueCall) -> bytes:
 def capture_calls(
     program: Program, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
 ) -> Captured:
-    """Run once to warm up, as the profile did; once to see how memory is used; once to keep calls.
+    """Run a program to keep some of its calls.
+
+    It runs once to warm up, as in the profile; once to follow the use of memory; and once to keep
+    the calls.
 
     Args:
-        program: to run.
-        inputs: what it begins with.
-        numbers: of the calls to keep.
-        steps: how many to run.
-        limit_bytes: see `ReuseStack`.
+        program: The program.
+        inputs: The input of its first step.
+        numbers: The numbers of the calls to keep.
+        steps: The number of steps to run.
+        limit_bytes: The largest reuse distance, see `ReuseStack`.
     """
     program.run(inputs, steps)
-    # Kept calls take memory that the model would have used again.
+    # A run of its own, because kept calls hold memory that the model would use again.
     watched = CallRecorder(program.modules, memory=ReuseStack(limit_bytes))
     with watched:
         program.run(inputs, steps)
@@ -148,15 +153,15 @@ def capture_calls(
 def turns_of(
     own: Sequence[LiveCall], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
 ) -> Turns:
-    """What to replay for a call.
+    """Return the turns that replay a call.
 
     Args:
-        own: the kept calls, one for each set of parameters.
-        reuse: how the call uses its tensors in the model, and then what it returns.
-        cache: ``model`` has as many copies of each tensor in turn that it comes back to one when
-            the model does, as for memory used in between, and the parameters of each layer; ``hot``
-            has one set of tensors; ``cold`` so many copies that none stays in the cache.
-        limit_bytes: that must be used in between for a tensor to leave the cache.
+        own: The kept calls, one for each set of parameters.
+        reuse: The reuse of the tensors that the call takes, and then of those that it returns.
+        cache: ``model`` uses the parameters of each layer in turn, and as many copies of each other
+            tensor as it takes to have the reuse distance of the model; ``hot`` uses one set of
+            tensors; ``cold`` uses so many copies that none stays in the cache.
+        limit_bytes: The reuse distance at which a tensor has left the cache.
     """
     first = own[0]
     if cache == "hot":
@@ -180,7 +185,7 @@ def turns_of(
 
 
 def gap() -> None:
-    """Keep one thread busy for some 20 µs."""
+    """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
 
 
@@ -189,13 +194,13 @@ _PROFILED = 24
 
 
 def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALONE) -> Planner:
-    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
+    """Return what plans the replay of a model on a GPU.
 
     Args:
-        device: PyTorch's name of it.
-        cache: see `turns_of`.
-        source: what to load; that which was profiled if it is empty.
-        ranks: that share the model.
+        device: PyTorch's name of the GPU.
+        cache: What the L2 cache holds, see `turns_of`.
+        source: The name of the program to load; empty for the one that was profiled.
+        ranks: The ranks that share the model.
     """
 
     def plan(
@@ -229,17 +234,17 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         wholes = []
-        for one in captured:
-            whole = Turns([one.whole])
+        for ready in captured:
+            whole = Turns([ready.whole])
             ways = [(GRAPH, _repeater(whole, device, most=ranks.most))]
             ways.append((EAGER, _repeater(whole, device, from_host=True, most=ranks.most)))
-            if one.layers is not None:
-                layers = _repeater(Turns([one.layers]), device, most=ranks.most)
+            if ready.layers is not None:
+                layers = _repeater(Turns([ready.layers]), device, most=ranks.most)
                 ways.insert(0, (LAYERS, layers))
             else:
-                missing[step_key(one.number, LAYERS)] = "no layers of the model are known"
+                missing[step_key(ready.number, LAYERS)] = "no layers of the model are known"
             wholes += [
-                replayable_step(profile, one.number, level, cache, repeater)
+                replayable_step(profile, ready.number, level, cache, repeater)
                 for level, repeater in ways
             ]
         played = []
@@ -298,11 +303,11 @@ def _turns(
     cache: Cache,
     ranks: Ranks,
 ) -> tuple[dict[str, Turns], dict[str, float], dict[str, str]]:
-    """What to replay for each call, by its id, where it launches what the profile recorded.
+    """Return the turns of each call that launches the same kernels as in the profile.
 
     Returns:
-        Also their GPU time by the profiler, and by the ids of all other calls, why they cannot be
-        replayed.
+        By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
+        other calls, why they cannot be replayed.
     """
     numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
@@ -336,7 +341,7 @@ def _turns(
 def _leave_out(
     calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
 ) -> None:
-    """Leave out the exchanges that another rank leaves out."""
+    """Leave out the exchanges that another rank cannot replay."""
     lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
     for call in calls:
@@ -347,13 +352,13 @@ def _leave_out(
 
 @dataclass(frozen=True)
 class Step:
-    """The model, ready to do its prefill or one decode step again and again.
+    """A step of a model that can be repeated.
 
     Attributes:
-        number: 0 for the prefill.
-        whole: the whole step.
-        layers: all layers of the step, each with the arguments that it had; None if the model has
-            none that are known.
+        number: The number of the step; 0 for the prefill.
+        whole: Runs the whole step.
+        layers: Runs all layers of the step, each with the arguments that it had; None if the layers
+            of the model are unknown.
     """
 
     number: int
@@ -362,12 +367,12 @@ class Step:
 
 
 def capture_step(program: Program, inputs: Any, number: int) -> Step:
-    """Run up to a step, and keep what is needed to do it again.
+    """Run a program up to a step, and keep what is needed to repeat the step.
 
     Args:
-        program: to run.
-        inputs: what it begins with.
-        number: of the step; 0 is the prefill.
+        program: The program.
+        inputs: The input of its first step.
+        number: The number of the step; 0 for the prefill.
     """
     whole = program.step(inputs, number)
     layers: list[Callable[[], object]] = []
@@ -393,8 +398,8 @@ class Launched:
     """What a function launches.
 
     Attributes:
-        plans: see `LaunchForm.plan`; of one call, in order.
-        duration_us: GPU time of a call, the median over some.
+        plans: The name and launch plan of each launch of a call, see `LaunchForm.plan`.
+        duration_us: The GPU time of a call, the median over some calls.
     """
 
     plans: tuple[tuple[object, ...], ...]
@@ -402,7 +407,7 @@ class Launched:
 
 
 def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[Launched]:
-    """Call each function a few times under the profiler, as the model was profiled."""
+    """Call each function some times under the profiler, as the model was profiled."""
     for function in functions:
         function()
     settle(device)

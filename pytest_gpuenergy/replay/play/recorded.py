@@ -1,7 +1,7 @@
 """Replays the figures that a card has recorded for a profile, on an emulated GPU.
 
-Without a limit the emulated card takes the recorded time and power. What a lower limit does to
-them is its model, which no recorded figure backs.
+Without a limit the emulated card takes the recorded time and power. The effect of a lower limit
+comes from the emulated card's model, which no recorded figure backs.
 """
 
 from __future__ import annotations
@@ -40,15 +40,20 @@ from pytest_gpuenergy.support import FormError, InputError, decode, is_file, sho
 RECORDED = "results/measurements.jsonl"
 
 _DIGITS = 3
-"""That the size of a number may have."""
+"""The largest number of digits in the name of a type, such as ``float32``."""
 _BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 128}
 
 
 def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
-    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
+    """Return what plans the replay of recorded figures.
+
+    Args:
+        device: The emulated GPU.
+        folder: The folder of the profile, with the figures.
+        cache: What the L2 cache held when they were recorded.
 
     Raises:
-        InputError: nothing has been recorded with this cache.
+        InputError: Nothing has been recorded with this cache.
     """
     recorded = {
         key_of(measurement): measurement
@@ -90,7 +95,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
 
 
 def read_measurements(path: Path) -> Iterator[Measurement]:
-    """Those in the lines of a file, if it is there; lines that cannot be ones are left out."""
+    """Yield the measurements in the lines of a file, if it exists; skip damaged lines."""
     for line in path.read_bytes().splitlines() if is_file(path) else ():
         try:
             found = decode(line, Measurement)
@@ -101,7 +106,7 @@ def read_measurements(path: Path) -> Iterator[Measurement]:
 
 
 class _Player:
-    """Makes what an emulated card plays."""
+    """Makes what an emulated card plays, from recorded figures."""
 
     def __init__(
         self,
@@ -116,24 +121,24 @@ class _Player:
         self._recorded = recorded
 
     def call(self, call: UniqueCall) -> Replayable:
-        """One call; what its turns read together does not stay in the L2 cache if it is larger."""
+        """Return a call; it reads from DRAM if its turns together do not fit into the L2 cache."""
         play = self._play(call.id, self._dram_bytes(call), len(call.launches))
         found = self._recorded[call.id]
         turns = _number(found, "turns")
         return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
-        """One call, with as many gaps as have been recorded."""
+        """Return a call with as many gaps as were recorded."""
         gaps, turns = (_number(self._recorded[key], name) for name in ("gaps", "turns"))
         play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
         return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
 
     def gap(self) -> Replayable:
-        """The gap by itself."""
+        """Return a gap alone."""
         return replayable_gap(self._profile, self._cache, self._play(GAP, 0, 1))
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
-        """A whole step: what its calls read, and as many launches."""
+        """Return a whole step, with the bytes and launches of all its calls."""
         counts = [
             ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
             for call in calls
@@ -164,7 +169,7 @@ class _Player:
 
 
 def argument_bytes(arguments: Any) -> int:
-    """Size of all tensors among recorded arguments."""
+    """Return the size of all tensors among recorded arguments."""
     if isinstance(arguments, list):
         return sum(map(argument_bytes, arguments))
     if not isinstance(arguments, dict):

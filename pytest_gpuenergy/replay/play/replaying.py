@@ -1,4 +1,4 @@
-"""Replays the calls of a profiled model under the energy meter, and closes the sum."""
+"""Measures the calls and steps of a profiled model again, and accounts for their energy."""
 
 from __future__ import annotations
 
@@ -54,26 +54,32 @@ _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
 _GAP_SHARE = 1.5
-"""Gaps take this multiple of a call's time: with a quarter of the limit in the gaps, a call that
-wants a quarter more than the limit then stays at two thirds of it."""
+"""The time of the gaps after a call, as a multiple of the call's time.
+
+With gaps at a quarter of the power limit, a call that takes a quarter more than the limit then
+averages two thirds of it."""
 
 
 @dataclass
 class Replay:
-    """One run of ``gpuenergy replay``.
+    """The replay of a profile on one GPU.
 
     Attributes:
-        folder: of the profile.
-        station: holds the GPU.
-        planner: says what to play; see `pytest_gpuenergy.replay.play.plan.planner_for`.
-        cache: see `pytest_gpuenergy.replay.play.live.turns_of`.
-        step: the decode step to replay, besides the prefill.
-        kernels: ids of the unique calls or unique kernels to replay; empty for all.
-        setpoints: to measure everything under.
-        name: of the profile in the ids of measurements; by default that of the folder.
-        runs: least number of launches in each measurement; 0 for as many as the precision takes.
-        announce: called with a line about each measurement.
-        ranks: that replay their parts of the model at the same time.
+        folder: The folder of the profile.
+        station: The claimed GPU.
+        planner: Plans what to measure.
+        cache: What the L2 cache holds when a call is made again.
+        step: The decode step to replay, besides the prefill.
+        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
+        setpoints: The setpoints to measure everything under.
+        name: The name of the profile in the ids of measurements; by default that of the folder.
+        runs: The least number of launches in each measurement; 0 for as many as the precision
+            takes.
+        announce: Called with a line about each measurement.
+        ranks: The ranks that replay their parts of the model at the same time.
+        missing: By its key, the reason why a call or step has no figures.
+        measurements: The measurements, by the label of the setpoint and their key.
+        others: The measurements of an earlier replay that are not part of this one.
     """
 
     folder: Path
@@ -93,17 +99,17 @@ class Replay:
 
     @property
     def results(self) -> Path:
-        """The folder that is written to."""
+        """The folder of the results."""
         return self.folder / RESULTS[self.station.device.emulated]
 
     def run(self) -> ReplayReport:
-        """Replay, measure, close the sum, and write the report.
+        """Plan, measure, account for the energy, and write the report.
 
         Raises:
-            InputError: the folder is no profile's, or the model runs differently now.
-            SetpointError: a power limit cannot be set.
-            DeviceError: the GPU does not respond.
-            OSError: the report cannot be written.
+            InputError: The folder is not that of a profile, or the model runs differently now.
+            SetpointError: A power limit cannot be set.
+            DeviceError: The GPU does not respond.
+            OSError: The report cannot be written.
         """
         profile = read_profile(self.folder)
         steps = profile.steps(self.step)
@@ -116,14 +122,14 @@ class Replay:
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
         run = self._run_info(profile, plan.source)
-        self._set_aside()
+        self._keep_others()
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.runs)
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             with self.station.under(setpoint) as enforced:
-                # Steps first: without them the figures of calls say little.
+                # Steps come first, because calls alone cannot be accounted for.
                 for item in (*plan.steps, *plan.calls):
                     self._measure(harness, item, setpoint, enforced)
                 for item in self._spaced(plan, calls, setpoint):
@@ -148,12 +154,11 @@ class Replay:
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
 
-        Measurements of fewer launches than are asked for now are made again. What else there is
-        will be set aside.
-        A line that a killed replay has not finished is left out.
+        Measurements of fewer launches than are asked for now are made again. All others will be
+        moved to a file of their own. A line that a killed replay has not finished is skipped.
 
         Raises:
-            InputError: it was of another profile, or the folder has none.
+            InputError: The earlier replay was of another profile, or the folder has no profile.
         """
         self._check_same_work(read_profile(self.folder))
         labels = {setpoint.label for setpoint in self.setpoints}
@@ -165,8 +170,8 @@ class Replay:
             elif enough:
                 self.measurements.setdefault(found.cap, {})[key_of(found)] = found
 
-    def _set_aside(self) -> None:
-        """Keep what an earlier replay has measured with another cache, limit or card."""
+    def _keep_others(self) -> None:
+        """Move what was measured with another cache, limit or card to a file of its own."""
         if not self.others:
             return
         path = self.results / OTHERS_JSONL
@@ -225,8 +230,8 @@ class Replay:
         self, harness: Harness, what: Replayable, setpoint: Setpoint, enforced: Setpoint
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
-        known = what.key in group
-        if all(self.ranks.gathered(known)) if what.together else known:
+        is_measured = what.key in group
+        if all(self.ranks.gathered(is_measured)) if what.together else is_measured:
             return
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
         try:
@@ -236,9 +241,9 @@ class Replay:
                 Subject(f"{self.name or self.folder.name}::{name}", what.label, setpoint, enforced),
                 "replay",
             )
-        except RuntimeError as error:  # CUDA's, too
+        except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
-            if what.together and self.ranks.count > 1:  # the others wait for it
+            if what.together and self.ranks.count > 1:  # the other ranks wait in this exchange
                 raise DeviceError(
                     f"{name} cannot be replayed ({self.missing[name]}): leave it out with "
                     "--kernels, and go on with --resume."
@@ -257,7 +262,7 @@ class Replay:
     def _spaced(
         self, plan: Plan, calls: Sequence[UniqueCall], setpoint: Setpoint
     ) -> Iterator[Replayable]:
-        """Calls that the limit holds back alone, but not in the model, with gaps between them."""
+        """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
         measured = self.measurements.get(setpoint.label, {})
         found = []
         for call in calls:
@@ -274,7 +279,7 @@ class Replay:
             yield from (plan.gap, *spaced)
 
     def _idle_w(self, plan: Plan) -> float:
-        """The card's power directly after a load, with its contexts and clocks as they are then."""
+        """Measure the card's power directly after a load, with its contexts and clocks of then."""
         device = self.station.device
         source = choose_source(device)
         for load in [item for item in (*plan.calls, *plan.steps) if not item.together][:1]:
@@ -328,14 +333,14 @@ def spaced_exchanges(
     measured: Mapping[str, Measurement],
     ranks: Ranks,
 ) -> Iterator[Replayable]:
-    """What to measure for `links_w`: the commonest exchange of each step, and gaps.
+    """Yield what `links_w` needs: the most frequent exchange of each step with gaps, and a gap.
 
     Args:
-        plan: of the replay.
-        calls: of the model.
-        steps: that are replayed.
-        measured: steps and calls, by their keys; it may grow meanwhile.
-        ranks: that share the model, and take the same number of gaps.
+        plan: The plan of the replay.
+        calls: The unique calls of the model.
+        steps: The steps that are replayed.
+        measured: The measurements by their keys, to which the caller adds what is yielded.
+        ranks: The ranks that share the model; all take the same number of gaps.
     """
     for step in steps:
         exchanges = [call for call in calls if call.is_exchange and call.steps.get(step)]
@@ -358,7 +363,7 @@ def _gaps_between(
     measured: Mapping[str, Measurement],
     whole: Measurement | None,
 ) -> int:
-    """How many gaps take the mean time between two exchanges of a step; 0 if it is not known."""
+    """Return the number of gaps in the mean time between two exchanges; 0 if it is unknown."""
     alone = [measured.get(exchange.id) for exchange in exchanges]
     times_ms = [
         measurement.time_ms

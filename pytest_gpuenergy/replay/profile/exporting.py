@@ -1,4 +1,4 @@
-"""Has `torch.export` make programs of a model's steps, for a file that needs no code of the model.
+"""Exports a model's steps to a file by `torch.export`, to be run without the model's code.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -46,11 +46,11 @@ from pytest_gpuenergy.support import InputError, encode, written_atomically, wri
 
 @dataclass(frozen=True)
 class CacheForm:
-    """Where a cache holds its tensors.
+    """The form of a cache of keys and values, which converts it to a list of tensors and back.
 
     Attributes:
-        example: such a cache.
-        places: numbers of its layers, each with the name of an attribute.
+        example: A cache of this form.
+        places: The places of its tensors: the number of a layer, and the name of an attribute.
     """
 
     example: Any
@@ -58,10 +58,10 @@ class CacheForm:
 
     @classmethod
     def of(cls, example: Any) -> CacheForm:
-        """That of a cache that a model has returned.
+        """Return the form of a cache that a model has returned.
 
         Raises:
-            InputError: it is no cache with layers.
+            InputError: The cache has no layers.
         """
         if not hasattr(example, "layers"):
             raise InputError("its cache of keys and values has no layers")
@@ -74,22 +74,22 @@ class CacheForm:
         return cls(example, places)
 
     def tensors(self, cache: Any) -> list[Any]:
-        """Those of another cache of this form, in the order of the places."""
+        """Return the tensors of a cache of this form, in the order of the places."""
         return [getattr(cache.layers[number], name) for number, name in self.places]
 
     def holding(self, tensors: Sequence[Any]) -> Any:
-        """A cache of this form with other tensors."""
+        """Return a cache of this form that holds these tensors."""
         cache = appendable(self.example)
         for (number, name), tensor in zip(self.places, tensors, strict=True):
             setattr(cache.layers[number], name, tensor)
         return cache
 
     def growing(self, later: CacheForm) -> list[dict[int, Any]]:
-        """For each tensor, the dimensions that differ from those in a later step, as open ones.
+        """Return, for each tensor, the dimensions that differ in a later step, marked as dynamic.
 
         Raises:
-            InputError: more than the sizes of tensors differs, so that one program would not do
-                for all decode steps.
+            InputError: More than the sizes of tensors differs, so that one program cannot run all
+                decode steps.
         """
         if self.places != later.places or self._others() != later._others():
             raise InputError("its cache of keys and values changes in more than its tensors")
@@ -106,7 +106,7 @@ class CacheForm:
         ]
 
     def _others(self) -> list[dict[str, Any]]:
-        """What each layer holds beside tensors."""
+        """Return what each layer holds beside tensors."""
         return [
             {
                 name: value
@@ -119,12 +119,12 @@ class CacheForm:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written to a file.
+    """An exported file, compared with the program.
 
     Attributes:
-        file: its absolute path.
-        calls: of operators, which the exported steps make.
-        same_calls: those of them that the program makes in the same place when it runs.
+        file: The absolute path of the file.
+        calls: The number of calls of operators that the exported steps make.
+        same_calls: The number of these calls that the program makes in the same place.
     """
 
     file: str
@@ -139,17 +139,17 @@ def export_program(
     device: str,
     path: Path,
 ) -> Exported:
-    """Export what was profiled, and run the result once for a comparison.
+    """Export a program that was profiled, and run the result once to compare its calls.
 
     Args:
-        program: to export.
-        profile: of it.
-        forms: of the calls that it made when it was profiled.
-        device: PyTorch's name of it.
-        path: of the file to write.
+        program: The program to export.
+        profile: The record of its profile.
+        forms: The forms of the calls that it made when it was profiled.
+        device: PyTorch's name of the device.
+        path: The file to write.
 
     Raises:
-        InputError: it cannot be exported, or the file cannot be written.
+        InputError: The program cannot be exported, or the file cannot be written.
     """
     prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
     try:
@@ -177,7 +177,7 @@ def _is_same(first: CallForm, other: CallForm) -> bool:
 
 
 class _Root(Module):  # type: ignore[misc]
-    """Has the modules of what is exported among its own."""
+    """A module that contains the modules of the exported program."""
 
     def __init__(self, program: Program) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Root(Module):  # type: ignore[misc]
 
 
 class _Call(_Root):
-    """Calls a function; what it returns is reduced to its tensors."""
+    """Calls a function, and returns only the tensors among its results."""
 
     def __init__(self, program: FunctionProgram) -> None:
         super().__init__(program)
@@ -212,10 +212,10 @@ class _Step(_Root):
 
 @contextmanager
 def _choosing_as_in_a_run() -> Iterator[None]:
-    """Let a model choose how to compute its attention as if it were not being exported.
+    """Let a model choose the implementation of its attention as if it were not being exported.
 
-    An exported model of transformers has a mask, so that it can be used for prompts of any length.
-    Here the length is fixed, and the attention is to launch what it launches in the model.
+    During an export, a model of transformers adds a mask, which serves prompts of any length. Here
+    the length is fixed, and the attention must launch what it launches in the model.
     """
     plain = torch.compiler.is_exporting
     torch.compiler.is_exporting = lambda: False
@@ -226,7 +226,7 @@ def _choosing_as_in_a_run() -> Iterator[None]:
 
 
 def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
-    """By name, each step as a module, and what `torch.export` has made of it."""
+    """Return, by name, each step as a module, and as exported."""
     if isinstance(program, FunctionProgram):
         call = _Call(program)
         return {CALL: (call, torch.export.export(call, (), strict=False))}
@@ -284,10 +284,10 @@ def _export(
 
 
 def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take the tensors out of a program, which keeps empty ones in their place.
+    """Move the tensors out of a program, and leave empty ones in their place.
 
     Returns:
-        Parameters and buffers, and other tensors, by their names.
+        By name, the parameters and buffers, and the other tensors.
     """
     weights: dict[str, Any] = {}
     constants: dict[str, Any] = {}
