@@ -25,7 +25,7 @@ from threading import Event
 from typing import Any, cast
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.gemm import TEMPLATE_FORM, TemplateSpace
+from pytest_gpuenergy.gemm import GEMM_FORM, GemmSpace
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import GpuEnergyError, InputError
@@ -103,11 +103,11 @@ def times_again_ms(raw: Path, device: Device, trials: int) -> list[float]:
     Raises:
         InputError: it is no search of our templates for a product.
     """
-    recipes = TEMPLATE_FORM.read(raw / TEMPLATE_FORM.file_name)
+    recipes = GEMM_FORM.read(raw / GEMM_FORM.file_name)
     stored = [one.time_ms for one in read_trials(raw / TRIALS_FILE)]
     times_ms = {untimed(recipe): time_ms for recipe, time_ms in zip(recipes, stored, strict=False)}
     workload = from_parameters(_identity(raw / IDENTITY_FILE))
-    proposer = TemplateSpace(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
+    proposer = GemmSpace(workload, cast("Device", _Idle(device))).propose(raw, lambda: ())
     made: list[float] = []
     while len(made) < trials and (batch := proposer.take(trials - len(made), Event())):
         for candidate in batch:

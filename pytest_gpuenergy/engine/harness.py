@@ -25,7 +25,7 @@ from pytest_gpuenergy.energy import (
 )
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
-from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job, launch_infos
+from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
 from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Workload
@@ -298,7 +298,7 @@ def describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
         origin.kind,
         origin.rank,
         dict(origin.details),
-        launch_infos(kernel),
+        kernel.launch_infos,
     )
 
 

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.estimate import SCHEDULERS, Step, cycles_of
-from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
-from pytest_gpuenergy.gemm.tiling import Tiling
+from pytest_gpuenergy.gemm.tiling import SCHEDULERS, Step, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import FIRST_ASYNCHRONOUS, SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
