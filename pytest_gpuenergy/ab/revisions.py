@@ -1,4 +1,4 @@
-"""Resolves revisions of a project and runs pytest in them."""
+"""Resolves revisions of a project, runs pytest in them, and loads the energy items of each."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PytestRun:
     """A completed run of pytest.
 
     Attributes:
-        failed: whether a test or the run as a whole failed.
-        end: the last lines of its output.
+        failed: Whether a test or the run as a whole failed.
+        end: The last lines of its output.
     """
 
     failed: bool
@@ -35,10 +35,10 @@ class PytestRun:
 
 
 def commit_of(folder: Path, revision: str) -> str:
-    """The full hash of the commit that ``revision`` names.
+    """Return the full hash of the commit that ``revision`` names.
 
     Raises:
-        InputError: git, the repository or the revision is missing.
+        InputError: Git, the repository or the revision is missing.
     """
     run_git(folder, "rev-parse", "--show-toplevel")  # reports a missing repository as such
     try:
@@ -56,12 +56,12 @@ def check_paths(folder: Path, paths: Sequence[str], title: str) -> None:
     """Check that ``folder`` contains the tests that ``paths`` name.
 
     Args:
-        folder: the revision's folder.
-        paths: as for pytest, with or without ``::`` and a name.
-        title: the revision's name in messages.
+        folder: The folder of the revision.
+        paths: The paths as pytest takes them, with or without ``::`` and a name.
+        title: The name of the revision in messages.
 
     Raises:
-        InputError: a path is missing or absolute.
+        InputError: A path is missing or absolute.
     """
     for path in (path.partition("::")[0] for path in paths):
         if Path(path).is_absolute():
@@ -76,13 +76,13 @@ def run_pytest(folder: Path, arguments: Sequence[str], title: str) -> PytestRun:
     """Run pytest in ``folder``, quietly. Failing tests, or no tests at all, are not an error.
 
     Args:
-        folder: where to run it.
-        arguments: command-line arguments for pytest.
-        title: the revision's name in messages.
+        folder: The folder to run it in.
+        arguments: The command-line arguments for pytest.
+        title: The name of the revision in messages.
 
     Raises:
         InputError: pytest rejects the arguments; the message ends with pytest's own.
-        GpuEnergyError: pytest was interrupted or crashed; likewise.
+        GpuEnergyError: pytest was interrupted or crashed; the message ends with pytest's own.
     """
     # -P keeps the working directory off sys.path, as with the command pytest.
     command = [sys.executable, "-P", "-m", "pytest", "-q", *arguments]

@@ -38,10 +38,10 @@ The card idles between two turns, so its power swings anew in each if the limit 
 
 
 SPARE_ROUNDS = 4
-"""Number of rounds of a pair that are measured again because of a slight flag.
+"""The number of rounds of a pair that are measured again because of a slight flag.
 
-The clock of a card steps every few minutes. Without another try, each such step would leave a pair
-undecided that takes as long.
+The clock of a card steps every few minutes. Without another try, a pair that takes as long would
+stay undecided.
 """
 
 

@@ -7,15 +7,7 @@ from .gpu_messages import (
     read_file as read_file,
     read_request as read_request,
 )
-from .hosts import (
-    Muster as Muster,
-    Seat as Seat,
-    ask_hosts as ask_hosts,
-    muster as muster,
-    none_left as none_left,
-    seated as seated,
-)
-from .probe import FoundGpu as FoundGpu, FoundHost as FoundHost, own_version as own_version
+from .probe import ProbedGpu as ProbedGpu, ProbedHost as ProbedHost, own_version as own_version
 from .pulse import BEATS as BEATS, Watch as Watch
 from .ray_cluster import Interpreter as Interpreter, own_copy as own_copy
 from .ray_probe import without_taken as without_taken
@@ -28,11 +20,19 @@ from .relay import (
 )
 from .remote_gpu import MOST_LOSSES as MOST_LOSSES, RemoteGpu as RemoteGpu
 from .search_team import claim_fleet as claim_fleet
+from .seats import (
+    Muster as Muster,
+    Seat as Seat,
+    ask_hosts as ask_hosts,
+    muster as muster,
+    none_left as none_left,
+    seated as seated,
+)
 from .spec import (
     MOST_WORKERS as MOST_WORKERS,
     Fleet as Fleet,
+    FleetSettings as FleetSettings,
     RayFleet as RayFleet,
-    Settings as Settings,
     SlurmFleet as SlurmFleet,
     SshFleet as SshFleet,
     SshHost as SshHost,

@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster; everything that Ray prints or raises becomes one sentence."""
+"""Connects to a Ray cluster, and defines the actor that holds a worker's interpreter on a node."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from pytest_gpuenergy.support import (
 )
 
 PROJECT_VARIABLE = "GPUENERGY_FLEET_PROJECT"
-"""Name of the project that Ray sends to its nodes."""
+"""The environment variable with the name of the project that Ray sends to its nodes."""
 
 _LEFT_HERE = (".git", ".gpuenergy", ".venv", "venv", "**/__pycache__", ".tox", ".hypothesis")
-"""What the nodes do not need, besides what ``.gitignore`` names."""
+"""The files that are not sent to the nodes, besides those that ``.gitignore`` names."""
 
 _NO_CLUSTER = re.compile("could not find any running ray instance|No such file", re.IGNORECASE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `commands.ray_words` gives."""
+    """Add the options that `commands.ray_words` returns."""
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--project", help="Path of the project here, which Ray sends to the nodes")
     place.add_argument("--there", help="Path of the project on the nodes")
@@ -53,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def connected(address: str | None, project: str | None) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster; ``project`` is sent to the nodes.
+    """Connect to a cluster, and yield the module `ray`.
+
+    Args:
+        address: The address of Ray's client server; None for the cluster of this machine.
+        project: The path of the project that is sent to the nodes; None to send none.
 
     Raises:
         DeviceError: Ray is not installed, or there is no such cluster.
@@ -90,10 +94,10 @@ def connected(address: str | None, project: str | None) -> Iterator[Any]:
 
 
 def last_sentence(error: BaseException) -> str:
-    """What an error of Ray's says, in one line."""
+    """Return the last line of an error of Ray's as a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = shortened(printable(lines[-1] if lines else type(error).__name__), 300)
-    return said if said.endswith(".") else f"{said}."
+    reason = shortened(printable(lines[-1] if lines else type(error).__name__), 300)
+    return reason if reason.endswith(".") else f"{reason}."
 
 
 def _no_cluster(address: str | None, error: Exception) -> str:
@@ -113,9 +117,9 @@ _OUTPUT, _ERRORS = 1, 2
 
 
 class Interpreter:
-    """A Python process, whose input and output are reached through methods.
+    """An actor that holds a Python process, and gives access to its input and output.
 
-    Ray has given the actor one GPU, which the process inherits.
+    Ray gives the actor a GPU, which the process inherits.
     """
 
     def __init__(self) -> None:
@@ -123,7 +127,7 @@ class Interpreter:
         self._pieces: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
 
     def place(self) -> tuple[str, int]:
-        """The node, and the number of the GPU that Ray has given to the actor."""
+        """Return the node, and the number of the GPU that Ray has given to the actor."""
         import ray
 
         (number,) = ray.get_gpu_ids()
@@ -140,14 +144,14 @@ class Interpreter:
         """Start the process.
 
         Args:
-            python: path of the interpreter; None: the node's own.
-            arguments: of the interpreter.
-            there: the project's folder; None: where Ray has put it.
-            number: of the GPU, among those that the process sees.
-            variables: of its environment.
+            python: The path of the interpreter; None for the node's own.
+            arguments: The arguments of the interpreter.
+            there: The folder of the project; None for the copy that Ray has sent.
+            number: The number of the GPU, among those that the process sees.
+            variables: The variables to add to its environment.
 
         Raises:
-            GpuEnergyError, OSError: it cannot be started.
+            GpuEnergyError, OSError: It cannot be started.
         """
         if there is None:
             there = str(own_copy(Path.cwd(), os.environ.get(PROJECT_VARIABLE) or "project"))
@@ -168,7 +172,11 @@ class Interpreter:
             threading.Thread(target=self._pump, args=(stream, kind), daemon=True).start()
 
     def write(self, data: bytes) -> bool:
-        """Give the process input; empty: there is no more. False: it has ended."""
+        """Write to the input of the process, or close it if there is no data.
+
+        Returns:
+            Whether the process still runs.
+        """
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -182,9 +190,9 @@ class Interpreter:
         return True
 
     def read(self, wait_s: float) -> list[tuple[int, bytes]]:
-        """What the process has printed to descriptors 1 and 2; empty bytes where it has ended.
+        """Return what the process has printed to descriptors 1 and 2; empty bytes mark an end.
 
-        Waits for something, but not longer than ``wait_s``.
+        Waits for output, but not longer than ``wait_s``.
         """
         found = []
         with contextlib.suppress(queue.Empty):
@@ -194,7 +202,7 @@ class Interpreter:
         return found
 
     def stop(self) -> None:
-        """End the process, with time to restore the card's settings."""
+        """End the process, and leave it time to restore the card's settings."""
         process = self._process
         if process is None:
             return
@@ -214,12 +222,12 @@ class Interpreter:
 
 
 def own_copy(sent: Path, name: str) -> Path:
-    """A copy of the project that Ray has sent to ``sent``, whose folder of runs is kept.
+    """Return a copy of the project that Ray has sent to ``sent``, with a lasting folder of runs.
 
-    Ray removes what it sent when it needs the space, with everything that was written there.
+    Ray removes what it has sent when it needs the space, with everything that was written there.
 
     Raises:
-        GpuEnergyError, OSError: it cannot be written.
+        GpuEnergyError, OSError: The copy cannot be written.
     """
     copies = state_dir("fleet", name, "copies")
     copy = copies / sent.name
@@ -230,13 +238,13 @@ def own_copy(sent: Path, name: str) -> Path:
             (unfinished / HOME).symlink_to(state_dir("fleet", name, HOME))
             with contextlib.suppress(OSError):  # another actor was faster
                 unfinished.rename(copy)
-        except shutil.Error as error:  # has a list of files, each with its reason
+        except shutil.Error as error:  # contains a list of files, each with its reason
             reason = error.args[0][0][2]
             raise DeviceError(
                 f"The project cannot be copied to {copies} ({reason}): make room there."
             ) from None
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)  # what is left of a copy that failed
+            shutil.rmtree(unfinished, ignore_errors=True)  # the rest of a copy that failed
     copy.touch()
     _remove_old(copies)
     return copy

@@ -1,4 +1,4 @@
-"""The process of a GPU on another host, as a search has it: reached through a command's pipes."""
+"""Gives a search a GPU on another host, whose process it reaches through a command's pipes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     Unfit,
     framed,
 )
-from pytest_gpuenergy.fleet.hosts import SLURM_PLACE, Seat
 from pytest_gpuenergy.fleet.pulse import PATIENCE, Beat, Watch
+from pytest_gpuenergy.fleet.seats import SLURM_PLACE, Seat
 from pytest_gpuenergy.fleet.spec import SILENCE_S
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.support import DeviceError, FormError, WorkerTimeoutError, decode
@@ -43,19 +43,19 @@ from pytest_gpuenergy.tuning import Measured, TimingTask
 from pytest_gpuenergy.workloads import Workload
 
 ENDS_WITHIN_S = 10.0
-"""For a process to restore the settings of its GPU."""
+"""The time that a process has to restore the settings of its GPU."""
 
 _TAIL_BYTES = 2000
 _PIECE_BYTES = 1 << 20
 _LONGEST_BYTES = 1 << 20
-"""Of a line from there, which says how one candidate did."""
+"""The longest line of an answer, which has the evaluation of a candidate."""
 
 
 class Line:
-    """A command that starts a process elsewhere, and the pipes to that.
+    """A command that starts a process on another host, and the pipes to that process.
 
     Attributes:
-        messages: from there; None at their end.
+        messages: The messages of the process; None at their end.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -81,10 +81,10 @@ class Line:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def write_line(self, text: str) -> None:
-        """Have the interpreter run a line.
+        """Have the interpreter run a line of Python.
 
         Raises:
-            OSError: it has ended.
+            OSError: The interpreter has ended.
         """
         self.write(f"{text!r}\n".encode())
 
@@ -106,7 +106,7 @@ class Line:
                 data = b"" if file is None else file.read(_PIECE_BYTES)
 
     def watch(self, silence_s: float) -> None:
-        """Let the process know that this one lives, and end the command if it is silent."""
+        """Send beats to the process, and kill its command if it does not answer."""
         allowed_s = PATIENCE * silence_s
 
         def give_up() -> None:
@@ -119,10 +119,7 @@ class Line:
         self._beat.start()
 
     def end(self, *, patience_s: float = ENDS_WITHIN_S) -> None:
-        """Let the process end by itself, which takes it a moment; end the command if it does not.
-
-        Idempotent.
-        """
+        """Wait until the process ends by itself; terminate the command otherwise. Idempotent."""
         with self._ending:
             if not self._log.closed:
                 self._end(patience_s)
@@ -130,14 +127,14 @@ class Line:
                 self._log.close()
 
     def last_words(self) -> str:
-        """Once it has ended: why, or what the command printed last to its standard error."""
+        """Return why the process has ended, or what the command last printed as an error."""
         return self._problem or self._words
 
     def _end(self, patience_s: float) -> None:
         if self._beat is not None and self._watch is not None:
             self._beat.stop()
             self._watch.stop()
-        # Whoever is writing to a host that does not answer would wait for long.
+        # A write to a host that does not answer may hold the lock for long.
         if self._writing.acquire(timeout=1.0):
             try:
                 assert self._process.stdin is not None
@@ -158,9 +155,9 @@ class Line:
     def _read_words(self) -> str:
         descriptor = self._log.fileno()
         start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
-        said = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
+        errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
         code = self._process.poll()
-        return reason_in(said) or f"its command ended with exit code {code}."
+        return reason_in(errors) or f"its command ended with exit code {code}."
 
     def _has_ended(self, within_s: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -184,7 +181,7 @@ class Line:
 
 
 def _marked(stream: IO[bytes]) -> Iterator[bytes]:
-    """What follows the mark in the lines that have it."""
+    """Yield what follows the mark in the lines that have it."""
     rest = b""
     while piece := stream.read(_PIECE_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
@@ -196,27 +193,27 @@ def _marked(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 MOST_LOSSES = 4
-"""A GPU that has been lost more often is not used any more."""
+"""The number of losses after which a GPU is not used any more."""
 
 _FAR = "from pytest_gpuenergy.fleet.far_gpu import serve;serve()"
 _GRACE_S = 60.0
-"""By which an answer may come later than the process there should have given up."""
+"""The time that an answer may take beyond its timeout, after which the other host gives up."""
 
 
 class RemoteGpu:
-    """See `engine.team.GpuProcess`; what a call needs of files is sent with it.
+    """A GPU on another host, see `engine.team.GpuProcess`; a call is sent with its files.
 
     Args:
-        seat: where the GPU is.
-        asked: what `far_gpu.serve` receives.
-        wait_s: how long it may take to start.
-        tell: called with sentences, from any thread.
-        silence_s: how long the process there goes on without a sign of this one.
+        seat: The seat of the GPU.
+        asked: The first request to `far_gpu.serve`.
+        wait_s: The longest time that its process may take to start.
+        tell: Called with sentences for the user, from any thread.
+        silence_s: The time after which its process ends if it hears nothing from this one.
 
     Attributes:
-        station: the GPU, as it was when it was last claimed.
-        losses: why it was lost, each time.
-        moved: called with the UUID of the GPU that Ray or Slurm gives in the place of a lost one.
+        station: The description of the GPU when it was last claimed.
+        losses: The reason of each loss.
+        moved: Called with the UUID of the GPU by which Ray or Slurm replaces a lost one.
     """
 
     def __init__(
@@ -242,21 +239,21 @@ class RemoteGpu:
 
     @property
     def host(self) -> str:
-        """What the user calls its host; where Slurm has chosen it, how it calls itself."""
+        """The name of the host for the user; if Slurm chose the host, its own name."""
         if self.station is not None and self._seat.host == SLURM_PLACE:
             return self.station.host
         return self._seat.host
 
     @property
     def title(self) -> str:
-        """What to call it."""
+        """The name of the GPU for the user."""
         return self.host if self.station is None else f"{self.host} ({self.station.uuid})"
 
     def start(self) -> Started:
-        """Reach the GPU and have it claimed.
+        """Start the process of the GPU, which claims it.
 
         Raises:
-            DeviceError: it cannot be reached, or not be used.
+            DeviceError: The GPU cannot be reached or used.
         """
         with self._calling:
             self._reach()
@@ -279,7 +276,7 @@ class RemoteGpu:
             except (OSError, EOFError):
                 raise self._lost() from None
             except BaseException:
-                self._drop()  # an interrupted call leaves a stray answer in the pipe
+                self._drop()  # the answer to an interrupted call is still to come
                 raise
         if isinstance(answer, Failed):
             raise answer.error()
@@ -287,10 +284,10 @@ class RemoteGpu:
         return answer.value
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Have kernels compiled there, as soon as possible."""
+        """Have the other host compile kernels as soon as possible."""
         line = self._line
         if line is not None:
-            with contextlib.suppress(OSError):  # who needs them will see that it is lost
+            with contextlib.suppress(OSError):  # the next call will notice the loss
                 line.write(framed((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
@@ -305,7 +302,7 @@ class RemoteGpu:
         return found
 
     def energy_mj(self) -> float | None:
-        """What its energy counter reads; None if it has none, or is lost."""
+        """Return the reading of the energy counter; None if there is none, or the GPU is lost."""
         if self._line is None:
             return None
         try:
@@ -321,7 +318,7 @@ class RemoteGpu:
             line.end()
 
     def _reach(self) -> Line:
-        """The line to the process there, which is started if there is none."""
+        """Return the line to the process, which is started if there is none."""
         if self._line is not None:
             return self._line
         if self._retired:
@@ -379,10 +376,10 @@ class RemoteGpu:
         return message
 
     def _next(self, line: Line, wait_s: float | None) -> Message | None:
-        """The next message that is not for the user alone; None if there is none in time.
+        """Return the next message that is not for the user; None if none comes in time.
 
         Raises:
-            EOFError: the process has ended.
+            EOFError: The process has ended.
         """
         deadline_s = None if wait_s is None else time.monotonic() + wait_s
         while True:
@@ -413,12 +410,12 @@ class RemoteGpu:
         return HostLostError(reason)
 
     def _ended(self, line: Line) -> str:
-        """Why the process has ended, so far as its command says."""
+        """Return why the process has ended, as far as its command has printed it."""
         self._drop()
         return line.last_words()
 
     def _drop(self, patience_s: float = ENDS_WITHIN_S) -> None:
-        """End the process, if it has not ended."""
+        """End the process unless it has ended."""
         line, self._line, self._inputs = self._line, None, None
         if line is not None:
             line.end(patience_s=patience_s)

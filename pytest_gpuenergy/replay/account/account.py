@@ -32,7 +32,7 @@ from pytest_gpuenergy.replay.account.figures import (
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
 
-class Part(Struct, frozen=True):
+class CallShare(Struct, frozen=True):
     """The share of one unique call in a step.
 
     Attributes:
@@ -126,7 +126,7 @@ class Account(Struct, frozen=True):
     time_error: float | None
     clock_mhz: float | None
     coverage: float
-    parts: tuple[Part, ...]
+    parts: tuple[CallShare, ...]
     missing: tuple[str, ...]
     limited: tuple[str, ...]
     spaced: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ def account_for_step(
         idle_w: The power of the card between launches.
         tokens: The number of tokens, see `Account`.
     """
-    parts: list[Part] = []
+    parts: list[CallShare] = []
     missing: list[str] = []
     limited: list[str] = []
     spaced: list[str] = []
@@ -182,7 +182,7 @@ def account_for_step(
             alone_us.append(None if gpu_us is None else count * gpu_us)
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
-            Part(
+            CallShare(
                 call=call.id,
                 operator=call.operator,
                 calls=count,

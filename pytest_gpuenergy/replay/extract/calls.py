@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.extract.trace import Launch, Sizes
+from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.ranks import EXCHANGES
 from pytest_gpuenergy.support import (
@@ -120,7 +120,7 @@ class UniqueCall(Struct, frozen=True):
 
 
 def unique_calls(
-    launches: Iterable[Launch], forms: Mapping[int, CallForm] | Sequence[CallForm]
+    launches: Iterable[TraceLaunch], forms: Mapping[int, CallForm] | Sequence[CallForm]
 ) -> list[UniqueCall]:
     """Return the unique calls that launched something, the most GPU time first.
 
@@ -129,7 +129,7 @@ def unique_calls(
             own, with the operator `OUTSIDE`.
         forms: The form of each call, by its number.
     """
-    by_call: dict[int, list[Launch]] = {}
+    by_call: dict[int, list[TraceLaunch]] = {}
     forms = dict(enumerate(forms)) if isinstance(forms, Sequence) else dict(forms)
     for launch in launches:
         number = launch.call
@@ -212,13 +212,13 @@ def _check_arguments(value: Any) -> None:
         _check_arguments(list(value.values()))
 
 
-def _launch_form(launch: Launch) -> LaunchForm:
+def _launch_form(launch: TraceLaunch) -> LaunchForm:
     return LaunchForm(
         identity(launch), launch.name, launch.grid, launch.block, launch.shared_memory_bytes
     )
 
 
-def _identity(form: CallForm, group: Sequence[Launch]) -> str:
+def _identity(form: CallForm, group: Sequence[TraceLaunch]) -> str:
     shared = [form.operator, form.arguments, group[0].phase, *map(_launch_form, group)]
     text = msgspec.json.encode(shared, order="deterministic")
     return f"c{hashlib.sha256(text).hexdigest()[:12]}"
@@ -227,7 +227,7 @@ def _identity(form: CallForm, group: Sequence[Launch]) -> str:
 def _unique(
     key: str,
     numbers: Sequence[int],
-    by_call: Mapping[int, Sequence[Launch]],
+    by_call: Mapping[int, Sequence[TraceLaunch]],
     forms: Mapping[int, CallForm],
 ) -> UniqueCall:
     first = by_call[numbers[0]]

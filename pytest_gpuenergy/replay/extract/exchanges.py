@@ -12,7 +12,7 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import Launch
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import category_of
 from pytest_gpuenergy.support import InputError
 
@@ -35,7 +35,7 @@ class RankClock(Struct, frozen=True):
     spread_us: float | None = None
 
 
-class Exchange(Struct, frozen=True):
+class RankExchange(Struct, frozen=True):
     """An exchange in which all ranks take part, such as an all-reduce.
 
     Attributes:
@@ -64,7 +64,7 @@ class Exchanges(Struct, frozen=True):
     """
 
     clocks: tuple[RankClock, ...]
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[RankExchange, ...]
 
     def waiting_us(self, rank: int, phase: str | None = None) -> float:
         """Return how long a rank waited for the others, in all phases or in one."""
@@ -77,11 +77,11 @@ class Exchanges(Struct, frozen=True):
             for exchange in self._in_phase(phase)
         )
 
-    def _in_phase(self, phase: str | None) -> Sequence[Exchange]:
+    def _in_phase(self, phase: str | None) -> Sequence[RankExchange]:
         return [exchange for exchange in self.exchanges if phase in (None, exchange.phase)]
 
 
-def merged(ranks: Sequence[Sequence[Launch]]) -> tuple[list[Launch], Exchanges]:
+def merged(ranks: Sequence[Sequence[TraceLaunch]]) -> tuple[list[TraceLaunch], Exchanges]:
     """Return the launches of all ranks on the clock of the first rank, and their exchanges.
 
     An exchange ends on all ranks at nearly the same time, so the offset between two clocks is the
@@ -113,8 +113,8 @@ def merged(ranks: Sequence[Sequence[Launch]]) -> tuple[list[Launch], Exchanges]:
 
 
 def side_by_side(
-    ranks: Sequence[Sequence[Launch]], offsets_us: Sequence[float] = ()
-) -> list[Launch]:
+    ranks: Sequence[Sequence[TraceLaunch]], offsets_us: Sequence[float] = ()
+) -> list[TraceLaunch]:
     """Return the launches of all ranks in the order of their begin, each with its rank.
 
     Args:
@@ -131,7 +131,7 @@ def side_by_side(
     return sorted(found, key=lambda launch: launch.begin_us)
 
 
-def _clock(first: Sequence[Launch], other: Sequence[Launch]) -> RankClock:
+def _clock(first: Sequence[TraceLaunch], other: Sequence[TraceLaunch]) -> RankClock:
     if first is other:
         return RankClock(0.0, 0.0)
     if not first:
@@ -154,10 +154,10 @@ def _clock(first: Sequence[Launch], other: Sequence[Launch]) -> RankClock:
     )
 
 
-def _exchange(parts: Sequence[Launch], offsets_us: Sequence[float]) -> Exchange:
+def _exchange(parts: Sequence[TraceLaunch], offsets_us: Sequence[float]) -> RankExchange:
     begins = [part.begin_us + offset for part, offset in zip(parts, offsets_us, strict=True)]
     last = max(begins)
-    return Exchange(
+    return RankExchange(
         name=parts[0].name,
         phase=parts[0].phase,
         step=parts[0].step,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import PHASES, Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import PHASES, CalledOperator, Sizes, TraceLaunch, Work
 from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
@@ -147,7 +147,7 @@ class Listed(NamedTuple):
     """A unique kernel with one representative launch, whose duration is not used."""
 
     kernel: UniqueKernel
-    launch: Launch
+    launch: TraceLaunch
 
 
 class KernelList(NamedTuple):
@@ -210,12 +210,12 @@ def _listed(line: Mapping[str, Any]) -> tuple[Listed, list[str]]:
         operator = None
     calls, layers = fields.pop("calls"), fields.pop("layers") or ()
     work = fields.pop("work") or _work(name)
-    launch = Launch(
+    launch = TraceLaunch(
         name=name,
         work=work,
         begin_us=0.0,
         duration_us=0.0,
-        operator=None if operator is None else Operator(operator, **arguments),
+        operator=None if operator is None else CalledOperator(operator, **arguments),
         **fields,
     )
     kernel = UniqueKernel(

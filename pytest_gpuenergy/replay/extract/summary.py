@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges
-from pytest_gpuenergy.replay.extract.extraction import SCHEMA_VERSION, Extraction
-from pytest_gpuenergy.replay.extract.trace import PHASES, Launch
+from pytest_gpuenergy.replay.extract.kernel_extraction import SCHEMA_VERSION, KernelExtraction
+from pytest_gpuenergy.replay.extract.trace import PHASES, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
 from pytest_gpuenergy.support import aligned, plain
@@ -36,7 +36,7 @@ class PhasePower(Struct, frozen=True):
     power_w: float | None
 
 
-def phase_powers(curve: PowerCurve, launches: Sequence[Launch]) -> list[PhasePower]:
+def phase_powers(curve: PowerCurve, launches: Sequence[TraceLaunch]) -> list[PhasePower]:
     """Return the mean power of each phase, which in each run spans its first to its last launch."""
     spans: dict[str | None, dict[int | None, Span]] = {}
     for launch in launches:
@@ -61,7 +61,7 @@ def short_name(name: str) -> str:
     return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
 
 
-def headline(found: Extraction) -> str:
+def headline(found: KernelExtraction) -> str:
     """Return the launches, the kernels and their time in a sentence without a period."""
     spent = f"{found.gpu_time_us / 1e3:.3f} ms"
     runs = f" in {found.runs} runs" if (found.runs or 1) > 1 else ""
@@ -79,7 +79,7 @@ def headline(found: Extraction) -> str:
     )
 
 
-def terminal(found: Extraction) -> Iterator[str]:
+def terminal(found: KernelExtraction) -> Iterator[str]:
     """Yield lines with the totals, categories, largest kernels, and what can be replayed."""
     total_us = found.gpu_time_us or 1.0
     yield headline(found)
@@ -143,7 +143,7 @@ def _exchanges(found: Exchanges) -> Iterator[str]:
         )
 
 
-def _replayable(found: Extraction) -> Iterator[str]:
+def _replayable(found: KernelExtraction) -> Iterator[str]:
     """Yield what can be replayed, by tier, and why the rest cannot."""
     total_us = found.gpu_time_us or 1.0
     launches = found.call_coverage
@@ -161,7 +161,7 @@ def _replayable(found: Extraction) -> Iterator[str]:
         yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
 
 
-def json_document(found: Extraction) -> dict[str, Any]:
+def json_document(found: KernelExtraction) -> dict[str, Any]:
     """Return the totals and categories for a script; the files have everything else."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -184,7 +184,7 @@ def json_document(found: Extraction) -> dict[str, Any]:
     }
 
 
-def _by_category(found: Extraction) -> list[tuple[str, float, int | None]]:
+def _by_category(found: KernelExtraction) -> list[tuple[str, float, int | None]]:
     """Return each category with its time in microseconds and its calls, the most time first."""
     sums: dict[str, tuple[float, int | None]] = {}
     for kernel, signature in zip(found.kernels, found.signatures, strict=True):

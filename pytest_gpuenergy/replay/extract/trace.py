@@ -90,7 +90,7 @@ class Event(Struct, frozen=True):
         return next((values[name] for name in names if name in values), None)
 
 
-class _Document(Struct):
+class _TraceDocument(Struct):
     events: list[Event] = field(name="traceEvents")
 
 
@@ -109,7 +109,7 @@ def read_trace(path: Path) -> list[Event]:
         events = (
             decode(content, list[Event], "the trace")
             if content[:64].lstrip().startswith(b"[")
-            else decode(content, _Document, "the trace").events
+            else decode(content, _TraceDocument, "the trace").events
         )
     except FormError as error:
         raise InputError(
@@ -173,7 +173,7 @@ _NUMBERS = {
 }
 
 
-class Operator(Struct, frozen=True):
+class CalledOperator(Struct, frozen=True):
     """An operator that was called, with what the profiler recorded of its arguments.
 
     Where shapes were not recorded, all attributes but the name are None. Otherwise each has an
@@ -194,7 +194,7 @@ class Operator(Struct, frozen=True):
     scalars: Any = None
 
 
-class Launch(Struct, frozen=True):
+class TraceLaunch(Struct, frozen=True):
     """A kernel, copy or set on the GPU, or an operator on the host; None for what is unknown.
 
     Attributes:
@@ -225,7 +225,7 @@ class Launch(Struct, frozen=True):
     work: Work
     begin_us: float
     duration_us: float
-    operator: Operator | None = None
+    operator: CalledOperator | None = None
     dispatched: str | None = None
     phase: str | None = None
     run: int | None = None
@@ -271,7 +271,7 @@ class _Around(NamedTuple):
 _NOWHERE = _Around()
 
 
-def launches(events: Sequence[Event]) -> list[Launch]:
+def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """Return everything that ran on the GPU, in the order of its begin.
 
     A launch belongs to the call of the driver with the same correlation, and that call to the
@@ -294,7 +294,7 @@ def launches(events: Sequence[Event]) -> list[Launch]:
     return found
 
 
-def host_operators(events: Sequence[Event]) -> list[Launch]:
+def host_operators(events: Sequence[Event]) -> list[TraceLaunch]:
     """Return all operators as launches, for a program that ran without a GPU.
 
     The duration of each excludes the operators that it calls.
@@ -391,11 +391,11 @@ class _Thread:
             self._around = None
 
 
-def _launch(event: Event, place: _Around) -> Launch:
+def _launch(event: Event, place: _Around) -> TraceLaunch:
     phase = PHASES[place.phase] if place.phase < len(PHASES) else None
     numbers = place.numbers
     work: Any = event.category
-    return Launch(
+    return TraceLaunch(
         name=event.name,
         work=work,
         begin_us=event.ts,
@@ -418,8 +418,8 @@ def _launch(event: Event, place: _Around) -> Launch:
     )
 
 
-def _operator(event: Event) -> Operator:
-    return Operator(
+def _operator(event: Event) -> CalledOperator:
+    return CalledOperator(
         event.name,
         event.arg("Input Dims", "Input dims"),
         event.arg("Input type"),

@@ -10,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.replay.extract.trace import Launch, Operator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import CalledOperator, Sizes, TraceLaunch, Work
 
 
 class UniqueKernel(Struct, frozen=True):
     """All launches with the same kernel, operator, arguments, launch plan and phase.
 
-    See `Launch` for the attributes that they share.
+    See `TraceLaunch` for the attributes that they share.
 
     Attributes:
         id: ``k`` and the first hexadecimal digits of a hash of all that the launches share, so
@@ -29,7 +29,7 @@ class UniqueKernel(Struct, frozen=True):
     id: str
     name: str
     work: Work
-    operator: Operator | None
+    operator: CalledOperator | None
     phase: str | None
     grid: Sizes | None
     block: Sizes | None
@@ -41,16 +41,18 @@ class UniqueKernel(Struct, frozen=True):
     layers: tuple[int, ...] = ()
 
 
-def unique_kernels(launches: Iterable[Launch]) -> list[tuple[UniqueKernel, Sequence[Launch]]]:
+def unique_kernels(
+    launches: Iterable[TraceLaunch],
+) -> list[tuple[UniqueKernel, Sequence[TraceLaunch]]]:
     """Return each unique kernel with its launches, the most total time first."""
-    groups: dict[str, list[Launch]] = {}
+    groups: dict[str, list[TraceLaunch]] = {}
     for launch in launches:
         groups.setdefault(identity(launch), []).append(launch)
     found = [(_unique(key, group), group) for key, group in groups.items()]
     return sorted(found, key=lambda pair: (-pair[0].total_us, pair[0].id))
 
 
-def identity(launch: Launch) -> str:
+def identity(launch: TraceLaunch) -> str:
     """Return the id of the unique kernel that a launch belongs to."""
     shared: list[Any] = [
         *(launch.name, launch.work, launch.operator, launch.phase, launch.grid, launch.block),
@@ -60,7 +62,7 @@ def identity(launch: Launch) -> str:
     return f"k{hashlib.sha256(text).hexdigest()[:12]}"
 
 
-def _unique(key: str, group: Sequence[Launch]) -> UniqueKernel:
+def _unique(key: str, group: Sequence[TraceLaunch]) -> UniqueKernel:
     first = group[0]
     return UniqueKernel(
         id=key,
@@ -145,7 +147,7 @@ class Signature(Struct, frozen=True):
     missing: str | None = None
 
 
-def signature_of(kernel: str, launch: Launch) -> Signature:
+def signature_of(kernel: str, launch: TraceLaunch) -> Signature:
     """Return how the unique kernel with the id ``kernel`` can be replayed.
 
     Args:
@@ -175,14 +177,14 @@ def signature_of(kernel: str, launch: Launch) -> Signature:
     return Signature(kernel, category, tier, recipe, missing)
 
 
-def _tier(launch: Launch, category: Category) -> int:
+def _tier(launch: TraceLaunch, category: Category) -> int:
     operator = "" if launch.operator is None else launch.operator.name
     if operator in _PRODUCTS and category == "product":
         return 2
     return 4 if "triton" in f"{launch.name} {operator}".lower() else 3
 
 
-def _missing(operator: Operator) -> str | None:
+def _missing(operator: CalledOperator) -> str | None:
     if operator.shapes is None or operator.dtypes is None:
         return "its operator's arguments were not recorded: profile with record_shapes=True"
     if operator.strides is None:
@@ -190,7 +192,7 @@ def _missing(operator: Operator) -> str | None:
     return None
 
 
-def category_of(launch: Launch) -> Category:
+def category_of(launch: TraceLaunch) -> Category:
     """Return what a launch does, by its name and that of its operator."""
     if launch.work in ("copy", "set"):
         return "copy" if launch.work == "copy" else "set"

@@ -25,21 +25,21 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.replay.account.figures import EAGER, GRAPH, LAYERS, step_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
-from pytest_gpuenergy.replay.extract.trace import Launch, launches, read_trace, write_trace
-from pytest_gpuenergy.replay.play.plan import (
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
-    Plan,
     Planner,
     Repeat,
+    ReplayPlan,
     replayable_call,
     replayable_gap,
     replayable_spaced,
     replayable_step,
 )
 from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copy_of
-from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import Program, Prompt, appendable
+from pytest_gpuenergy.replay.profile.programs import Prompt, TorchProgram, appendable
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -52,7 +52,7 @@ _MOST_COPIES = 256
 
 
 @dataclass(frozen=True)
-class Turns:
+class CallTurns:
     """The calls that successive launches make in rotation.
 
     Attributes:
@@ -64,7 +64,7 @@ class Turns:
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
 
-    def with_gaps(self, gaps: int) -> Turns:
+    def with_gaps(self, gaps: int) -> CallTurns:
         """Return the same calls with gaps after each."""
 
         def spaced(call: Callable[[], object]) -> object:
@@ -73,7 +73,7 @@ class Turns:
                 gap()
             return returned
 
-        return Turns([partial(spaced, call) for call in self.calls], self.outputs)
+        return CallTurns([partial(spaced, call) for call in self.calls], self.outputs)
 
     def rotating(self) -> Callable[[], object]:
         """Return a function that makes the next call each time, on any thread."""
@@ -122,7 +122,7 @@ def _form_key(form: CallForm | UniqueCall) -> bytes:
 
 
 def capture_calls(
-    program: Program, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
+    program: TorchProgram, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
 ) -> Captured:
     """Run a program to keep some of its calls.
 
@@ -152,7 +152,7 @@ def capture_calls(
 
 def turns_of(
     own: Sequence[LiveCall], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
-) -> Turns:
+) -> CallTurns:
     """Return the turns that replay a call.
 
     Args:
@@ -165,7 +165,7 @@ def turns_of(
     """
     first = own[0]
     if cache == "hot":
-        return Turns([first])
+        return CallTurns([first])
     if cache == "cold":
         reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
@@ -181,7 +181,7 @@ def turns_of(
     calls = [
         first.with_tensors([group[turn % len(group)] for group in sets]) for turn in range(count)
     ]
-    return Turns(calls, outputs)
+    return CallTurns(calls, outputs)
 
 
 def gap() -> None:
@@ -208,7 +208,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         calls: Sequence[UniqueCall],  # noqa: ARG001 -- the model knows what its steps consist of
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
-    ) -> Plan:
+    ) -> ReplayPlan:
         program = load_program(
             source or profile.model,
             dtype=profile.dtype,
@@ -235,11 +235,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             ) from None
         wholes = []
         for ready in captured:
-            whole = Turns([ready.whole])
+            whole = CallTurns([ready.whole])
             ways = [(GRAPH, _repeater(whole, device, most=ranks.most))]
             ways.append((EAGER, _repeater(whole, device, from_host=True, most=ranks.most)))
             if ready.layers is not None:
-                layers = _repeater(Turns([ready.layers]), device, most=ranks.most)
+                layers = _repeater(CallTurns([ready.layers]), device, most=ranks.most)
                 ways.insert(0, (LAYERS, layers))
             else:
                 missing[step_key(ready.number, LAYERS)] = "no layers of the model are known"
@@ -262,14 +262,14 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeater, count = _repeater(group, device, most=most), len(group.calls)
             return replayable_spaced(profile, by_id[call], gaps, key, cache, count, repeater)
 
-        pause = replayable_gap(profile, cache, _repeater(Turns([gap]), device))
-        return Plan(wholes, played, missing, spaced, pause, source or profile.model)
+        pause = replayable_gap(profile, cache, _repeater(CallTurns([gap]), device))
+        return ReplayPlan(wholes, played, missing, spaced, pause, source or profile.model)
 
     return plan
 
 
 def _repeater(
-    turns: Turns,
+    turns: CallTurns,
     device: str,
     *,
     from_host: bool = False,
@@ -296,13 +296,13 @@ def _repeater(
 
 def _turns(
     calls: Sequence[UniqueCall],
-    program: Program,
+    program: TorchProgram,
     inputs: Any,
     last_step: int,
     device: str,
     cache: Cache,
     ranks: Ranks,
-) -> tuple[dict[str, Turns], dict[str, float], dict[str, str]]:
+) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str]]:
     """Return the turns of each call that launches the same kernels as in the profile.
 
     Returns:
@@ -312,7 +312,7 @@ def _turns(
     numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
     captured = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
-    turns: dict[str, Turns] = {}
+    turns: dict[str, CallTurns] = {}
     missing = {}
     for call in calls:
         if not call.turns:
@@ -339,7 +339,7 @@ def _turns(
 
 
 def _leave_out(
-    calls: Sequence[UniqueCall], turns: dict[str, Turns], missing: dict[str, str], ranks: Ranks
+    calls: Sequence[UniqueCall], turns: dict[str, CallTurns], missing: dict[str, str], ranks: Ranks
 ) -> None:
     """Leave out the exchanges that another rank cannot replay."""
     lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
@@ -351,7 +351,7 @@ def _leave_out(
 
 
 @dataclass(frozen=True)
-class Step:
+class ReadyStep:
     """A step of a model that can be repeated.
 
     Attributes:
@@ -366,7 +366,7 @@ class Step:
     layers: Callable[[], object] | None
 
 
-def capture_step(program: Program, inputs: Any, number: int) -> Step:
+def capture_step(program: TorchProgram, inputs: Any, number: int) -> ReadyStep:
     """Run a program up to a step, and keep what is needed to repeat the step.
 
     Args:
@@ -390,7 +390,7 @@ def capture_step(program: Program, inputs: Any, number: int) -> Step:
         for layer in layers:
             layer()
 
-    return Step(number, whole, all_layers if layers else None)
+    return ReadyStep(number, whole, all_layers if layers else None)
 
 
 @dataclass(frozen=True)
@@ -420,7 +420,7 @@ def launched_by(functions: Sequence[Callable[[], object]], device: str) -> list[
         path = Path(folder) / "trace.json.gz"
         write_trace(profiler, path)
         found = launches(read_trace(path))
-    by_call: list[list[Launch]] = [[] for _ in range(_PROFILED * len(functions))]
+    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(functions))]
     for launch in found:
         if launch.call is not None:
             by_call[launch.call].append(launch)

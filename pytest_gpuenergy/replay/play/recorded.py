@@ -23,11 +23,11 @@ from pytest_gpuenergy.replay.account.figures import (
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
-from pytest_gpuenergy.replay.play.plan import (
+from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
-    Plan,
     Planner,
     Repeat,
+    ReplayPlan,
     key_of,
     replayable_call,
     replayable_gap,
@@ -73,7 +73,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
-    ) -> Plan:
+    ) -> ReplayPlan:
         if profile.device != device.name:
             raise InputError(
                 f"The figures in {folder} are those of {profile.device}, and {device.name} is "
@@ -83,7 +83,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         by_id = {call.id: call for call in chosen}
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
-        return Plan(
+        return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
             [player.call(call) for call in chosen if call.id in recorded],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},

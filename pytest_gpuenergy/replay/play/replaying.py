@@ -32,8 +32,8 @@ from pytest_gpuenergy.replay.account.figures import (
 )
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
-from pytest_gpuenergy.replay.play.plan import Cache, Plan, Planner, key_of
 from pytest_gpuenergy.replay.play.recorded import read_measurements
+from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, key_of
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.report import RunFolder
@@ -260,7 +260,7 @@ class Replay:
         self.announce(_figures(name, found, emulated=self.station.device.emulated))
 
     def _spaced(
-        self, plan: Plan, calls: Sequence[UniqueCall], setpoint: Setpoint
+        self, plan: ReplayPlan, calls: Sequence[UniqueCall], setpoint: Setpoint
     ) -> Iterator[Replayable]:
         """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
         measured = self.measurements.get(setpoint.label, {})
@@ -278,7 +278,7 @@ class Replay:
         if spaced and plan.gap is not None:
             yield from (plan.gap, *spaced)
 
-    def _idle_w(self, plan: Plan) -> float:
+    def _idle_w(self, plan: ReplayPlan) -> float:
         """Measure the card's power directly after a load, with its contexts and clocks of then."""
         device = self.station.device
         source = choose_source(device)
@@ -327,7 +327,7 @@ def _figures(name: str, found: Measurement, *, emulated: bool) -> str:
 
 
 def spaced_exchanges(
-    plan: Plan,
+    plan: ReplayPlan,
     calls: Sequence[UniqueCall],
     steps: Sequence[int],
     measured: Mapping[str, Measurement],

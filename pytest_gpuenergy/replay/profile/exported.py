@@ -23,8 +23,8 @@ from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
     Generating,
-    Program,
     Prompt,
+    TorchProgram,
     random_tokens,
     read_record,
 )
@@ -42,7 +42,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
         return part(*args)
 
 
-class _Part(torch.nn.Module):  # type: ignore[misc]
+class _LayerPart(torch.nn.Module):  # type: ignore[misc]
     """The part of a program that a layer runs."""
 
     def __init__(self, layer: Layer, part: GraphModule) -> None:
@@ -72,7 +72,7 @@ def in_layers(whole: GraphModule, paths: Sequence[str], layers: Sequence[Layer])
     for part, layer in enumerate(owners):
         if layer is not None:
             name = f"submod_{part}"
-            setattr(split, name, _Part(layers[layer], getattr(split, name)))
+            setattr(split, name, _LayerPart(layers[layer], getattr(split, name)))
     return split
 
 
@@ -193,22 +193,22 @@ class ExportedModel(Generating):
 
     @property
     def weights(self) -> str:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return self.record.weights
 
     @property
     def attention(self) -> str:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return self.record.attention
 
     @property
     def dtype(self) -> str:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return self.record.dtype
 
     @property
     def prompt(self) -> Prompt:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return self.record.prompt
 
     @property
@@ -218,7 +218,7 @@ class ExportedModel(Generating):
 
     @property
     def layers(self) -> list[Any]:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return list(self.steps.layers)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
@@ -245,7 +245,7 @@ class ExportedModel(Generating):
         return self.steps.ask(tokens, past)
 
 
-def load_exported(name: str, device: str) -> Program:
+def load_exported(name: str, device: str) -> TorchProgram:
     """Load an exported file. Load only files that you trust: they can run code.
 
     Args:
@@ -278,7 +278,7 @@ def load_exported(name: str, device: str) -> Program:
         ) from None
 
 
-def program_of(export: Export, name: str, device: str) -> Program:
+def program_of(export: Export, name: str, device: str) -> TorchProgram:
     """Return an exported program, ready to run on ``device``, where its weights are.
 
     Raises:

@@ -32,12 +32,12 @@ from pytest_gpuenergy.replay.profile.exported import (
     quiet,
     reason_of,
 )
-from pytest_gpuenergy.replay.profile.models import LanguageModel
+from pytest_gpuenergy.replay.profile.language_models import LanguageModel
 from pytest_gpuenergy.replay.profile.programs import (
     ExportRecord,
     FunctionProgram,
-    Program,
     Prompt,
+    TorchProgram,
     appendable,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
@@ -133,7 +133,7 @@ class Exported:
 
 
 def export_program(
-    program: Program,
+    program: TorchProgram,
     profile: ProfileRecord,
     forms: Sequence[CallForm],
     device: str,
@@ -179,7 +179,7 @@ def _is_same(first: CallForm, other: CallForm) -> bool:
 class _Root(Module):  # type: ignore[misc]
     """A module that contains the modules of the exported program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TorchProgram) -> None:
         super().__init__()
         self.parts = ModuleList(program.modules.values())
 
@@ -225,7 +225,7 @@ def _choosing_as_in_a_run() -> Iterator[None]:
         torch.compiler.is_exporting = plain
 
 
-def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
+def _steps(program: TorchProgram, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
     """Return, by name, each step as a module, and as exported."""
     if isinstance(program, FunctionProgram):
         call = _Call(program)
@@ -250,7 +250,7 @@ def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Mod
 
 
 def _export(
-    program: Program,
+    program: TorchProgram,
     profile: ProfileRecord,
     steps: Mapping[str, tuple[Module, ExportedProgram]],
     device: str,

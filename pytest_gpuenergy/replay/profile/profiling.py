@@ -26,14 +26,14 @@ from pytest_gpuenergy.replay.extract.calls import (
     unique_calls,
     write_calls,
 )
-from pytest_gpuenergy.replay.extract.extraction import Extraction, extract_kernels
+from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
 from pytest_gpuenergy.replay.extract.trace import write_trace
 from pytest_gpuenergy.replay.power import POWER_CSV, write_power
-from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
-    Program,
     Prompt,
+    TorchProgram,
     check_packages,
     is_export,
     is_function,
@@ -158,7 +158,7 @@ class ProfileRun(NamedTuple):
     """
 
     record: ProfileRecord
-    extraction: Extraction
+    extraction: KernelExtraction
     exported: Exported | None
 
 
@@ -272,7 +272,7 @@ def claim_for_torch(
     return f"cuda:{ordinal}", gpu
 
 
-class Profiled(NamedTuple):
+class ProfiledProgram(NamedTuple):
     """A program that has been profiled.
 
     Attributes:
@@ -287,14 +287,14 @@ class Profiled(NamedTuple):
 
 
 def profile_program(
-    program: Program,
+    program: TorchProgram,
     prompt: Prompt,
     folder: Path,
     device: str,
     runs: int = 1,
     sampler: PowerSampler | None = None,
     ranks: Ranks = ALONE,
-) -> Profiled:
+) -> ProfiledProgram:
     """Run a program once to warm up, and then under the profiler; write the trace and the record.
 
     Args:
@@ -362,7 +362,7 @@ def profile_program(
         runs=runs,
     )
     write_profile(record, folder)
-    return Profiled(record, recorder.forms, reads)
+    return ProfiledProgram(record, recorder.forms, reads)
 
 
 def _read_clocks() -> list[ClockRead]:
@@ -375,7 +375,7 @@ def _read_clocks() -> list[ClockRead]:
     return found
 
 
-def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:
+def _failure(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
     import torch
 
     reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
@@ -412,7 +412,7 @@ def settle(device: str) -> None:
 
 
 @contextmanager
-def layers_annotated(program: Program) -> Iterator[None]:
+def layers_annotated(program: TorchProgram) -> Iterator[None]:
     """Let each layer of a program run within an annotation such as ``layer 3``."""
     from torch.profiler import record_function
 

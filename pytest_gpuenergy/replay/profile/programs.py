@@ -51,7 +51,7 @@ NO_PROMPT = Prompt(0, 0, 0)
 """The prompt of a function, which has none."""
 
 
-class Program(Protocol):
+class TorchProgram(Protocol):
     """A program to profile.
 
     Attributes:
@@ -119,7 +119,7 @@ class FunctionProgram:
 
     @property
     def layers(self) -> list[Any]:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:  # noqa: ARG002 -- it has no prompt
@@ -157,7 +157,7 @@ class Generating(ABC):
         """
 
     def run(self, inputs: Any, steps: int) -> None:
-        """See `Program`."""
+        """See `TorchProgram`."""
         from torch.profiler import record_function
 
         with record_function("prefill"):
@@ -283,7 +283,7 @@ class ExportRecord(Struct, frozen=True):
         vocabulary: The number of different tokens; 0 for a function.
         prompt_tokens: The length of each prompt; 0 for a function.
         device: PyTorch's name of the device that the steps were exported on.
-        layers: The paths of the modules in `Program.layers`, in the same order.
+        layers: The paths of the modules in `TorchProgram.layers`, in the same order.
     """
 
     model: str

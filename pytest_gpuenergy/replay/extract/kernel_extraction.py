@@ -11,8 +11,8 @@ from pytest_gpuenergy.replay.clocks import CLOCK
 from pytest_gpuenergy.replay.extract.exchanges import Exchanges, merged, side_by_side
 from pytest_gpuenergy.replay.extract.kernel_list import read_list
 from pytest_gpuenergy.replay.extract.trace import (
-    Launch,
     Sizes,
+    TraceLaunch,
     host_operators,
     launches,
     read_trace,
@@ -62,7 +62,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Extraction:
+class KernelExtraction:
     """What ran on the GPU in one trace.
 
     Attributes:
@@ -76,7 +76,7 @@ class Extraction:
             for a program on the host.
     """
 
-    launches: Sequence[Launch]
+    launches: Sequence[TraceLaunch]
     kernels: Sequence[UniqueKernel]
     signatures: Sequence[Signature]
     clock: Sequence[Span] = ()
@@ -148,7 +148,7 @@ class Extraction:
         return zip(self.kernels, self.signatures, strict=True)
 
 
-def extract_kernels(source: Path, *, host: bool = False) -> Extraction:
+def extract_kernels(source: Path, *, host: bool = False) -> KernelExtraction:
     """Extract the kernels of a trace, or of a list of unique kernels.
 
     Args:
@@ -174,10 +174,10 @@ def extract_kernels(source: Path, *, host: bool = False) -> Extraction:
     return replace(extraction, power=read_power(curve)) if is_file(curve) else extraction
 
 
-def _extract_file(path: Path, *, host: bool) -> Extraction:
+def _extract_file(path: Path, *, host: bool) -> KernelExtraction:
     if ".jsonl" in path.suffixes:
         kernels, notes = read_list(path)
-        return Extraction(
+        return KernelExtraction(
             (),
             [listed.kernel for listed in kernels],
             [signature_of(listed.kernel.id, listed.launch) for listed in kernels],
@@ -187,9 +187,9 @@ def _extract_file(path: Path, *, host: bool) -> Extraction:
     return replace(_extract_launches(found), clock=clock)
 
 
-def _extract_launches(found: Sequence[Launch]) -> Extraction:
+def _extract_launches(found: Sequence[TraceLaunch]) -> KernelExtraction:
     unique = unique_kernels(found)
-    return Extraction(
+    return KernelExtraction(
         found,
         [kernel for kernel, _ in unique],
         [signature_of(kernel.id, group[0]) for kernel, group in unique],
@@ -199,7 +199,7 @@ def _extract_launches(found: Sequence[Launch]) -> Extraction:
 class _Trace(NamedTuple):
     """The launches of a trace, and the spans in which the host's clock was read."""
 
-    launches: list[Launch]
+    launches: list[TraceLaunch]
     clock: list[Span]
 
 
@@ -215,7 +215,7 @@ def _read_launches(path: Path, *, host: bool) -> _Trace:
     return _Trace(found, [(event.ts, event.end) for event in clocks])
 
 
-def write_extraction(found: Extraction, folder: Path) -> None:
+def write_extraction(found: KernelExtraction, folder: Path) -> None:
     """Write the files of an extraction; those of launches only if there are any.
 
     Args:
@@ -239,7 +239,7 @@ def write_extraction(found: Extraction, folder: Path) -> None:
         write_atomically(folder / EXCHANGES_JSON, dump(document))
 
 
-def _document(found: Extraction) -> dict[str, Any]:
+def _document(found: KernelExtraction) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "gpu_time_us": found.gpu_time_us,
@@ -258,7 +258,7 @@ def _lines(records: Iterable[object]) -> str:
     return "".join(encode(record).decode() + "\n" for record in records)
 
 
-def _row(kernel: str, launch: Launch) -> list[Cell]:
+def _row(kernel: str, launch: TraceLaunch) -> list[Cell]:
     return [
         *(
             kernel,

@@ -29,7 +29,7 @@ Repeat = Callable[[], AbstractContextManager[Repeater]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """Everything that is measured under each power limit.
 
     Attributes:
@@ -51,7 +51,9 @@ class Plan:
     source: str = ""
 
 
-Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], Plan]
+Planner = Callable[
+    [ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], ReplayPlan
+]
 """Makes a plan from the record of a profile, all its calls, those to replay, and the steps."""
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pytest_gpuenergy.replay.profile.programs import (
     Generating,
-    Program,
     Prompt,
+    TorchProgram,
     check_packages,
     is_export,
     is_function,
@@ -82,7 +82,7 @@ class LanguageModel(Generating):
 
     @property
     def prompt(self) -> Prompt:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return Prompt()
 
     @property
@@ -92,7 +92,7 @@ class LanguageModel(Generating):
 
     @property
     def layers(self) -> list[Any]:
-        """See `Program`."""
+        """See `TorchProgram`."""
         return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
@@ -114,7 +114,7 @@ class LanguageModel(Generating):
 
 def load_program(
     name: str, *, dtype: str, attention: str, seed: int, device: str, ranks: Ranks = ALONE
-) -> Program:
+) -> TorchProgram:
     """Load a model, a function, or an exported program, see `load_model` and `load_function`.
 
     An exported program has its own weights, type and attention.
