@@ -13,16 +13,16 @@ from pytest_gpuenergy.fleet.commands import (
     project_on,
     ray_probe,
     ray_worker,
+    reason_in,
     srun_probe,
     srun_worker,
     ssh_probe,
     ssh_worker,
 )
-from pytest_gpuenergy.fleet.complaints import reason_in
 from pytest_gpuenergy.fleet.probe import (
     MARK,
-    FoundGpu,
-    FoundHost,
+    ProbedGpu,
+    ProbedHost,
     check_fleet_device,
     other_version,
     own_version,
@@ -32,13 +32,13 @@ from pytest_gpuenergy.fleet.spec import FLEET_OPTION, Fleet, SlurmFleet, SshFlee
 from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode
 
 SLURM_PLACE = "slurm"
-"""What a place is called that Slurm chooses."""
+"""The name of a host that Slurm chooses."""
 
 _LEAST_WAIT_S = 120.0
-"""How long an answer may take at least, whatever is asked for: a host may be slow to begin."""
+"""The least time for a host to answer, whatever ``wait=`` says, because it may start slowly."""
 
 _TOGETHER = 32
-"""Hosts asked at the same time."""
+"""The largest number of hosts that are asked at the same time."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Seat:
     """A place for a worker: a GPU, and the command that starts an interpreter beside it.
 
     Attributes:
-        command: which execnet completes, see `commands`.
-        host: what the user calls the host; of Ray and Slurm, which choose it, how they are named.
-        uuid: of the GPU; None where Ray or Slurm chooses it.
-        directory: the project's path there; None where Ray has it sent there.
+        command: The command, which execnet completes, see `commands`.
+        host: The name of the host for the user.
+        uuid: The UUID of the GPU; None where Ray or Slurm chooses it.
+        directory: The project's path on the host; None where Ray sends the project.
     """
 
     command: tuple[str, ...]
@@ -64,24 +64,24 @@ class Muster:
 
     seats: tuple[Seat, ...]
     left_out: tuple[str, ...] = ()
-    hosts: tuple[FoundHost, ...] = ()
+    hosts: tuple[ProbedHost, ...] = ()
 
 
 def muster(fleet: Fleet | None, device: str, project: str, *, capping: bool) -> Muster:
-    """Ask all hosts, and give each GPU that is usable a seat. Takes as long as the slowest host.
+    """Ask all hosts, and give each usable GPU a seat. Takes as long as the slowest host.
 
-    Tasks of Slurm are not asked, because those that will be started later may be elsewhere: each
-    looks at its own GPU when it starts.
+    Slurm's tasks are not asked, because later tasks may run on other hosts. Each checks its own GPU
+    when it starts.
 
     Args:
-        fleet: whose hosts; None: this one.
-        device: ``--gpu-device``: ``auto`` or emulated GPUs.
-        project: path of the project here.
-        capping: whether power limits will be set.
+        fleet: The fleet whose hosts are asked; None for this host.
+        device: The value of ``--gpu-device``: ``auto`` or emulated GPUs.
+        project: The path of the project here.
+        capping: Whether the run sets power limits.
 
     Raises:
         InputError: ``device`` names a single GPU.
-        DeviceError: the fleet's program is missing, or its cluster cannot be reached.
+        DeviceError: The fleet's program is missing, or its cluster cannot be reached.
     """
     check_fleet_device(device)
     if isinstance(fleet, SlurmFleet):
@@ -91,9 +91,9 @@ def muster(fleet: Fleet | None, device: str, project: str, *, capping: bool) -> 
 
 
 def seated(
-    fleet: Fleet | None, hosts: Sequence[FoundHost], device: str, project: str, *, capping: bool
+    fleet: Fleet | None, hosts: Sequence[ProbedHost], device: str, project: str, *, capping: bool
 ) -> Muster:
-    """Give each GPU of these hosts that is usable a seat; see `muster`."""
+    """Give each usable GPU of these hosts a seat; see `muster`."""
     usable, left_out, avoid = [], [], []
     for host in hosts:
         if host.problem is not None or host.version != own_version():
@@ -111,12 +111,12 @@ def seated(
     return Muster(seats, tuple(left_out), tuple(hosts))
 
 
-def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[FoundHost]:
-    """What each host offers, in the fleet's order; those that do not answer have a ``problem``.
+def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[ProbedHost]:
+    """Return what each host offers, in the fleet's order; silent hosts have a ``problem``.
 
     Raises:
         InputError: ``device`` names a single GPU.
-        DeviceError: the fleet's program is missing, or its cluster cannot be reached.
+        DeviceError: The fleet's program is missing, or its cluster cannot be reached.
     """
     check_fleet_device(device)
     if fleet is None:
@@ -134,8 +134,8 @@ def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[FoundHost]
 
 def _seat(
     fleet: Fleet | None,
-    host: FoundHost,
-    gpu: FoundGpu,
+    host: ProbedHost,
+    gpu: ProbedGpu,
     device: str,
     project: str,
     avoid: Sequence[str],
@@ -143,9 +143,9 @@ def _seat(
     if fleet is None:
         return Seat(tuple(local_worker(gpu.index)), host.title, gpu.uuid, project)
     if isinstance(fleet, SshFleet):
-        (one,) = [one for one in fleet.hosts if one.name == host.label]
-        command = ssh_worker(fleet, one, gpu.index, project)
-        return Seat(tuple(command), host.title, gpu.uuid, project_on(fleet, one, project))
+        (named,) = [named_host for named_host in fleet.hosts if named_host.name == host.label]
+        command = ssh_worker(fleet, named, gpu.index, project)
+        return Seat(tuple(command), host.title, gpu.uuid, project_on(fleet, named, project))
     if isinstance(fleet, SlurmFleet):
         return _slurm_seat(fleet, project)
     command = ray_worker(fleet, device, project, host.node, avoid)
@@ -157,7 +157,7 @@ def _slurm_seat(fleet: SlurmFleet, project: str) -> Seat:
     return Seat(tuple(srun_worker(fleet, project)), SLURM_PLACE, None, there)
 
 
-def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> FoundHost:
+def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> ProbedHost:
     command = ssh_probe(fleet, host, device, project)
     wait_s = max(fleet.wait_s, _LEAST_WAIT_S)
     try:
@@ -172,18 +172,18 @@ def _ask_one(fleet: SshFleet, host: SshHost, device: str, project: str) -> Found
     if not answers:
         return _silent(host.name, _last_words(done))
     found = answers[-1]
-    return FoundHost(
+    return ProbedHost(
         found.name, found.python, found.version, found.gpus, found.problem, label=host.name
     )
 
 
-def _silent(name: str, problem: str) -> FoundHost:
-    return FoundHost(name, problem=problem, label=name)
+def _silent(name: str, problem: str) -> ProbedHost:
+    return ProbedHost(name, problem=problem, label=name)
 
 
 def _ask_together(
     command: Sequence[str], wait_s: float, program: str, engine: str
-) -> list[FoundHost]:
+) -> list[ProbedHost]:
     """Run one command that has all hosts print their answers."""
     try:
         done = _run(command, wait_s)
@@ -213,18 +213,18 @@ def _run(command: Sequence[str], wait_s: float) -> subprocess.CompletedProcess[s
     )
 
 
-def _answers(output: str) -> Iterator[FoundHost]:
+def _answers(output: str) -> Iterator[ProbedHost]:
     for line in output.splitlines():
         _, mark, answer = line.partition(MARK)
         if mark:
             try:
-                yield decode(answer, FoundHost, "the answer")
+                yield decode(answer, ProbedHost, "the answer")
             except FormError as error:
-                yield FoundHost("unknown", problem=f"its answer cannot be read: {error}.")
+                yield ProbedHost("unknown", problem=f"its answer cannot be read: {error}.")
 
 
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Why a command failed, from what it has printed."""
+    """Return why a command failed, from what it printed."""
     without = f"the command ended with exit code {done.returncode} and no message."
     return reason_in(done.stderr) or reason_in(done.stdout) or without
 
@@ -232,6 +232,6 @@ def _last_words(done: subprocess.CompletedProcess[str]) -> str:
 def none_left(
     fleet: Fleet | None, left_out: Sequence[str], option: str = FLEET_OPTION
 ) -> InputError:
-    """The sentence for a fleet without a usable GPU."""
+    """Return the error for a fleet without a usable GPU."""
     reasons = " ".join(left_out) or "no host has a GPU."
     return InputError(f"{option} {fleet}: no GPU of this fleet can be used. {reasons}")

@@ -1,4 +1,4 @@
-"""What a replay plays: the calls and the steps of a profiled model."""
+"""Defines the plan of a replay: the calls and steps of a profiled model that it measures."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
 Cache = Literal["model", "hot", "cold"]
+"""What the L2 cache holds when a call is made again.
+
+``model``: what it held in the model. ``hot``: the tensors of the call. ``cold``: none of them."""
 Repeat = Callable[[], AbstractContextManager[Repeater]]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that is measured under each power limit.
+class ReplayPlan:
+    """Everything that is measured under each power limit.
 
     Attributes:
-        steps: prefill and decode step as wholes.
-        calls: those that can be replayed.
-        missing: by key, why something cannot.
-        spaced: by the id of a call, a number of gaps and a key, what launches the call and then the
-            gaps; None if that is not to be had.
-        gap: about 20 µs in which a single thread works.
-        source: what was loaded for it; empty for recorded figures.
+        steps: The prefill and the decode step as wholes.
+        calls: The calls that can be replayed.
+        missing: By its key, the reason why a call or step cannot be replayed.
+        spaced: Returns what launches a call and then gaps, from the id of the call, the number of
+            gaps and the key of the measurement; None if that is not available.
+        gap: What launches a gap of about 20 µs, in which a single thread works; None if that is not
+            available.
+        source: The name of the program that was loaded; empty for recorded figures.
     """
 
     steps: Sequence[Replayable]
@@ -47,12 +51,14 @@ class Plan:
     source: str = ""
 
 
-Planner = Callable[[ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], Plan]
-"""Makes a plan for a profile: from all its calls, those to replay, and the numbers of steps."""
+Planner = Callable[
+    [ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], ReplayPlan
+]
+"""Makes a plan from the record of a profile, all its calls, those to replay, and the steps."""
 
 
 def key_of(found: Measurement) -> str:
-    """What has been replayed: the id of a call, or a `step_key`."""
+    """Return the key of what was measured: the id of a call, or a `step_key`."""
     return str(found.workload.parameters.get("replays", ""))
 
 
@@ -64,15 +70,15 @@ def replayable_call(
     repeater: Repeat,
     gpu_us: float | None,
 ) -> Replayable:
-    """A call, as a workload of its own.
+    """Return a call as a workload of its own.
 
     Args:
-        profile: of the model.
-        call: to replay.
-        cache: see `pytest_gpuenergy.replay.play.live.turns_of`.
-        turns: sets of arguments that successive launches rotate through.
-        repeater: makes what launches it.
-        gpu_us: see `gpu_us_of`; None where it is not known.
+        profile: The record of the profile.
+        call: The call to replay.
+        cache: What the L2 cache holds.
+        turns: The number of sets of arguments that successive launches rotate through.
+        repeater: Makes what launches the call.
+        gpu_us: The GPU time of the call alone, see `gpu_us_of`; None where it is unknown.
     """
     parameters: dict[str, int | str] = {"replays": call.id, "cache": cache, "turns": turns}
     workload = WorkloadInfo(f"{model_name(profile)}-{call.id}", parameters, 0, 0)
@@ -96,7 +102,7 @@ def replayable_spaced(
     turns: int,
     repeater: Repeat,
 ) -> Replayable:
-    """A call with ``gaps`` after it, under a key of its own; otherwise see `replayable_call`."""
+    """Return a call with ``gaps`` after it, under a key of its own; see `replayable_call`."""
     parameters: dict[str, int | str] = {"replays": key, "gaps": gaps}
     parameters |= {"cache": cache, "turns": turns}
     if call.is_exchange:
@@ -111,7 +117,7 @@ def replayable_spaced(
 
 
 def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Replayable:
-    """The gap by itself."""
+    """Return a gap alone as a workload of its own."""
     parameters: dict[str, int | str] = {"replays": GAP, "cache": cache}
     workload = WorkloadInfo(f"{model_name(profile)}-{GAP}", parameters, 0, 0)
     return Replayable(GAP, GAP, workload, repeater)
@@ -120,14 +126,14 @@ def replayable_gap(profile: ProfileRecord, cache: Cache, repeater: Repeat) -> Re
 def replayable_step(
     profile: ProfileRecord, step: int, level: str, cache: Cache, repeater: Repeat
 ) -> Replayable:
-    """A whole step; the ways to launch it are kernels of the same workload.
+    """Return a whole step; the ways to launch it are kernels of the same workload.
 
     Args:
-        profile: of the model.
-        step: 0 for the prefill.
-        level: see `pytest_gpuenergy.replay.account.account.Account`.
-        cache: as for calls, though steps are all alike.
-        repeater: makes what launches it.
+        profile: The record of the profile.
+        step: The number of the step; 0 for the prefill.
+        level: The way of launching it, see `Account`.
+        cache: What the L2 cache holds for calls; it does not affect a whole step.
+        repeater: Makes what launches the step.
     """
     key = step_key(step, level)
     name = step_workload(profile, step)
@@ -144,11 +150,11 @@ def replayable_step(
 
 
 def step_workload(profile: ProfileRecord, step: int) -> str:
-    """Name of a step as a workload: ``bloom-560m-prefill``, ``bloom-560m-decode1``."""
+    """Return the name of a step as a workload, such as ``bloom-560m-decode1``."""
     return f"{model_name(profile)}-{profile.step_name(step).replace(' step ', '')}"
 
 
 def model_name(profile: ProfileRecord) -> str:
-    """The model's name without its folder or owner; with the rank if there are several."""
+    """Return the model's name without its folder or owner, with the rank if there are several."""
     name = Path(profile.model).name.replace(":", ".")
     return f"{name}-rank{profile.rank}" if profile.ranks > 1 else name

@@ -1,4 +1,4 @@
-"""Language models to profile: with published weights, or random ones where there are none."""
+"""Loads language models, with published weights or, where there are none, with random ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pytest_gpuenergy.replay.profile.programs import (
     Generating,
-    Program,
     Prompt,
+    TorchProgram,
     check_packages,
     is_export,
     is_function,
@@ -46,7 +46,7 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom-560m": ("bigscience/bloom-560m", _BLOOM_560M),
     "vicuna-7b": ("lmsys/vicuna-7b-v1.5", _VICUNA_7B),
 }
-"""Name on the hub, and the published configuration, of each name that needs no file."""
+"""The name on the hub and the published configuration of each model that needs no file."""
 
 DTYPES = ("float16", "bfloat16", "float32")
 ATTENTION = ("auto", "sdpa", "eager")
@@ -59,10 +59,10 @@ class LanguageModel(Generating):
     """A causal language model, ready to run.
 
     Attributes:
-        model: a ``transformers`` model in evaluation mode.
-        name: as the user named it.
-        weights: ``random`` ones are drawn with the scale that the configuration publishes.
-        attention: the implementation that it uses.
+        model: The ``transformers`` model, in evaluation mode.
+        name: The name that the user gave.
+        weights: Where the weights come from. Random ones have the scale in the configuration.
+        attention: The implementation of the attention.
     """
 
     model: Any
@@ -72,36 +72,36 @@ class LanguageModel(Generating):
 
     @property
     def vocabulary(self) -> int:
-        """The number of tokens."""
+        """The number of different tokens."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
     def dtype(self) -> str:
-        """Of its weights."""
+        """The type of the weights."""
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     @property
     def prompt(self) -> Prompt:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return Prompt()
 
     @property
     def modules(self) -> dict[str, Any]:
-        """The model."""
+        """The model as the only module."""
         return {"": self.model}
 
     @property
     def layers(self) -> list[Any]:
-        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        """See `TorchProgram`."""
         return layers_of(self.modules)
 
     def inputs(self, prompt: Prompt, device: str) -> Any:
-        """Random tokens of the model's vocabulary."""
+        """Return random tokens of the model's vocabulary."""
         return random_tokens(self.vocabulary, prompt, device)
 
     @cached_property
     def _cache_name(self) -> str:
-        """What the model calls its cache of keys and values; ``cache`` since transformers 5.24."""
+        """The argument for the cache of keys and values; ``cache`` since transformers 5.24."""
         named = inspect.signature(self.model.forward).parameters
         return "cache" if "cache" in named else "past_key_values"
 
@@ -114,14 +114,13 @@ class LanguageModel(Generating):
 
 def load_program(
     name: str, *, dtype: str, attention: str, seed: int, device: str, ranks: Ranks = ALONE
-) -> Program:
-    """Load what ``name`` stands for: a model, a function, or an exported program.
+) -> TorchProgram:
+    """Load a model, a function, or an exported program, see `load_model` and `load_function`.
 
-    See `load_model` and `load_function`; an exported program brings its weights, their type and its
-    attention along.
+    An exported program has its own weights, type and attention.
 
     Raises:
-        InputError: several ranks cannot share it.
+        InputError: Several ranks cannot share the program, or it cannot be loaded.
     """
     if ranks.count > 1 and (is_function(name) or is_export(name)):
         raise InputError(f"{name} is no language model that GPUs can share: leave out --tp.")
@@ -144,22 +143,23 @@ def load_model(
     device: str = "cpu",
     ranks: Ranks = ALONE,
 ) -> LanguageModel:
-    """Load a model.
+    """Load a language model.
 
     Args:
-        name: one of `BUILT_IN`, a folder, or a name on the hub. A folder needs ``config.json``;
-            without weights in it, and for a built-in name without a checkpoint at hand, weights are
-            random.
-        dtype: one of `DTYPES`.
-        attention: one of `ATTENTION`; ``auto`` is transformers' own choice for the model.
-        seed: of random weights.
-        device: PyTorch's name of it, such as ``cuda:0``.
-        ranks: that share the model, each of which loads the whole and keeps its part.
+        name: A name in `BUILT_IN`, a folder, or a name on the hub. A folder needs ``config.json``.
+            The weights are random if a folder has none, or if no checkpoint of a built-in name is
+            in the cache of transformers.
+        dtype: The type of the weights, see `DTYPES`.
+        attention: The implementation of the attention, see `ATTENTION`; ``auto`` leaves the choice
+            to transformers.
+        seed: The seed of random weights.
+        device: PyTorch's name of the device, such as ``cuda:0``.
+        ranks: The ranks that share the model. Each loads the whole model and keeps its part.
 
     Raises:
         UnavailableError: PyTorch or transformers is not installed.
-        InputError: there is no such model, or it cannot be used.
-        DeviceError: its weights do not fit into the device's memory.
+        InputError: There is no such model, or it cannot be used.
+        DeviceError: The weights do not fit into the device's memory.
     """
     check_packages(name)
     import torch
@@ -211,7 +211,7 @@ def load_model(
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error, with the line that follows a heading; its type at least."""
+    """Return the first sentence of an error, including the line after a heading, or its type."""
     first, *others = str(error).strip().splitlines() or [""]
     heading = f"{first} {others[0].strip()}" if first.endswith(":") and others else first
     reason = heading.partition(". ")[0].rstrip(".")
@@ -219,7 +219,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_cached(hub: str) -> bool:
-    """Whether a model of the hub is at hand; asked of the hub, that takes half a minute offline."""
+    """Return whether a model is in the local cache; offline, a look at the hub takes 30 s."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(hub, "config.json"), str)
@@ -235,7 +235,7 @@ def _config(source: dict[str, Any] | Path) -> Any:
 
 
 def _random(config: Any, options: dict[str, Any], seed: int, device: str) -> Any:
-    """A model whose weights have the scale of ``initializer_range``, as before any training."""
+    """Return a model whose weights are as before training: of the scale ``initializer_range``."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,7 +1,7 @@
-"""A worker's beginning, on its own host: the project, its GPU, then pytest-xdist's part.
+"""Starts a worker on its own host: checks the project and the GPU, then runs pytest-xdist's part.
 
-`begin` is called by a line that the relay has execnet run there. It may see other paths than the
-controller, and no file of it.
+The relay has execnet call `begin` there. The host may have other paths than the controller's, and
+shares no files with it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.fleet.complaints import usage_problem
-from pytest_gpuenergy.fleet.messages import INTERRUPT, PULSE, STARTED, UNFIT
-from pytest_gpuenergy.fleet.probe import FoundGpu, other_version, own_gpu, own_version
+from pytest_gpuenergy.fleet.commands import usage_problem
+from pytest_gpuenergy.fleet.probe import ProbedGpu, other_version, own_gpu, own_version
 from pytest_gpuenergy.fleet.pulse import Watch, hang_up, takes_more
+from pytest_gpuenergy.fleet.relay import INTERRUPT, PULSE, STARTED, UNFIT
 from pytest_gpuenergy.support import is_folder, name_emulated_host, told
 
 _GONE = object()
 
 
 def begin(channel: Any) -> None:
-    """Look at the GPU and the project, tell the relay, and become one of pytest-xdist's workers.
+    """Check the GPU and the project, answer the relay, and become a worker of pytest-xdist.
 
-    Receives a dictionary: ``directory`` of the project (None: where this process was started),
-    ``inside`` it, from where pytest was called; ``device``, whether there will be ``capping``, the
-    controller's ``version``, and the ``options`` in its environment; the channel of the `PULSE`,
-    and ``silence_s``, after which this worker ends without one. Sends `STARTED` with what there is
-    here, or `UNFIT` with the reason; later on too, if pytest there refuses its arguments.
+    Receives a dictionary: ``directory``, the path of the project (None for the working directory);
+    ``inside``, the folder in it from which pytest was called; ``device``, the value of
+    ``--gpu-device``; ``capping``, whether the run sets power limits; ``version``, that of the
+    controller's package; ``options``, those in its environment; the channel of the `PULSE`; and
+    ``silence_s``, the time without a beat after which this worker ends. Sends `STARTED` with a
+    description of the GPU, or `UNFIT` with the reason, also later if pytest refuses its arguments.
     """
     asked = channel.receive()
     name_emulated_host()
@@ -55,7 +56,7 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
     path = _xdist_remote()
     code = compile(path.read_text(encoding="utf-8"), str(path), "exec")
     own = __package__.partition(".")[0]
-    # pytest warns about plugins that were imported before it could look at them.
+    # pytest warns about plugins that were imported before it could rewrite their assertions.
     for name in [name for name in sys.modules if name.partition(".")[0] == own]:
         del sys.modules[name]
     try:
@@ -67,15 +68,15 @@ def _begin(channel: Any, asked: dict[str, Any]) -> None:
 
 
 def _xdist_remote() -> Path:
-    """The module `xdist.remote`, which must not be imported yet."""
+    """Return the path of the module `xdist.remote`, which must not be imported yet."""
     spec = importlib.util.find_spec("xdist")
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).with_name("remote.py")
 
 
-def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
-    """Why this place cannot be used, or its GPU."""
+def _look(asked: dict[str, Any]) -> tuple[str | None, ProbedGpu | None]:
+    """Return why this host or its GPU cannot be used, and the GPU."""
     if asked["version"] != own_version():
         return other_version(own_version(), asked["version"]), None
     if importlib.util.find_spec("xdist") is None:
@@ -91,7 +92,7 @@ def _look(asked: dict[str, Any]) -> tuple[str | None, FoundGpu | None]:
 
 
 class _Pulse:
-    """Answers beats, and interrupts this process when there have been none for a time."""
+    """Answers beats, and interrupts this process when there were none for a time."""
 
     def __init__(self, channel: Any, silence_s: float) -> None:
         self._output = channel.gateway._io.outfile.fileno()
@@ -101,15 +102,15 @@ class _Pulse:
         self._watch.start()
 
     def stop(self) -> None:
-        """This process is done; if nobody can tell it to end, it ends."""
+        """Stop watching, and end this process if its connection was silent."""
         self._watch.stop()
         if self._silent:
-            os._exit(1)  # execnet would wait for its connection
+            os._exit(1)  # an ordinary exit would wait for the dead connection
 
     def _answer(self, channel: Any, beat: object) -> None:
-        """Called in execnet's receiving thread, which must not wait."""
+        """Answer a beat, in execnet's receiving thread, which must not wait."""
         if beat is _GONE:
-            self._watch.stop()  # whoever has lost the controller interrupts this process
+            self._watch.stop()  # execnet itself interrupts this process at the end of a connection
             return
         self._watch.heard()
         if takes_more(self._output):
