@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.advice.changes import Option
+from pytest_gpuenergy.advice.plans import Option
 from pytest_gpuenergy.record import Measurement, setpoint_order, setpoints
 from pytest_gpuenergy.report import Report, Subjects, by_model
 from pytest_gpuenergy.support import InputError, emulated_mark

@@ -49,7 +49,7 @@ class Comparison:
         new: the later run.
         settings: the settings that were used.
         comparisons: number of verdicts for which the intervals are widened.
-        judgements: in the order of `report.tables.ordered`.
+        judgements: in the order of `report.ordered`.
         missing_in_base: measured now, without a counterpart that has figures.
         missing_in_new: has figures in the baseline, and was lost on the way to the new report.
         deselected: has figures in the baseline, and was not selected for the new run.

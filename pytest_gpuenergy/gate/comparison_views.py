@@ -22,8 +22,8 @@ from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.report import (
     USUAL_SCATTER,
     CommonShift,
-    Place,
     Report,
+    ShiftPlace,
     markdown_text,
     signed_percent,
 )
@@ -39,7 +39,7 @@ from pytest_gpuenergy.support import (
 
 def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
     """What unchanged kernels have in common, a line per place, and what is unusual about it."""
-    places: dict[Place, list[JudgedShift]] = {}
+    places: dict[ShiftPlace, list[JudgedShift]] = {}
     for one in shifts:
         places.setdefault(one.shift.place, []).append(one)
     for place, judged in places.items():

@@ -2,8 +2,8 @@
 
 Flags and other differences between two measurements put a verdict in doubt. A doubt widens the
 interval of a change by a factor at either end: the most by which the figure may be off in a way
-that the interval does not show. It decides nothing by itself, so that a change far beyond the limit is
-WORSE whatever the flags are, and one near the limit is AMBIGUOUS.
+that the interval does not show. It decides nothing by itself, so that a change far beyond the limit
+is WORSE whatever the flags are, and one near the limit is AMBIGUOUS.
 """
 
 from __future__ import annotations

@@ -14,21 +14,68 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record import Calibrated, Measurement, RunInfo
-from pytest_gpuenergy.report.axes import LAUNCH_AXES, PARAMETER, axes, parameter_kinds
-from pytest_gpuenergy.report.boards import Boards
-from pytest_gpuenergy.report.models import Models, by_model
-from pytest_gpuenergy.report.roofline import Roofline, roofline
+from pytest_gpuenergy.record import Calibrated, LaunchInfo, Measurement, RunInfo
+from pytest_gpuenergy.report.analysis.best_kernels import best_of_each
+from pytest_gpuenergy.report.analysis.board_calibration import Boards
+from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
+from pytest_gpuenergy.report.analysis.rooflines import Roofline, roofline
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import best_of_each
-from pytest_gpuenergy.report.views import write_view
+from pytest_gpuenergy.report.views.view_files import write_view
 from pytest_gpuenergy.support import Cell, InputError, ReportError, csv_text, encode, needs
+
+Value = str | int | float | bool
+
+LAUNCH_AXES = (
+    *("grid_x", "grid_y", "grid_z", "blocks"),
+    *("block_x", "block_y", "block_z", "threads", "shared_bytes"),
+)
+PARAMETER, WORKLOAD = "parameter_", "workload_"
+
+
+def axis_values(m: Measurement) -> dict[str, Value]:
+    """The values of a measurement by axis; an axis that it has no value for is missing.
+
+    `LAUNCH_AXES` are those of the launch with the most threads: its blocks in each direction and in
+    total, the threads of a block, and the bytes of shared memory of a block, dynamic and static.
+    ``parameter_`` and a name are pytest's parameters of the item, ``workload_`` and a name those of
+    the workload.
+    """
+    return {
+        **_launch(max(m.kernel.launches, key=lambda one: one.blocks * one.threads, default=None)),
+        **{f"{PARAMETER}{name}": value for name, value in m.parameters.items()},
+        **{f"{WORKLOAD}{name}": value for name, value in m.workload.parameters.items()},
+    }
+
+
+def parameter_kinds(measurements: Iterable[Measurement]) -> dict[str, type]:
+    """The names of all parameters of items, in order of appearance, each with its type.
+
+    A parameter with values of several types is text, unless all are numbers.
+    """
+    kinds: dict[str, set[type]] = {}
+    for m in measurements:
+        for name, value in m.parameters.items():
+            kinds.setdefault(name, set()).add(type(value))
+    return {
+        name: found.pop() if len(found) == 1 else float if found == {int, float} else str
+        for name, found in kinds.items()
+    }
+
+
+def _launch(launch: LaunchInfo | None) -> dict[str, Value]:
+    if launch is None:
+        return {}
+    known = (launch.shared_bytes, launch.static_shared_bytes)
+    shared = {} if None in known else {"shared_bytes": sum(size or 0 for size in known)}
+    sizes = (*launch.grid, launch.blocks, *launch.block, launch.threads)
+    return {**dict(zip(LAUNCH_AXES, sizes, strict=False)), **shared}
+
 
 _STANDING = ("best_of", "pareto")
 _RUN_FIELDS = ("run_id", "gpu_name", "emulated", "legacy")
 
 
-class Row(NamedTuple):
+class TidyRow(NamedTuple):
     """The records that a row shows: of the run, the measurement, and what follows from both."""
 
     run: RunInfo
@@ -39,18 +86,18 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Column:
+class TidyColumn:
     """A column's name, the type of its cells, which may also be empty, and its source.
 
     ``path`` lists the fields that lead to the cell through nested records, starting at one of the
-    records of a `Row`; it is empty for a cell that the row has among ``derived``.
+    records of a `TidyRow`; it is empty for a cell that the row has among ``derived``.
     """
 
     name: str
     kind: type
     path: tuple[str, ...]
 
-    def cell(self, row: Row) -> Cell:
+    def cell(self, row: TidyRow) -> Cell:
         """This column's cell in a row of the table."""
         if not self.path:
             found = row.derived.get(self.name)
@@ -65,7 +112,7 @@ class Column:
         return typing.cast(Cell, value)
 
 
-def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
+def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[TidyColumn]:
     """The columns, in order: the run's identity, every field of a measurement, what is derived.
 
     Names of nested fields are joined with ``_``: ``kernel_label``, ``time_ms_ci95_low``. Mappings
@@ -76,16 +123,16 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[Column]:
     ``measurements``.
     """
     kinds = typing.get_type_hints(RunInfo)
-    run = [Column(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
+    run = [TidyColumn(name, kinds[name], ("run", name)) for name in _RUN_FIELDS]
     parameters = parameter_kinds(measurements)
     return [
         *run,
         *_columns(Measurement, ("measurement",)),
         *_columns(Roofline, ("roofline",)),
         *_columns(Calibrated, ("calibrated",)),
-        *(Column(name, str, ()) for name in _STANDING),
-        *(Column(name, int, ()) for name in LAUNCH_AXES),
-        *(Column(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
+        *(TidyColumn(name, str, ()) for name in _STANDING),
+        *(TidyColumn(name, int, ()) for name in LAUNCH_AXES),
+        *(TidyColumn(f"{PARAMETER}{name}", kind, ()) for name, kind in parameters.items()),
     ]
 
 
@@ -97,9 +144,9 @@ def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     columns = tidy_columns(report.measurements)
     standing, models, boards = _standings(report), Models(report), Boards(report)
     for m in report.measurements:
-        derived: dict[str, Any] = {**standing[id(m)], **axes(m)}
+        derived: dict[str, Any] = {**standing[id(m)], **axis_values(m)}
         run = replace(report.run, gpu_name=models.of(m))
-        row = Row(run, m, roofline(m, run.gpu_name), boards.calibrated(m), derived)
+        row = TidyRow(run, m, roofline(m, run.gpu_name), boards.calibrated(m), derived)
         yield [column.cell(row) for column in columns]
 
 
@@ -169,14 +216,14 @@ def write_parquet(report: Report, path: Path) -> None:
     write_view(path, sink.getvalue().to_pybytes())
 
 
-def _columns(kind: type, path: tuple[str, ...]) -> Iterator[Column]:
+def _columns(kind: type, path: tuple[str, ...]) -> Iterator[TidyColumn]:
     hints = typing.get_type_hints(kind)
     for field, hint in hints.items():
         name, inner = (*path, field), _without_none(hint)
         if _is_record(inner):
             yield from _columns(inner, name)
         else:
-            yield Column("_".join(name[1:]), _cell_type(inner), name)
+            yield TidyColumn("_".join(name[1:]), _cell_type(inner), name)
 
 
 def _without_none(hint: Any) -> Any:

@@ -53,7 +53,7 @@ _ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
 """Flags of figures whose intervals hold all the same."""
 
 
-class Place(NamedTuple):
+class BoardPlace(NamedTuple):
     """What boards are compared at: never those of different models, caps or cache states."""
 
     gpu_name: str
@@ -74,7 +74,9 @@ class Boards:
     def __init__(self, report: Report) -> None:
         self._stations = {one.gpu_uuid: one for one in report.stations}
         self._run = report.run
-        tables: dict[Place, dict[str, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
+        tables: dict[BoardPlace, dict[str, list[Measurement]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for check in report.board_checks:
             if check.gpu_uuid is not None:
                 tables[self._place(check)][check.gpu_uuid].append(check)
@@ -109,20 +111,20 @@ class Boards:
             values[f"{name}_ci95"] = None if found is None else found.interval
         return Calibrated(**values)  # type: ignore[arg-type]
 
-    def _place(self, m: Measurement) -> Place:
+    def _place(self, m: Measurement) -> BoardPlace:
         model = self._model(m.gpu_uuid or self._run.gpu_uuid)
-        return Place(model, m.cap, m.enforced_power_limit_w, m.sm_clock_mhz, m.cache)
+        return BoardPlace(model, m.cap, m.enforced_power_limit_w, m.sm_clock_mhz, m.cache)
 
-    def _key(self, gain: BoardGain) -> Place:
+    def _key(self, gain: BoardGain) -> BoardPlace:
         limit_w, clock_mhz = gain.enforced_power_limit_w, gain.sm_clock_mhz
-        return Place(gain.gpu_name, gain.cap, limit_w, clock_mhz, gain.cache)
+        return BoardPlace(gain.gpu_name, gain.cap, limit_w, clock_mhz, gain.cache)
 
     def _model(self, uuid: str) -> str:
         station = self._stations.get(uuid)
         return self._run.gpu_name if station is None else station.gpu_name
 
     def _gains(
-        self, place: Place, boards: Mapping[str, Sequence[Measurement]]
+        self, place: BoardPlace, boards: Mapping[str, Sequence[Measurement]]
     ) -> Iterable[BoardGain]:
         kernels = dict.fromkeys(m.kernel.digest for checks in boards.values() for m in checks)
         rows = {uuid: _row(checks) for uuid, checks in boards.items()}

@@ -1,4 +1,4 @@
-"""Which kernels and setpoints may be the best of a run, given the intervals of their figures.
+"""The best kernels and setpoints of each workload, with all that may be as good within noise.
 
 What two measurements of one run on one board have in common, such as the board's gain, is equal on
 both sides and cancels. What is left is what their intervals contain: the scatter of their trials
@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from pytest_gpuenergy.record import (
+    METRICS,
     OTHER_BOARD_SD,
     UNLOCKED,
+    Estimate,
     Measurement,
     Metric,
     Sample,
     clock_label,
     clocks,
     limit_label,
+    limited,
     limits,
     log_ratio,
+    point_ratio,
     sample,
     setpoints,
 )
+from pytest_gpuenergy.report.analysis.subjects import Subjects
+from pytest_gpuenergy.support import largest_of
 
 MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
@@ -200,3 +208,182 @@ def _spaced(label: str) -> str:
     """``300 W`` for ``300W``, ``1500 MHz`` for ``1500MHz``; other labels as they are."""
     match = re.fullmatch(r"([0-9.]+)(W|MHz)", label)
     return f"{match[1]} {match[2]}" if match else label
+
+
+class ClockSaving(Struct, frozen=True):
+    """The least figure with a locked clock, relative to the least one without.
+
+    ``change`` is relative: -0.1 is a saving of 10 %. ``low`` and ``high`` are the ends of its 95 %
+    interval (None: the figures have no intervals). The items, kernels and caps are those of the
+    two least figures; ``flagged`` says that one of them has a flag.
+    """
+
+    metric: Metric
+    change: float
+    low: float | None
+    high: float | None
+    clock_item: str
+    clock_kernel: str
+    clock_cap: str
+    cap_item: str
+    cap_kernel: str
+    cap_cap: str
+    flagged: bool
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | None:
+    """The saving among ``rows``, of one workload; None unless both were measured.
+
+    With and without a lock, the best is chosen among kernels and setpoints whose figures are noisy,
+    so both figures are expected to be too low. The interval of the change is wider by the most that
+    this makes out on either side, as if all that are tied were equal (`largest_of`).
+    """
+    without = tie([m for m in rows if m.sm_clock_mhz is None], metric)
+    locked = tie([m for m in rows if m.sm_clock_mhz is not None], metric)
+    if without is None or locked is None:
+        return None
+    change = point_ratio(without.best.figure(metric), locked.best.figure(metric))
+    if not math.isfinite(change.low):
+        return None
+    interval = _interval(without, locked, metric)
+    return ClockSaving(
+        metric,
+        math.expm1(change.value),
+        None if interval is None else math.expm1(interval.low),
+        None if interval is None else math.expm1(interval.high),
+        *(locked.best.node_id, locked.best.kernel.label, locked.best.cap),
+        *(without.best.node_id, without.best.kernel.label, without.best.cap),
+        flagged=bool(without.best.validity or locked.best.validity),
+    )
+
+
+def _interval(without: Tie, locked: Tie, metric: Metric) -> Estimate | None:
+    """Of ln(least locked / least without); None where a figure has no interval."""
+    base, new = sample(without.best, metric), sample(locked.best, metric)
+    if base is None or new is None:
+        return None
+    same_board = without.best.gpu_uuid == locked.best.gpu_uuid
+    board_sd = 0.0 if same_board else OTHER_BOARD_SD[metric]
+    change = log_ratio(base, new, session_sd=board_sd, tail=MISSED / 2)
+    return Estimate(
+        change.value,
+        limited(change.low - _optimism(without, base)),
+        limited(change.high + _optimism(locked, new)),
+    )
+
+
+def _optimism(found: Tie, best: Sample) -> float:
+    """The most that the logarithm of the least figure is expected to be too low."""
+    error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
+    return largest_of(len(found.rows)) * error
+
+
+def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
+    """The rows on the Pareto front of time and energy, from fast to frugal.
+
+    A row is on the front when no other is at least as good in both and better in one.
+    """
+    front: list[Measurement] = []
+    least_mj = float("inf")
+    for row in sorted(
+        (row for row in rows if row.measured), key=lambda row: (row.time_ms, row.energy_mj)
+    ):
+        assert row.energy_mj is not None
+        equal = bool(front) and (row.time_ms, row.energy_mj) == (front[-1].time_ms, least_mj)
+        if row.energy_mj < least_mj or equal:
+            front.append(row)
+            least_mj = row.energy_mj
+    return front
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of one workload in one cache state, over all kernels and setpoints.
+
+    Attributes:
+        workload: its name, see `Subjects.of`.
+        name: the same without the cache state.
+        rows: all its measurements with figures.
+        ties: by metric, the least figure with all that are within noise of it.
+        front: the `pareto` front of the rows.
+        near: all rows that may be on the front, within noise.
+        savings: by metric, what the best locked clock saves over the best cap without one; empty
+            unless both were measured.
+    """
+
+    workload: str
+    name: str
+    rows: list[Measurement]
+    ties: Mapping[Metric, Tie]
+    front: list[Measurement]
+    near: list[Measurement]
+    savings: Mapping[Metric, ClockSaving]
+
+    @property
+    def time(self) -> Measurement:
+        """The measurement with the least time."""
+        return self.ties[Metric.TIME].best
+
+    @property
+    def energy(self) -> Measurement:
+        """The measurement with the least energy."""
+        return self.ties[Metric.ENERGY].best
+
+    @property
+    def edp(self) -> Measurement:
+        """The measurement with the least EDP."""
+        return self.ties[Metric.EDP].best
+
+    @property
+    def caps(self) -> str:
+        """The setpoints at which the EDP is least, within noise, in words."""
+        return cap_words(self.ties[Metric.EDP], self.rows)
+
+    @property
+    def size_of_front(self) -> str:
+        """``2``, or ``2 to 5`` when more may be on the front, within noise."""
+        sizes = dict.fromkeys((len(self.front), len(self.near)))
+        return " to ".join(map(str, sizes))
+
+    def where(self, metric: Metric) -> str:
+        """The kernels and setpoints that have the least figure within noise, in words."""
+        found = self.ties[metric]
+        return f"{kernel_words(found)} at {cap_words(found, self.rows)}"
+
+
+def best_of_each(
+    measurements: Iterable[Measurement], subjects: Subjects | None = None
+) -> list[Best]:
+    """The best of each workload and cache state that has figures, in order of appearance.
+
+    Args:
+        measurements: on one GPU model.
+        subjects: of all that is shown beside them; None: of these alone.
+    """
+    listed = list(measurements)
+    subjects = Subjects(listed) if subjects is None else subjects
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in listed:
+        if measurement.measured:
+            groups.setdefault(subjects.of(measurement), []).append(measurement)
+    return [
+        Best(
+            name,
+            subjects.name(rows[0]),
+            rows,
+            {metric: found for metric in METRICS if (found := tie(rows, metric)) is not None},
+            pareto(rows),
+            near_front(rows),
+            {
+                metric: saving
+                for metric in METRICS
+                if (saving := clock_saving(rows, metric)) is not None
+            },
+        )
+        for name, rows in groups.items()
+    ]

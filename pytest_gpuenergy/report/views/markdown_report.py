@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_gpuenergy.record import METRICS, UNLOCKED, Measurement, Metric, clocks
-from pytest_gpuenergy.report.anchor import anchor_lines
-from pytest_gpuenergy.report.best_lines import CLOCK_OVER_CAP, saving_words
-from pytest_gpuenergy.report.board_lines import board_lines, board_table, calibration_lines
-from pytest_gpuenergy.report.models import by_model
+from pytest_gpuenergy.record import (
+    METRICS,
+    UNLOCKED,
+    Measurement,
+    Metric,
+    clocks,
+)
+from pytest_gpuenergy.report.analysis.best_kernels import Best, best_of_each, near_front, pareto
+from pytest_gpuenergy.report.analysis.board_calibration import Boards
+from pytest_gpuenergy.report.analysis.gpu_models import by_model
+from pytest_gpuenergy.report.analysis.subjects import group
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.tables import Best, best_of_each, figure, group, pareto
-from pytest_gpuenergy.report.text import markdown_text, spread
-from pytest_gpuenergy.report.ties import near_front
+from pytest_gpuenergy.report.views.figure_words import figure, markdown_text, spread
+from pytest_gpuenergy.report.views.terminal_summary import (
+    CLOCK_OVER_CAP,
+    anchor_lines,
+    board_lines,
+    calibration_lines,
+    gain_words,
+    saving_words,
+    short_uuid,
+)
 from pytest_gpuenergy.support import emulated_mark
 
 
@@ -119,3 +132,23 @@ def _cells(m: Measurement) -> str:
         f"{m.edp_mj_ms:.4g}{edp} | "
         f"{m.gflops_per_w:.2f} | {markdown_text(', '.join(m.validity))}"
     )
+
+
+def board_table(report: Report) -> Iterator[str]:
+    """A Markdown table of all gains, collapsed; nothing without any."""
+    gains = Boards(report).gains
+    if not gains:
+        return
+    yield "<details><summary>boards, relative to the mean of their model</summary>"
+    yield ""
+    yield "| board | host | GPU | cap | energy (%) | time (%) | EDP (%) | notes |"
+    yield "|---|---|---|---|---:|---:|---:|---|"
+    for gain in gains:
+        order = (Metric.ENERGY, Metric.TIME, Metric.EDP)
+        figures = [gain_words(gain.of(metric)) for metric in order]
+        words = (short_uuid(gain.gpu_uuid), gain.host, gain.gpu_name, gain.cap)
+        cells = [*words, *figures, gain.left_out or ""]
+        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    yield ""
+    yield "</details>"
+    yield ""

@@ -1,4 +1,4 @@
-"""What the kernels that have not changed between two runs have in common: a board, a session.
+"""What has changed between two runs: figures side by side, and what unchanged kernels share.
 
 Between two sessions, or two boards, the figures of all kernels move together. Kernels of which
 nothing has changed show by how much, and how far single kernels lie from that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from pytest_gpuenergy.record import (
     SAME_BOARD_SD,
     WANDER,
     Estimate,
+    Interval,
     Measurement,
     Metric,
     Sample,
@@ -26,8 +27,9 @@ from pytest_gpuenergy.record import (
     sample,
     welch,
 )
-from pytest_gpuenergy.report.models import AlikeCounterparts
+from pytest_gpuenergy.report.analysis.gpu_models import AlikeCounterparts
 from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.support import ReportInputError
 
 LEAST = 2
 """Least number of unchanged kernels of which a common shift is estimated: one has no scatter."""
@@ -81,7 +83,7 @@ Twice that of two sessions on one board: 0.48 % in time, 1.2 % in energy and 1.5
 """
 
 
-class Place(NamedTuple):
+class ShiftPlace(NamedTuple):
     """Where two measurements that are compared were made: those of one place shift together."""
 
     before: str | None
@@ -95,7 +97,7 @@ class Pair:
 
     before: Measurement
     now: Measurement
-    place: Place
+    place: ShiftPlace
 
     @property
     def unchanged(self) -> bool:
@@ -137,7 +139,7 @@ class CommonShift:
     """
 
     metric: Metric
-    place: Place
+    place: ShiftPlace
     kernels: int
     apart: int
     change: Estimate
@@ -194,7 +196,7 @@ class CommonShift:
         return around(change, variance, degrees, tail)
 
 
-Shifts = Mapping[Place, Mapping[Metric, CommonShift]]
+Shifts = Mapping[ShiftPlace, Mapping[Metric, CommonShift]]
 
 
 def energy_source(measurement: Measurement) -> str:
@@ -208,7 +210,7 @@ def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair
 
     ``boards`` are those of their runs, for records that do not name their own.
     """
-    place = Place(before.gpu_uuid or boards[0], now.gpu_uuid or boards[1], now.cap)
+    place = ShiftPlace(before.gpu_uuid or boards[0], now.gpu_uuid or boards[1], now.cap)
     return Pair(before, now, place)
 
 
@@ -235,12 +237,12 @@ def common_shifts(
     the declared standard deviation between sessions on one board. How far the kernels scatter is
     estimated from all caps of two boards together, since few kernels at each say little.
     """
-    places: dict[Place, list[Pair]] = defaultdict(list)
+    places: dict[ShiftPlace, list[Pair]] = defaultdict(list)
     for one in found:
         if one.unchanged:
             places[one.place].append(one)
-    shifts: dict[Place, dict[Metric, CommonShift]] = defaultdict(dict)
-    boards: dict[tuple[str | None, str | None], dict[Place, list[Pair]]] = defaultdict(dict)
+    shifts: dict[ShiftPlace, dict[Metric, CommonShift]] = defaultdict(dict)
+    boards: dict[tuple[str | None, str | None], dict[ShiftPlace, list[Pair]]] = defaultdict(dict)
     for place, unchanged in places.items():
         if len(unchanged) >= LEAST:
             boards[place.before, place.now][place] = unchanged
@@ -273,7 +275,7 @@ class _Spread:
         between: the mean variance that the declared deviation between sessions explains.
     """
 
-    place: Place
+    place: ShiftPlace
     kernels: int
     kept: int
     middle: float
@@ -283,7 +285,7 @@ class _Spread:
 
     @classmethod
     def of(
-        cls, place: Place, unchanged: Sequence[Pair], metric: Metric, session_sd: float
+        cls, place: ShiftPlace, unchanged: Sequence[Pair], metric: Metric, session_sd: float
     ) -> _Spread:
         sides = [(sample(one.before, metric), sample(one.now, metric)) for one in unchanged]
         known = [(a, b) for a, b in sides if a is not None and b is not None]
@@ -410,3 +412,85 @@ def _is_unusual(squares: float, degrees: int) -> bool:
     spread = 2 / (9 * max(1, degrees))
     deviation = (squares / max(1, degrees)) ** (1 / 3) - 1 + spread
     return bool(deviation > normal_quantile(_UNUSUAL_SCATTER) * math.sqrt(spread))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of one kernel under one cap, in both reports.
+
+    Attributes:
+        metric: the metric.
+        before: the measurement in the earlier report.
+        now: that in the later one.
+        values: the figures before and now.
+        shift: what the unchanged kernels have in common; None when too few are unchanged.
+    """
+
+    metric: Metric
+    before: Measurement
+    now: Measurement
+    values: tuple[float, float]
+    shift: CommonShift | None = None
+
+    @property
+    def intervals(self) -> tuple[Interval | None, Interval | None]:
+        """The 95 % intervals before and now."""
+        return self.before.interval(self.metric), self.now.interval(self.metric)
+
+    @property
+    def change(self) -> float | None:
+        """The relative change, 0.05 for +5 %; None when it is not finite."""
+        before, now = self.values
+        change = now / before - 1 if before else math.nan
+        return change if math.isfinite(change) else None
+
+    @property
+    def relative_change(self) -> float | None:
+        """The change relative to `shift`; None without one or when it is not finite."""
+        if self.shift is None or self.change is None:
+            return None
+        return (1 + self.change) / math.exp(self.shift.change.value) - 1
+
+    @property
+    def same_kernel(self) -> bool:
+        """Whether the kernel has the same content in both reports."""
+        return self.before.kernel.digest == self.now.kernel.digest
+
+
+def check_comparable(report: Report, baseline: Report) -> None:
+    """Check that the two reports can be shown side by side.
+
+    Raises:
+        ReportInputError: one is from an emulated GPU and the other from a real one.
+    """
+    if report.run.emulated != baseline.run.emulated:
+        one, other = "an emulated GPU", "a real one"
+        if baseline.run.emulated:
+            one, other = "a real GPU", "an emulated one"
+        raise ReportInputError(
+            f"Run {report.run.run_id} is from {one}, but the baseline {baseline.run.run_id} is "
+            f"from {other}: compare runs of the same kind."
+        )
+
+
+def differences(report: Report, baseline: Report) -> Iterator[Difference]:
+    """The figures present in both reports, metric by metric, in the order of ``report``.
+
+    Measurements are matched as by the gate: by workload, kernel label, cap and cache state, on the
+    same GPU model.
+
+    Raises:
+        ReportInputError: one is from an emulated GPU and the other from a real one.
+    """
+    check_comparable(report, baseline)
+    earlier = AlikeCounterparts(report, baseline)
+    shifts = common_shifts(pairs(report, baseline))
+    boards = (baseline.run.gpu_uuid, report.run.gpu_uuid)
+    for measurement in report.measurements:
+        if (before := earlier.of(measurement)) is None:
+            continue
+        shift = shifts.get(pair(before, measurement, boards).place, {})
+        for metric in Metric:
+            then, now = before.figure(metric), measurement.figure(metric)
+            if then is not None and now is not None:
+                yield Difference(metric, before, measurement, (then, now), shift.get(metric))

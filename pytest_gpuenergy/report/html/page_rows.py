@@ -1,9 +1,10 @@
-"""The page's measurements: one mapping of plain values each, every figure with its interval."""
+"""The page's measurements as plain values, and what else can be put on an axis of its plots."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,11 @@ from pytest_gpuenergy.record import (
     clock_label,
     limit_label,
 )
-from pytest_gpuenergy.report.roofline import per_time, roofline
-from pytest_gpuenergy.report.subjects import Subjects, with_cache
-from pytest_gpuenergy.report.tables import Best
+from pytest_gpuenergy.report.analysis.best_kernels import Best
+from pytest_gpuenergy.report.analysis.rooflines import per_time, roofline
+from pytest_gpuenergy.report.analysis.subjects import Subjects, with_cache
+from pytest_gpuenergy.report.store import Report
+from pytest_gpuenergy.report.views.tidy_table import tidy_columns, tidy_rows
 
 Values = dict[str, Any]
 LESS, MORE = "less", "more"
@@ -41,7 +44,7 @@ The ends of its interval have the same name with ``_low`` and ``_high``.
 
 
 @dataclass(frozen=True)
-class Standing:
+class RowMarks:
     """Which measurements are on a Pareto front, within noise of it, or best by a metric.
 
     All are by `id`, because measurements may be equal.
@@ -52,7 +55,7 @@ class Standing:
     tied: Mapping[Metric, frozenset[int]]
 
     @classmethod
-    def of(cls, best: Sequence[Best]) -> Standing:
+    def of(cls, best: Sequence[Best]) -> RowMarks:
         """From the best of each workload."""
         return cls(
             frozenset(id(m) for one in best for m in one.front),
@@ -64,7 +67,7 @@ class Standing:
         )
 
 
-def row_values(m: Measurement, gpu_name: str, standing: Standing, subjects: Subjects) -> Values:
+def row_values(m: Measurement, gpu_name: str, standing: RowMarks, subjects: Subjects) -> Values:
     """One measurement; figures that are not finite numbers are None.
 
     Args:
@@ -163,3 +166,98 @@ def _temperature_c(m: Measurement) -> float | None:
     if m.temperature_c is None:
         return None if m.end is None else m.end.temperature_c
     return finite(m.temperature_c)
+
+
+Axis = dict[str, Any]
+MOST_TEXTS = 100
+"""Distinct texts on an axis."""
+_SHOWN = frozenset(
+    (
+        *("node_id", "workload_name", "kernel_label", "kernel_digest", "kernel_origin", "cap"),
+        *("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w", "gb_s"),
+        *("flop_per_byte", "percent_of_peak", "error", "outcome", "validity", "started"),
+        *("parameters", "pareto", "best_of"),
+    )
+)
+"""Columns that a row has by another name, or that are of no use on an axis."""
+_UNITS = {
+    "ms": "ms",
+    "s": "s",
+    "us": "µs",
+    "mj": "mJ",
+    "j": "J",
+    "w": "W",
+    "mw": "mW",
+    "mhz": "MHz",
+    "c": "°C",
+    "mib": "MiB",
+    "bytes": "bytes",
+}
+"""At the end of a column's name, and on an axis."""
+_ENDS = ("_ci95_low", "_ci95_high")
+
+
+def axes(report: Report) -> list[Axis]:
+    """Columns with a ``name``, a ``title``, and a value for each measurement.
+
+    Mappings, such as a workload's parameters, become a column for each of their names. Left out is
+    what has the same value in all measurements, and text with more than `MOST_TEXTS` values.
+    """
+    rows = list(tidy_rows(report))
+    found = []
+    for place, column in enumerate(tidy_columns(report.measurements)):
+        if column.name in _SHOWN or column.name.endswith(_ENDS):
+            continue
+        for name, values in _spread(column.name, [row[place] for row in rows]):
+            if (axis := _axis(name, values)) is not None:
+                found.append(axis)
+    return found
+
+
+def _spread(name: str, cells: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The column itself, or one for each name in its mappings."""
+    mappings = [_mapping(cell) for cell in cells]
+    if not any(mappings):
+        yield name, cells
+        return
+    for key in dict.fromkeys(key for one in mappings for key in one):
+        yield f"{name}.{key}", [one.get(key) for one in mappings]
+
+
+def _mapping(cell: object) -> dict[str, Any]:
+    if not isinstance(cell, str) or not cell.startswith("{"):
+        return {}
+    try:
+        found = json.loads(cell)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _axis(name: str, values: Sequence[Any]) -> Axis | None:
+    known = [value for value in values if value is not None and value != ""]
+    numeric = all(isinstance(one, int | float) and not isinstance(one, bool) for one in known)
+    cleaned = [_number(one) if numeric else _text(one) for one in values]
+    distinct = set(cleaned) - {None}
+    if len(distinct) < 2 or (not numeric and len(distinct) > MOST_TEXTS):
+        return None
+    return {"name": name, "title": _title(name), "values": cleaned}
+
+
+def _title(name: str) -> str:
+    """The name as words, with its unit as usual: ``effective sm clock (MHz)``."""
+    words, _, last = name.rpartition("_")
+    known = words and _UNITS.get(last)
+    return f"{words.replace('_', ' ')} ({known})" if known else name.replace("_", " ")
+
+
+def _number(value: Any) -> float | None:
+    return value if value not in (None, "") and math.isfinite(value) else None
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " x ".join(map(str, value))
+    return None if value is None or value == "" else str(value)

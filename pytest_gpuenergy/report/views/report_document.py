@@ -1,16 +1,31 @@
-"""The best of each workload as data: figures, and the items that share them within noise."""
+"""The report as JSON: the document, the best of each workload in it, and its schema."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from pytest_gpuenergy.record import BoardGain, CalibratedItem, Interval, Measurement, Metric
-from pytest_gpuenergy.report.clock_saving import ClockSaving
+from pytest_gpuenergy.record import (
+    FIGURES,
+    BoardGain,
+    CalibratedItem,
+    Interval,
+    Measurement,
+    Metric,
+)
+from pytest_gpuenergy.report.analysis.best_kernels import ClockSaving, Tie, best_of_each
+from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrated_items
+from pytest_gpuenergy.report.analysis.gpu_models import by_model
 from pytest_gpuenergy.report.store import SCHEMA_VERSION, Report
-from pytest_gpuenergy.report.tables import best_of_each
-from pytest_gpuenergy.report.ties import Tie
+from pytest_gpuenergy.report.views.view_files import write_view
+from pytest_gpuenergy.support import (
+    dump,
+)
 
 
 class Leaders(Struct, frozen=True):
@@ -85,3 +100,64 @@ def _leaders(found: Tie) -> Leaders:
         found.kernels,
         found.caps,
     )
+
+
+def json_document(report: Report) -> str:
+    """The report as JSON, ``schema_version`` 1, with the best of each workload."""
+    best = tuple(one for part in by_model(report) for one in standings(part.measurements))
+    boards = Boards(report)
+    return dump(
+        ReportDocument(
+            report.run,
+            report.measurements,
+            report.anchors,
+            report.stations,
+            report.board_checks,
+            best,
+            boards.gains,
+            calibrated_items(report, boards),
+        )
+    )
+
+
+def write_json(report: Report, path: Path) -> None:
+    """Write `json_document` to ``path`` atomically.
+
+    Raises:
+        ReportError: it cannot be written.
+    """
+    write_view(path, json_document(report))
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of ``report.json``."""
+    return schema_of(ReportDocument, "Report of pytest-gpuenergy")
+
+
+def schema_of(record: type[Struct], title: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of documents that are a ``record`` with measurements.
+
+    Unknown properties are allowed, because later releases may add some; readers ignore them.
+    """
+    _, definitions = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        description = inspect.cleandoc(definition.get("description", ""))
+        definition["description"] = description.replace("``", "`")
+    # All figures, or none.
+    definitions["Measurement"]["anyOf"] = [
+        {"properties": {name: {"type": "null"} for name in FIGURES}},
+        {
+            "properties": {name: {"type": "number"} for name in FIGURES},
+            "required": list(FIGURES),
+        },
+    ]
+    whole = definitions.pop(record.__name__)
+    return {"$schema": DIALECT, **whole, "title": title, "$defs": dict(sorted(definitions.items()))}
+
+
+def schema_document() -> str:
+    """`report_schema` as the published JSON document."""
+    return dump(report_schema())

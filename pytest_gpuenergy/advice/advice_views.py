@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_gpuenergy.advice.advise import Advice, Change, Setting
-from pytest_gpuenergy.advice.changes import Option, cost_of, sum_of
+from pytest_gpuenergy.advice.advice import Advice, Change, Outcome, Setting
 from pytest_gpuenergy.advice.field import listed
-from pytest_gpuenergy.advice.outcome import Outcome
+from pytest_gpuenergy.advice.plans import Option, cost_of, sum_of
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
 from pytest_gpuenergy.report import energy, figures, markdown_text, signed_percent, spread, time
 from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped

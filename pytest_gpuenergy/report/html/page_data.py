@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_gpuenergy.record import (
     AnchorCheck,
+    BoardGain,
     Interval,
     Measurement,
     Metric,
@@ -18,18 +19,27 @@ from pytest_gpuenergy.record import (
     peaks_of,
     setpoints,
 )
-from pytest_gpuenergy.report.boards import Boards
-from pytest_gpuenergy.report.differences import Difference, differences
-from pytest_gpuenergy.report.html.axes import axes
-from pytest_gpuenergy.report.html.best import best_values
-from pytest_gpuenergy.report.html.boards import calibrated_figures, calibrated_values, gain_values
-from pytest_gpuenergy.report.html.rows import FIGURES, Standing, finite, row_values
-from pytest_gpuenergy.report.models import Models, by_model
-from pytest_gpuenergy.report.roofline import arithmetic
-from pytest_gpuenergy.report.shift import common_shifts, pairs
+from pytest_gpuenergy.report.analysis.best_kernels import (
+    Best,
+    Tie,
+    best_of_each,
+    cap_words,
+    kernel_words,
+)
+from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrated_name
+from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
+from pytest_gpuenergy.report.analysis.rooflines import arithmetic
+from pytest_gpuenergy.report.analysis.run_changes import (
+    Difference,
+    common_shifts,
+    differences,
+    pairs,
+)
+from pytest_gpuenergy.report.analysis.subjects import Subjects
+from pytest_gpuenergy.report.html.page_rows import FIGURES, RowMarks, axes, finite, row_values
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.subjects import Subjects
-from pytest_gpuenergy.report.tables import best_of_each
+from pytest_gpuenergy.report.views.figure_words import figure
+from pytest_gpuenergy.report.views.terminal_summary import saving_words, short_uuid
 from pytest_gpuenergy.support import emulated_mark
 
 Values = dict[str, Any]
@@ -70,7 +80,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     run, measurements = report.run, report.measurements
     subjects = Subjects(measurements)
     best = [one for part in by_model(report) for one in best_of_each(part.measurements, subjects)]
-    standing = Standing.of(best)
+    standing = RowMarks.of(best)
     boards, models = Boards(report), Models(report)
     rows = [
         {**row_values(m, models.of(m), standing, subjects), **calibrated_values(m, boards)}
@@ -210,3 +220,104 @@ def _difference(one: Difference, subjects: Subjects) -> Values:
 
 def _ends(interval: Interval | None) -> tuple[float, float] | None:
     return None if interval is None else (interval.low, interval.high)
+
+
+def best_values(best: Best) -> Values:
+    """The best of a workload by each metric, with all that may be as good within noise."""
+    return {
+        "workload": best.workload,
+        "measured": len(best.rows),
+        **{str(metric): _leader(found, best.rows) for metric, found in best.ties.items()},
+        "front": [{"kernel": m.kernel.label, "cap": m.cap} for m in best.front],
+        "front_size": best.size_of_front,
+        "savings": {
+            metric: {"change": saving.change, "words": saving_words(saving)}
+            for metric, saving in best.savings.items()
+        }
+        or None,
+    }
+
+
+def _leader(found: Tie, rows: Sequence[Measurement]) -> Values:
+    best, metric = found.best, found.metric
+    estimate = best.estimate(metric)
+    return {
+        "figure": figure(best, metric),
+        "percent": None if estimate is None else 100 * estimate.relative_half_width,
+        "value": best.figure(metric),
+        "kernels": kernel_words(found),
+        "caps": cap_words(found, rows),
+        "flagged": bool(best.validity),
+        "sure": _sure(found, rows),
+    }
+
+
+def _sure(found: Tie, rows: Sequence[Measurement]) -> str:
+    """How certain it is that the best is the best, in words."""
+    best, tied = found.best.figure(found.metric) or 0.0, set(map(id, found.rows))
+    if len(rows) == 1:
+        return "the only one"
+    beyond = [m.figure(found.metric) or 0.0 for m in rows if id(m) not in tied]
+    lead = f"the next is {_more(min(beyond), best)} more" if beyond and best > 0 else ""
+    if len(tied) == 1:
+        return f"beyond noise: {lead}" if lead else "beyond noise"
+    words = f"{len(tied)} of {len(rows)} within noise"
+    return f"{words}; {lead}" if lead else words
+
+
+def _more(value: float, than: float) -> str:
+    percent = 100 * (value / than - 1)
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+_SCALES = {Metric.TIME: 1e3, Metric.ENERGY: 1.0, Metric.EDP: 1.0}
+_NAMES = {
+    Metric.EDP: "edp_calibrated_mj_ms",
+    Metric.ENERGY: "energy_calibrated_mj",
+    Metric.TIME: "time_calibrated_us",
+}
+_TITLES = {
+    Metric.EDP: "EDP, calibrated (mJ·ms)",
+    Metric.ENERGY: "energy, calibrated (mJ)",
+    Metric.TIME: "time, calibrated (µs)",
+}
+
+
+def calibrated_figures(boards: Boards) -> dict[str, dict[str, str]]:
+    """Titles of the calibrated figures, as those of `rows.FIGURES`; none without gains."""
+    if not boards.compared:
+        return {}
+    return {name: {"title": _TITLES[metric], "better": "less"} for metric, name in _NAMES.items()}
+
+
+def calibrated_values(m: Measurement, boards: Boards) -> Values:
+    """The calibrated figures of a row with the ends of their intervals; nothing without gains."""
+    if not boards.compared:
+        return {}
+    found = boards.calibrated(m)
+    values: Values = {}
+    for metric, name in _NAMES.items():
+        value: float | None = getattr(found, calibrated_name(metric))
+        ends: Interval | None = getattr(found, f"{calibrated_name(metric)}_ci95")
+        low, high = (None, None) if ends is None else (ends.low, ends.high)
+        for key, end in ((name, value), (f"{name}_low", low), (f"{name}_high", high)):
+            values[key] = finite(end, _SCALES[metric])
+    return values
+
+
+def gain_values(gain: BoardGain) -> Values:
+    """A gain, in percent above or below the mean board."""
+    ends: Values = {}
+    for metric in Metric:
+        ratio = gain.of(metric)
+        for name, end in (("", "value"), ("_low", "low"), ("_high", "high")):
+            change = None if ratio is None else getattr(ratio, end) - 1
+            ends[f"{metric}{name}"] = finite(change, 100.0)
+    return {
+        "board": short_uuid(gain.gpu_uuid),
+        "host": gain.host,
+        "gpu": gain.gpu_name,
+        "cap": gain.cap if gain.cache == "hot" else f"{gain.cap}, {gain.cache}",
+        **ends,
+        "why": gain.left_out or "",
+    }
