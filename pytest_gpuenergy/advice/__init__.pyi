@@ -5,8 +5,16 @@ from .advice import (
     advise as advise,
     advise_on as advise_on,
 )
-from .advice_views import json_document as json_document, markdown as markdown, terminal as terminal
-from .field import Field as Field, of_model as of_model, one_model as one_model
+from .advice_views import (
+    json_document as json_document,
+    markdown as markdown,
+    terminal as terminal,
+)
+from .field import (
+    Field as Field,
+    of_model as of_model,
+    one_model as one_model,
+)
 from .plans import (
     Candidate as Candidate,
     Moments as Moments,

@@ -1,4 +1,4 @@
-"""The best setpoint with the best kernels: for all workloads together, and for each by itself."""
+"""The advice: the best setpoint and kernels, for all workloads together and for each alone."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ from pytest_gpuenergy.report import MISSED, Report
 
 @dataclass(frozen=True)
 class Goal:
-    """What shall be least.
+    """The goal: what shall be least.
 
     Attributes:
-        metric: of the sums over all workloads.
-        slower_by: by how much the baseline's least time may be exceeded, as a fraction; None: by
-            any amount.
+        metric: the metric of the sums over all workloads that shall be least.
+        slower_by: the fraction by which the baseline's least time may be exceeded; None: any.
     """
 
     metric: Metric = Metric.EDP
     slower_by: float | None = None
 
     def solve(self, layers: Sequence[Sequence[Cost]], base: Cost | None) -> Solution | None:
-        """The best choice; None if none is fast enough. ``base`` has the baseline's least time."""
+        """Return the best choice; None if none is as fast as ``base``, slowed down, demands."""
         if self.metric is Metric.EDP:
             return least_product(layers)
         if self.metric is Metric.TIME:
@@ -52,13 +51,13 @@ class Goal:
         return least_energy(layers, base.time * (1 + self.slower_by))
 
     def at_baseline(self, layers: Sequence[Sequence[Cost]]) -> Solution:
-        """The baseline's kernels: the best there, or the fastest where a slowdown is limited."""
+        """Return the best kernels at the baseline; the fastest where a slowdown is limited."""
         found = fastest(layers) if self.slower_by is not None else self.solve(layers, None)
         assert found is not None
         return found
 
     def prices(self, cost: Cost) -> Sequence[Cost]:
-        """What a kernel is judged by against the one chosen, at the sums of the plan."""
+        """Return what a kernel is judged by against the one chosen, at the sums of the plan."""
         if self.metric is Metric.EDP:
             return (Cost(1 / cost.time, 1 / cost.energy),)
         if self.metric is Metric.TIME:
@@ -72,9 +71,9 @@ class Setting:
     """The best plan at a setpoint.
 
     Attributes:
-        setpoint: its label.
+        setpoint: the label of the setpoint.
         candidate: the plan, with the kernels that may be as good.
-        solution: how it was found.
+        solution: the solution from which the plan was made.
     """
 
     setpoint: str
@@ -106,15 +105,15 @@ class Advice:
     """What is best for some workloads that run at one setpoint.
 
     Attributes:
-        workloads: their names.
-        goal: what is least.
+        workloads: the names of the workloads.
+        goal: the goal that the best setpoint meets.
         best: the best setpoint.
-        baseline: what the changes are relative to.
+        baseline: the setpoint to which the changes are relative.
         tied: the setpoints that may be as good within noise, the best included, in order.
-        changes: of time, energy and EDP.
+        changes: the changes of time, energy and EDP.
         settings: all setpoints that can be chosen, in order.
         too_slow: the setpoints at which no choice of kernels is fast enough.
-        edges: what is said of a best setpoint at the edge of those measured.
+        edges: remarks on a best setpoint that is the lowest of those measured.
     """
 
     workloads: tuple[str, ...]
@@ -136,7 +135,7 @@ class Advice:
 
 
 def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advice | None:
-    """The best setpoint at which every workload of ``field`` was measured; None without one.
+    """Return the best setpoint at which every workload of ``field`` was measured; None without one.
 
     The kernels are chosen for each setpoint, for the sums over all workloads. They are exact for
     the least EDP, time or energy, and `solve.least_energy` says whether they are within a slowdown.
@@ -173,7 +172,7 @@ def advise(field: Field, goal: Goal, asked_baseline: str | None = None) -> Advic
 
 
 def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Change] | None:
-    """The changes if each workload had a setpoint of its own, chosen for the sums of all.
+    """Return the changes if each workload had a setpoint of its own, chosen for the sums of all.
 
     None where none is fast enough.
     """
@@ -188,7 +187,7 @@ def advise_apart(field: Field, goal: Goal, base: Setting) -> Mapping[Metric, Cha
 
 
 def changes(base: Candidate, new: Candidate) -> dict[Metric, Change]:
-    """Of each metric."""
+    """Return the change of each metric from one plan to another."""
     costs = cost_of(base.plan), cost_of(new.plan)
     return {
         metric: Change(
@@ -218,7 +217,7 @@ def _candidate(layers: Sequence[Sequence[Option]], goal: Goal, solution: Solutio
 
 
 def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[str, ...]:
-    """The setpoints that are not certainly worse than the best, as in `report.tie`."""
+    """Return the setpoints that are not certainly worse than the best, as in `report.tie`."""
     tail = MISSED / max(1, len(settings) - 1)
 
     def may_be_as_good(one: Setting) -> bool:
@@ -233,7 +232,7 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
 
 
 def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
-    """What is said where a lower limit or clock than any measured might be better still."""
+    """Return what is said where a lower limit or clock than any measured might be better still."""
     rows, best = ([field.row(name) for name in names] for names in (field.complete, tied))
     return tuple(
         f"{measured[0]} is the lowest {noun} measured: a lower one may be better still"
@@ -243,10 +242,10 @@ def _edges(field: Field, tied: Sequence[str]) -> tuple[str, ...]:
 
 
 def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
-    """What is left out and what is missing, a sentence each.
+    """Return what is left out and what is missing, a sentence each.
 
     Args:
-        field: what there is.
+        field: the measurements to choose from.
         expected: names of the workloads that were asked for.
     """
     found = []
@@ -285,13 +284,13 @@ class Outcome:
         gpu_name: the GPU model.
         emulated: whether it is emulated.
         boards: the cards that were measured.
-        goal: what is least.
+        goal: the goal of the advice.
         weights: how often each workload runs.
-        whole: for all workloads at one setpoint; None if none has all of them.
+        whole: the advice for all workloads at one setpoint; None if no setpoint has them all.
         apart: the changes of the sums if each workload had its own setpoint; None if that is not
             known, or there is only one workload.
-        each: for each workload by itself.
-        sentences: what is left out and what is missing.
+        each: the advice for each workload by itself.
+        sentences: sentences about what is left out and what is missing.
     """
 
     run: RunInfo

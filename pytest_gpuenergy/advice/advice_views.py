@@ -10,7 +10,15 @@ from pytest_gpuenergy.advice.advice import Advice, Change, Outcome, Setting
 from pytest_gpuenergy.advice.field import listed
 from pytest_gpuenergy.advice.plans import Option, cost_of, sum_of
 from pytest_gpuenergy.record import METRICS, Estimate, Metric
-from pytest_gpuenergy.report import energy, figures, markdown_text, signed_percent, spread, time
+from pytest_gpuenergy.report import (
+    energy,
+    figures,
+    markdown_lines,
+    markdown_text,
+    signed_percent,
+    spread,
+    time,
+)
 from pytest_gpuenergy.support import dump, emulated_mark, fitted, wrapped
 
 KERNELS_NAMED = 3
@@ -19,7 +27,7 @@ _EACH = ("workload", "setpoint", "kernel", "EDP", "energy", "time", "baseline")
 
 
 def terminal(outcome: Outcome, width: int | None = None) -> Iterator[str]:
-    """The setpoint for all workloads, its kernels, and the setpoint of each by itself.
+    """Yield the setpoint for all workloads, its kernels, and the setpoint of each by itself.
 
     Lines have at most ``width`` characters; None: any number.
     """
@@ -45,7 +53,7 @@ def _indented(table: Sequence[Sequence[str]], width: int | None) -> Iterator[str
 
 
 def markdown(outcome: Outcome) -> str:
-    """The same as a Markdown document."""
+    """Return the same as a Markdown document."""
     lines = [f"# {markdown_text(heading(outcome))}"]
     if outcome.sentences:
         lines += ["", *(f"{markdown_text(_sentence(line))}  " for line in outcome.sentences)]
@@ -56,15 +64,15 @@ def markdown(outcome: Outcome) -> str:
         lines += ["", f"**{markdown_text(_for_all(outcome, whole))}**", ""]
         lines += [f"- {markdown_text(line)}" for line in _change_lines(whole)]
         lines += [f"- {markdown_text(line)}" for line in _remarks(outcome, whole)]
-        lines += ["", *_table(_KERNELS, _kernel_rows(whole)), ""]
+        lines += ["", *markdown_lines(_KERNELS, _kernel_rows(whole)), ""]
     if whole is None or len(outcome.each) > 1:
         lines += ["Each workload by itself:", ""]
-        lines += [*_table(_EACH, map(_each_row, outcome.each)), ""]
+        lines += [*markdown_lines(_EACH, map(_each_row, outcome.each)), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def json_document(outcome: Outcome) -> str:
-    """The same as JSON, ``schema_version`` 1; changes are fractions (-0.1: 10 % less)."""
+    """Return the same as JSON, ``schema_version`` 1; changes are fractions (-0.1: 10 % less)."""
     goal = outcome.goal
     document: dict[str, Any] = {
         "schema_version": 1,
@@ -168,7 +176,7 @@ def _kernel_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
 
 
 def _kernel_words(rivals: Sequence[Option]) -> str:
-    """The kernel, with those that may be as good within noise."""
+    """Return the kernel, with those that may be as good within noise."""
     first, *others = dict.fromkeys(option.row.kernel.label for option in rivals)
     if not others:
         return first
@@ -188,13 +196,6 @@ def _each_row(advice: Advice) -> tuple[str, ...]:
         *map(_change_words, changes),
         advice.baseline.setpoint,
     )
-
-
-def _table(header: Sequence[str], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(map(markdown_text, row))} |"
 
 
 def _percent(fraction: float) -> str:

@@ -1,4 +1,4 @@
-"""How sure the change between two plans is, although their kernels were chosen by noisy figures."""
+"""Plans of kernels, and the uncertainty of the change between two that noisy figures chose."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Option:
     """A kernel of a workload at a setpoint.
 
     Attributes:
-        row: its measurement, with figures.
+        row: the measurement of the kernel, with figures.
         weight: how often the workload runs.
     """
 
@@ -47,7 +47,7 @@ class Option:
 
     @cached_property
     def errors(self) -> Errors | None:
-        """Those of its time and energy; None without usable intervals."""
+        """The errors of its time and energy; None without usable intervals."""
         return Errors.of(self.row)
 
 
@@ -56,13 +56,13 @@ Plan = Sequence[Option]
 
 
 def cost_of(plan: Plan) -> Cost:
-    """The sums over a plan."""
+    """Return the sums over a plan."""
     costs = [option.cost for option in plan]
     return Cost(sum(one.time for one in costs), sum(one.energy for one in costs))
 
 
 def figure_of(cost: Cost, metric: Metric) -> float:
-    """The metric of a sum, in ms, mJ or mJ ms."""
+    """Return the metric of a sum, in ms, mJ or mJ ms."""
     if metric is Metric.EDP:
         return cost.product
     return cost.time if metric is Metric.TIME else cost.energy
@@ -86,7 +86,7 @@ class Moments:
         return cls(time, energy, max(-most, min((product - time - energy) / 2, most)))
 
     def combined(self, weights: Cost) -> float:
-        """The variance of the weighted sum of both errors."""
+        """Return the variance of the weighted sum of both errors."""
         a, b = weights
         return max(0.0, a * a * self.time + b * b * self.energy + 2 * a * b * self.both)
 
@@ -112,7 +112,7 @@ class Errors:
         return cls(own, min(one.degrees for one in known), shared)
 
     def variance(self, weights: Cost) -> float:
-        """The variance of the weighted sum of the errors of time and energy."""
+        """Return the variance of the weighted sum of the errors of time and energy."""
         return self.own.combined(weights) + self.shared.combined(weights)
 
 
@@ -121,7 +121,7 @@ Weights = Callable[[Option], Cost]
 
 
 def gradient(plan: Plan, metric: Metric) -> Weights:
-    """Of the metric of a plan's sums: each option's shares of time and energy."""
+    """Return a function that gives each option's shares of time and energy in a plan's sums."""
     whole = cost_of(plan)
 
     def weights(option: Option) -> Cost:
@@ -149,7 +149,7 @@ class Candidate:
     chosen_from: int = 1
 
     def optimism(self, metric: Metric) -> float:
-        """The most that the logarithm of the metric is expected to be too low.
+        """Return the most that the logarithm of the metric is expected to be too low.
 
         The least of n equal figures with independent errors is expected to be too low by that many
         standard deviations as the largest of n normal values; those that are certainly worse are
@@ -164,7 +164,7 @@ class Candidate:
 
 
 def sum_of(candidate: Candidate, metric: Metric) -> Estimate | None:
-    """A sum with its 95 % interval, in ms, mJ or mJ ms; None where a figure has no usable one.
+    """Return a sum with its 95 % interval; None where a figure has no usable interval.
 
     The errors are those of `log_change`; the upper end allows for the choice (`optimism`).
     """
@@ -222,13 +222,13 @@ def _around(value: float, net: Collection[tuple[Option, Cost]], tail: float) -> 
 
 
 def rivals(chosen: Option, options: Iterable[Option], prices: Sequence[Cost]) -> list[Option]:
-    """The options of a layer that may be as good as the one chosen, which is first.
+    """Return the options of a layer that may be as good as the one chosen, which is first.
 
     Args:
         chosen: the option.
-        options: all of its layer, at the same setpoint.
-        prices: what an option is judged by: so much for its time and so much for its energy. One
-            that is certainly worse by any of them is no rival.
+        options: all options of its layer, at the same setpoint.
+        prices: the prices of time and energy by which options are judged. An option that is
+            certainly worse by any of them is no rival.
     """
     others = [option for option in options if option is not chosen]
     tail = MISSED / max(1, len(others))
@@ -262,14 +262,14 @@ def _certainly_worse(other: Option, chosen: Option, price: Cost, tail: float) ->
 
 
 def _priced(option: Option, price: Cost) -> tuple[float, Cost]:
-    """What an option costs, and the shares of time and energy in it."""
+    """Return what an option costs, and the shares of time and energy in it."""
     time, energy = option.cost.time * price.time, option.cost.energy * price.energy
     whole = time + energy
     return whole, Cost(time / whole, energy / whole)
 
 
 def _board_variance(net: Iterable[tuple[Option, Cost]]) -> float:
-    """Of what boards of one model differ in, with the net weight of each board."""
+    """Return the variance between boards of one model, with the net weight of each board."""
     boards: Mapping[str | None, list[Cost]] = defaultdict(list)
     for option, weight in net:
         boards[option.row.gpu_uuid].append(weight)

@@ -58,7 +58,6 @@ from .html.page_data import (
     page_data as page_data,
 )
 from .html.page_rows import (
-    FIGURES as FIGURES,
     MOST_TEXTS as MOST_TEXTS,
     finite as finite,
 )
@@ -88,6 +87,7 @@ from .store import (
 from .views.figure_words import (
     energy as energy,
     figures as figures,
+    markdown_lines as markdown_lines,
     markdown_table as markdown_table,
     markdown_text as markdown_text,
     signed_percent as signed_percent,

@@ -72,7 +72,7 @@ def merge(reports: Sequence[Report]) -> Report:
 
 
 def by_run(reports: Iterable[Report]) -> list[list[Report]]:
-    """The reports of each run: what it has left on each of its hosts."""
+    """Return the reports of each run: what it has left on each of its hosts."""
     found: dict[str, list[Report]] = {}
     for report in reports:
         found.setdefault(report.run.run_id, []).append(report)
@@ -80,7 +80,7 @@ def by_run(reports: Iterable[Report]) -> list[list[Report]]:
 
 
 def _in_turn(measurements: list[Measurement], *, alone: bool) -> list[Measurement]:
-    """One run's measurements by time; of the same one from two hosts, that with more flags last."""
+    """Sort a run's measurements by time; of one that two hosts have, more flags come last."""
     if alone:
         return measurements
     return sorted(measurements, key=lambda m: (m.started, len(m.validity)))
@@ -90,7 +90,7 @@ _LEAST = 5
 """Least number of kernels of which the level of a run is estimated."""
 
 _ROUNDS = 30
-"""Of the fit of levels, whose error shrinks with each by about the share of what runs lack."""
+"""Rounds of the fit of levels; each shrinks the error by about the share that runs lack."""
 
 _FAR = 9.0
 """An item whose runs lie three times as far apart as their intervals explain has an interval by its
@@ -98,7 +98,7 @@ own scatter, which is no part of that of all."""
 
 
 class RunPlace(NamedTuple):
-    """What shares a level: the measurements of one run on one board under one cap."""
+    """The place whose measurements share a level: one run on one board under one cap."""
 
     run: int
     board: str | None
@@ -116,7 +116,7 @@ class PlacedMeasurement:
 def levels_of(
     items: Iterable[Sequence[PlacedMeasurement]], metric: Metric
 ) -> Mapping[RunPlace, float]:
-    """By how much the logarithms of a metric are larger in a run than in the mean of all runs.
+    """Return how far the logarithms of a metric in a run lie above the mean of all runs.
 
     Items and levels are fitted in turn, levels by medians, so that single kernels do not matter.
     """
@@ -150,10 +150,11 @@ class Mean:
     """A metric of one item: the mean of its logarithms without the levels of the runs.
 
     Attributes:
-        cap: under which it was measured.
-        log: the mean.
-        half: half of its 95 % interval; None where a run has none.
-        ratio: of what the runs scatter to what their intervals explain, squared; None if unknown.
+        cap: the cap under which the item was measured.
+        log: the mean of the logarithms.
+        half: half of its 95 % interval; None where a run has no interval.
+        ratio: the squared ratio of the scatter of the runs to what their intervals explain; None
+            if unknown.
         degrees: degrees of freedom of that ratio.
     """
 
@@ -167,7 +168,7 @@ class Mean:
     def of(
         cls, several: Sequence[PlacedMeasurement], metric: Metric, levels: Mapping[RunPlace, float]
     ) -> Mean:
-        """Of the measurements of one item, less the levels of the runs they are from."""
+        """Return the mean over one item's measurements, less the levels of their runs."""
         logs = [
             math.log(figure_of(one.measurement, metric)) - levels.get(one.place, 0.0)
             for one in several
@@ -186,7 +187,7 @@ class Mean:
         return cls(cap, middle, half, squares / degrees, degrees)
 
     def interval(self, common: float) -> Interval | None:
-        """The 95 % interval; ``common`` is the ratio of all items under this cap."""
+        """Return the 95 % interval; ``common`` is the ratio of all items under this cap."""
         if self.half is None:
             return None
         own = self.ratio or 0.0
@@ -195,7 +196,7 @@ class Mean:
 
 
 def common_ratios(means: Iterable[Mean]) -> Mapping[str, float]:
-    """The mean ratio of the items under each cap, by which the intervals are too narrow."""
+    """Return the mean ratio of the items under each cap, by which the intervals are too narrow."""
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for one in means:
         if one.ratio is not None and one.ratio <= _FAR:
@@ -208,7 +209,7 @@ def common_ratios(means: Iterable[Mean]) -> Mapping[str, float]:
 
 
 def figure_of(m: Measurement, metric: Metric) -> float:
-    """A figure of a measured kernel."""
+    """Return a figure of a measured kernel."""
     found = m.figure(metric)
     assert found is not None  # all are present
     return found
@@ -224,7 +225,7 @@ _AVERAGED = (
 
 
 def mean_of_runs(reports: Sequence[Report]) -> Report:
-    """One report with the geometric mean of each kernel's figures in several runs.
+    """Return one report with the geometric mean of each kernel's figures in several runs.
 
     The level of a run, which all its kernels have in common on a board and under a cap, is removed
     from each and its average added again, so that it does not matter which run lacks which kernels.
@@ -237,7 +238,7 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
     40, 1932).
 
     Args:
-        reports: of the same GPU model, in any order; parts of one run count as one run.
+        reports: reports of one GPU model, in any order; parts of one run count as one run.
 
     Raises:
         ReportInputError: they cannot be merged, are of fewer than two runs or of several GPU
@@ -366,12 +367,12 @@ def _as_mean(
 
 
 def _share_of_power(m: Measurement) -> float:
-    """The power of a measurement relative to its energy by its time."""
+    """Return the power of a measurement relative to its energy by its time."""
     return (m.power_w or 0.0) * (m.time_ms or 0.0) / (m.energy_mj or 1.0)
 
 
 def _mean_of(name: str, parts: Sequence[Measurement]) -> float | None:
-    """The mean of a field; None where a part has none."""
+    """Return the mean of a field; None where a part has none."""
     values = [getattr(m, name) for m in parts]
     return None if None in values else fmean(values)
 

@@ -39,6 +39,7 @@ MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
 
 KERNELS_NAMED = SETPOINTS_NAMED = 3
+"""The most kernels or setpoints of a tie that are named; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Tie:
 
     Attributes:
         metric: the metric.
-        rows: at least one: the least figure first, then all that are within noise of it.
+        rows: the measurements: the least figure first, then all that are within noise of it.
     """
 
     metric: Metric
@@ -70,7 +71,7 @@ class Tie:
 
 
 def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
-    """The best of ``rows`` by ``metric``, and all that may be as good; None without figures.
+    """Return the best of ``rows`` by ``metric``, and all that may be as good; None without figures.
 
     A row is left out when another one is certainly better: when the whole interval of the change
     between them lies on one side. Each of the k - 1 comparisons of a row with the others has an
@@ -95,7 +96,7 @@ def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
 
 
 def near_front(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows that may be on the Pareto front of time and energy, in their order.
+    """Return the rows that may be on the Pareto front of time and energy, in their order.
 
     A row is left out when another one is certainly better in both, with the error of each
     comparison as in `tie`: a row that is truly on the front is among those returned in at least
@@ -164,7 +165,7 @@ class _Known:
         return [cls(row, {metric: sample(row, metric) for metric in metrics}) for row in measured]
 
     def certainly_worse(self, other: _Known, metric: Metric, tail: float) -> bool:
-        """Whether this row's figure is larger than that of ``other`` beyond noise."""
+        """Return whether this row's figure is larger than that of ``other`` beyond noise."""
         mine, theirs = self.row.figure(metric) or 0.0, other.row.figure(metric) or 0.0
         if mine <= theirs:
             return False
@@ -185,7 +186,7 @@ def _tail(count: int) -> float:
 
 
 def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
-    """Labels of one setting, as a range if they are one among those ``measured``."""
+    """Return labels of one setting, as a range if they are one among those ``measured``."""
     if len(tied) == 1:
         return tied[0]
     if tied == measured:
@@ -237,7 +238,7 @@ class ClockSaving(Struct, frozen=True):
 
 
 def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | None:
-    """The saving among ``rows``, of one workload; None unless both were measured.
+    """Return the saving among ``rows``, of one workload; None unless both were measured.
 
     With and without a lock, the best is chosen among kernels and setpoints whose figures are noisy,
     so both figures are expected to be too low. The interval of the change is wider by the most that
@@ -263,7 +264,7 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
 
 
 def _interval(without: Tie, locked: Tie, metric: Metric) -> Estimate | None:
-    """Of ln(least locked / least without); None where a figure has no interval."""
+    """Return ln(least locked / least without) with its interval; None without intervals."""
     base, new = sample(without.best, metric), sample(locked.best, metric)
     if base is None or new is None:
         return None
@@ -278,13 +279,13 @@ def _interval(without: Tie, locked: Tie, metric: Metric) -> Estimate | None:
 
 
 def _optimism(found: Tie, best: Sample) -> float:
-    """The most that the logarithm of the least figure is expected to be too low."""
+    """Return the most that the logarithm of the least figure is expected to be too low."""
     error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
     return largest_of(len(found.rows)) * error
 
 
 def pareto(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The rows on the Pareto front of time and energy, from fast to frugal.
+    """Return the rows on the Pareto front of time and energy, from fast to frugal.
 
     A row is on the front when no other is at least as good in both and better in one.
     """
@@ -306,14 +307,14 @@ class Best:
     """The best of one workload in one cache state, over all kernels and setpoints.
 
     Attributes:
-        workload: its name, see `Subjects.of`.
-        name: the same without the cache state.
+        workload: the name of the workload with its cache state, see `Subjects.of`.
+        name: the name without the cache state.
         rows: all its measurements with figures.
-        ties: by metric, the least figure with all that are within noise of it.
+        ties: the least figure by each metric, with all that are within noise of it.
         front: the `pareto` front of the rows.
         near: all rows that may be on the front, within noise.
-        savings: by metric, what the best locked clock saves over the best cap without one; empty
-            unless both were measured.
+        savings: the savings by each metric of the best locked clock over the best cap without
+            one; empty unless both were measured.
     """
 
     workload: str
@@ -351,7 +352,7 @@ class Best:
         return " to ".join(map(str, sizes))
 
     def where(self, metric: Metric) -> str:
-        """The kernels and setpoints that have the least figure within noise, in words."""
+        """Return the kernels and setpoints that have the least figure within noise, in words."""
         found = self.ties[metric]
         return f"{kernel_words(found)} at {cap_words(found, self.rows)}"
 
@@ -359,11 +360,11 @@ class Best:
 def best_of_each(
     measurements: Iterable[Measurement], subjects: Subjects | None = None
 ) -> list[Best]:
-    """The best of each workload and cache state that has figures, in order of appearance.
+    """Return the best of each workload and cache state that has figures, in order of appearance.
 
     Args:
-        measurements: on one GPU model.
-        subjects: of all that is shown beside them; None: of these alone.
+        measurements: measurements on one GPU model.
+        subjects: the subjects of all that is shown beside them; None: of these alone.
     """
     listed = list(measurements)
     subjects = Subjects(listed) if subjects is None else subjects

@@ -36,10 +36,10 @@ from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.support import NORMAL, InputError
 
 UNCALIBRATED = "uncalibrated"
-"""What is noted of a figure among calibrated ones whose board has no gain."""
+"""The flag of a figure among calibrated ones whose board has no gain."""
 
 _PRIOR_DEGREES = 10
-"""What is known of the deviations beforehand counts as much as so many degrees of freedom.
+"""The number of degrees of freedom that prior knowledge of the deviations is worth.
 
 A run has few: one with two boards and two kernels. Both are combined as in G. K. Smyth, "Linear
 models and empirical Bayes methods for assessing differential expression in microarray experiments",
@@ -50,11 +50,11 @@ _TAIL = 0.025
 _LARGEST_HALF = math.log(1e9)
 """Wider intervals are clipped to this, so that their ends stay finite."""
 _ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
-"""Flags of figures whose intervals hold all the same."""
+"""The flags of figures whose intervals are wide but hold."""
 
 
 class BoardPlace(NamedTuple):
-    """What boards are compared at: never those of different models, caps or cache states."""
+    """The conditions under which boards are compared: model, cap, clock and cache state."""
 
     gpu_name: str
     cap: str
@@ -67,8 +67,8 @@ class Boards:
     """The boards of a report, as its checks tell.
 
     Attributes:
-        gains: of each board at each place that has several boards of the model, in the order in
-            which they were measured.
+        gains: the gain of each board under each condition with several boards of the model, in
+            the order in which they were measured.
     """
 
     def __init__(self, report: Report) -> None:
@@ -96,12 +96,12 @@ class Boards:
         return [*self._known.values()]
 
     def gain_of(self, measurement: Measurement) -> BoardGain | None:
-        """The gain of the board of a measurement, at its place; None if there is none."""
+        """Return the gain of the board of a measurement, at its place; None if there is none."""
         uuid = measurement.gpu_uuid
         return None if uuid is None else self._known.get((self._place(measurement), uuid))
 
     def calibrated(self, measurement: Measurement) -> Calibrated:
-        """The figures of a measurement divided by its board's gain."""
+        """Return the figures of a measurement divided by its board's gain."""
         gain = self.gain_of(measurement)
         values: dict[str, float | Interval | None] = {}
         for metric in METRICS if gain is not None else ():
@@ -153,13 +153,13 @@ class Boards:
 
 
 def calibrated_name(metric: Metric) -> str:
-    """The field of `Calibrated` for a metric, such as ``energy_calibrated_mj``."""
+    """Return the field of `Calibrated` for a metric, such as ``energy_calibrated_mj``."""
     name, _, unit = metric.field.partition("_")
     return f"{name}_calibrated_{unit}"
 
 
 def calibrated_report(report: Report) -> Report:
-    """The report with calibrated figures in place of the raw ones, for views that say so.
+    """Return the report with calibrated figures in place of the raw ones, for views that say so.
 
     What has no gain keeps its figures, and gets the flag `UNCALIBRATED`. It is never stored, and no
     gate may read it: gates compare raw figures, board by board (`report.shift`).
@@ -169,7 +169,7 @@ def calibrated_report(report: Report) -> Report:
 
 
 def calibrated_items(report: Report, boards: Boards) -> tuple[CalibratedItem, ...]:
-    """The calibrated figures of all measurements whose board has a gain."""
+    """Return the calibrated figures of all measurements whose board has a gain."""
     return tuple(
         CalibratedItem(
             node_id=m.node_id,
@@ -202,7 +202,7 @@ def check_gains(report: Report) -> None:
 
 
 def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
-    """By how much the board that takes most takes more than the one that takes least: 0.04."""
+    """Return the excess of the board that takes most over the one that takes least: 0.04."""
     found = [gain.of(metric) for gain in gains]
     values = [one.value for one in found if one is not None]
     return max(values) / min(values) - 1 if values else 0.0
@@ -248,7 +248,7 @@ def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estim
 
 
 def _row(checks: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The last good measurement of each kernel, by its digest."""
+    """Return the last good measurement of each kernel, by its digest."""
     return {m.kernel.digest: m for m in checks if _usable(m)}
 
 
@@ -278,7 +278,7 @@ class _Gain:
 
 
 def _estimated(cells: Mapping[str, Sequence[Sample]], metric: Metric) -> dict[str, _Gain]:
-    """The gains of boards that have measured the same kernels, at least two boards.
+    """Return the gains of boards that have measured the same kernels, at least two boards.
 
     The variance of a board's mean over the kernels has two parts. What all its measurements have in
     common, the state and the temperature of the card, does not become less with more kernels. The

@@ -22,7 +22,7 @@ class Counterparts:
             self._items[measurement.identity, measurement.node_id] = measurement
 
     def of(self, measurement: Measurement) -> Measurement | None:
-        """The measurement with the same identity; if there are several, the one of the same item.
+        """Return the measurement with the same identity; if several have it, that of the same item.
 
         None when there is no match, or several and none of them of the same item.
         """
@@ -34,11 +34,11 @@ class Counterparts:
         return known[0] if len(known) == 1 else None
 
     def several(self, measurement: Measurement) -> bool:
-        """Whether several measurements of the earlier run have its identity."""
+        """Return whether several measurements of the earlier run have its identity."""
         return len(self._known.get(measurement.identity, [])) > 1
 
     def unused(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
-        """The measurements of the earlier run that match none of ``measurements``."""
+        """Yield the measurements of the earlier run that match none of ``measurements``."""
         used = {id(self.of(measurement)) for measurement in measurements}
         return (one for known in self._known.values() for one in known if id(one) not in used)
 
@@ -47,7 +47,7 @@ class Models:
     """The GPU models of a report's measurements.
 
     Args:
-        report: of one run or several.
+        report: the report of one run or several.
     """
 
     def __init__(self, report: Report) -> None:
@@ -61,7 +61,7 @@ class Models:
         return found or {self._run.gpu_name}
 
     def of(self, measurement: Measurement) -> str:
-        """The model on which a measurement was made."""
+        """Return the model on which a measurement was made."""
         station = self._stations.get(measurement.gpu_uuid or "")
         return self._run.gpu_name if station is None else station.gpu_name
 
@@ -79,13 +79,13 @@ class AlikeCounterparts:
         self._earlier = counterparts_by_model(baseline)
 
     def of(self, measurement: Measurement) -> Measurement | None:
-        """The measurement on the same model that `Counterparts.of` finds."""
+        """Return the measurement on the same model that `Counterparts.of` finds."""
         earlier = self._earlier.get(self._models.of(measurement))
         return None if earlier is None else earlier.of(measurement)
 
 
 def counterparts_by_model(baseline: Report) -> dict[str, Counterparts]:
-    """The measurements of each GPU model of an earlier report."""
+    """Return the measurements of each GPU model of an earlier report."""
     return {
         name: Counterparts(part.measurements)
         for part in by_model(baseline)
@@ -94,7 +94,7 @@ def counterparts_by_model(baseline: Report) -> dict[str, Counterparts]:
 
 
 def by_model(report: Report) -> list[Report]:
-    """The report as one for each GPU model, as if it had been the only one; itself if it was.
+    """Split a report by GPU model, as if each had been the only one.
 
     Each has the identity of the first GPU of its model.
     """

@@ -24,13 +24,13 @@ class Roofline:
     """Where a measurement is under the roof.
 
     Attributes:
-        gb_s: least memory traffic of a launch by its time, in 1e9 bytes per second; None: no
+        gb_s: the least memory traffic of a launch by its time, in 1e9 bytes per second; None: no
             figures, or the traffic is unknown.
-        gb_s_ci95: its interval, from that of the time.
+        gb_s_ci95: the interval of ``gb_s``, from that of the time.
         flop_per_byte: operations by least memory traffic; None if one of them is unknown.
-        percent_of_peak: of the roof; None: no figures, or the roof is unknown.
-        percent_of_peak_ci95: its interval.
-        roof: which of the two peaks is the lower one.
+        percent_of_peak: the speed in percent of the roof; None: no figures, or no known roof.
+        percent_of_peak_ci95: the interval of ``percent_of_peak``.
+        roof: the peak that is the lower one of the two.
     """
 
     gb_s: float | None = None
@@ -42,7 +42,7 @@ class Roofline:
 
 
 def roofline(m: Measurement, gpu_name: str) -> Roofline:
-    """The roofline of a measurement on a card with this name."""
+    """Return the roofline of a measurement on a card with this name."""
     flops, moved = m.workload.flops, m.workload.bytes_moved
     intensity = flops / moved if flops > 0 and moved > 0 else None
     if m.time_ms is None or not m.time_ms > 0:
@@ -62,7 +62,7 @@ def roofline(m: Measurement, gpu_name: str) -> Roofline:
 
 
 def per_time(rate: float | None, m: Measurement) -> Interval | None:
-    """The interval of a rate that is inverse to the time."""
+    """Return the interval of a rate that is inverse to the time."""
     ends = m.time_ms_ci95
     if rate is None or ends is None or m.time_ms is None or not ends.low > 0:
         return None
@@ -70,7 +70,7 @@ def per_time(rate: float | None, m: Measurement) -> Interval | None:
 
 
 def arithmetic(m: Measurement) -> str | None:
-    """The data type or mode in which a workload may be computed; None if it does not say.
+    """Return the data type or mode in which a workload may be computed; None if it does not say.
 
     That of matrix products is their mode, that of convolutions their type, that of other tensors
     the floating-point type with the highest peak. Instead of float32 it is TF32 where the error
@@ -91,7 +91,7 @@ def arithmetic(m: Measurement) -> str | None:
 def _floor(
     m: Measurement, peaks: Peaks | None
 ) -> tuple[float, Literal["compute", "memory"]] | None:
-    """The least time of a launch in ms under the roof, and what sets it; None if unknown.
+    """Return the least time of a launch in ms under the roof, and what sets it; None if unknown.
 
     Buffers that stay in the L2 are not moved to the device memory. The L2 is faster, but no
     datasheet says how fast: where it would set the roof, there is none.

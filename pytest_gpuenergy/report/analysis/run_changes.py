@@ -49,10 +49,10 @@ Applications in Genetics and Molecular Biology 3(1), 2004).
 """
 
 _APART = 6.0
-"""A kernel further from the median than so many robust standard deviations is left out."""
+"""A kernel further from the median than this many robust standard deviations is left out."""
 
 _EXPECTED = 3.0
-"""It is not, if it is no further than so many of the declared standard deviations."""
+"""A kernel no further off than this many declared standard deviations is not left out."""
 
 _MAD_TO_SD = 1.4826
 _SMALL = dict(enumerate((1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107), start=2))
@@ -200,7 +200,7 @@ Shifts = Mapping[ShiftPlace, Mapping[Metric, CommonShift]]
 
 
 def energy_source(measurement: Measurement) -> str:
-    """The source of a measurement's joules."""
+    """Return the source of a measurement's joules."""
     # Reports that do not name it date from when the counter was the only source.
     return measurement.energy_source or "counter"
 
@@ -231,7 +231,7 @@ def pairs(report: Report, baseline: Report) -> list[Pair]:
 def common_shifts(
     found: Iterable[Pair], session_sd: Mapping[Metric, float] = SAME_BOARD_SD
 ) -> Shifts:
-    """The shifts of each place with at least `LEAST` unchanged kernels, by metric.
+    """Return the shifts of each place with at least `LEAST` unchanged kernels, by metric.
 
     A place has none if its kernels are fewer than `ENOUGH` and lie too far apart. ``session_sd`` is
     the declared standard deviation between sessions on one board. How far the kernels scatter is
@@ -362,11 +362,11 @@ class _Pooled:
     """The variance between sessions, from the kernels at all caps of two boards.
 
     Attributes:
-        scale: it, as a multiple of the declared one.
+        scale: the variance, as a multiple of the declared one.
         degrees: degrees of freedom of this estimate.
         scattered: whether the scatter certainly exceeds what is declared.
-        weight: degrees of freedom that it is worth at a single cap, fewer when the caps differ in
-            their scatter by more than chance.
+        weight: the degrees of freedom that the estimate is worth at a single cap, fewer when the
+            caps differ in their scatter by more than chance.
     """
 
     scale: float
@@ -405,7 +405,7 @@ class _Pooled:
 
 
 def _is_unusual(squares: float, degrees: int) -> bool:
-    """Whether a sum of squares is larger than chi-squared usually is.
+    """Return whether a sum of squares is larger than chi-squared usually is.
 
     By E. B. Wilson and M. M. Hilferty, "The distribution of chi-square", PNAS 17, 1931.
     """
@@ -421,7 +421,7 @@ class Difference:
     Attributes:
         metric: the metric.
         before: the measurement in the earlier report.
-        now: that in the later one.
+        now: the measurement in the later report.
         values: the figures before and now.
         shift: what the unchanged kernels have in common; None when too few are unchanged.
     """
@@ -474,7 +474,7 @@ def check_comparable(report: Report, baseline: Report) -> None:
 
 
 def differences(report: Report, baseline: Report) -> Iterator[Difference]:
-    """The figures present in both reports, metric by metric, in the order of ``report``.
+    """Yield the figures present in both reports, metric by metric, in the order of ``report``.
 
     Measurements are matched as by the gate: by workload, kernel label, cap and cache state, on the
     same GPU model.

@@ -43,7 +43,7 @@ class Subjects:
         return self._names.get((name, _Work.of(m.workload)), name) if self._names else name
 
     def of(self, m: Measurement) -> str:
-        """The name, followed by the cache state when it is ``cold``."""
+        """Return the name, followed by the cache state when it is ``cold``."""
         return with_cache(self.name(m), m)
 
     @property
@@ -58,7 +58,7 @@ def with_cache(name: str, m: Measurement) -> str:
 
 
 class _Work(NamedTuple):
-    """What makes two workloads the same work."""
+    """The parameters and operations that make two workloads the same work."""
 
     parameters: tuple[tuple[str, int | str], ...]
     flops: int
@@ -92,7 +92,7 @@ _WORD = re.compile(r"[\w:+.\[\]\\/-]+")
 
 
 def ids_of(m: Measurement) -> Iterator[str]:
-    """The ids by which a view shows a measurement, from the whole item to the workload.
+    """Yield the ids by which a view shows a measurement, from the whole item to the workload.
 
     ``bench/a.py::test_a[case1-k01-300W]``, ``test_a[case1-k01-300W]``, ``case1-k01-300W``,
     ``case1-k01``, ``k01`` and ``case1``.
@@ -114,14 +114,14 @@ def ids_of(m: Measurement) -> Iterator[str]:
 
 
 def is_named(m: Measurement, word: str) -> bool:
-    """Whether ``word`` is one of the `ids_of` a measurement, or begins its kernel's hash."""
+    """Return whether ``word`` is one of the `ids_of` a measurement, or begins its kernel's hash."""
     if len(word) >= _LEAST_DIGEST and m.kernel.digest.startswith(word.lower()):
         return True
     return word.casefold() in map(str.casefold, ids_of(m))
 
 
 def with_item_names(expression: str, measurements: Sequence[Measurement]) -> str:
-    """An expression for ``-k`` with items' names in place of other ids of ``measurements``.
+    """Return an expression for ``-k`` with items' names in place of other ids of ``measurements``.
 
     ``scale-b128-200W`` becomes ``(test_scale[b128-200W])``. A word that is part of an item's id
     stays, since it selects that item anyway, as does one that is no id.
@@ -140,7 +140,7 @@ def with_item_names(expression: str, measurements: Sequence[Measurement]) -> str
 
 
 def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Measurement]]:
-    """Measurements by workload and setpoint, in the order of `ordered`."""
+    """Return measurements by workload and setpoint, in the order of `ordered`."""
     listed = ordered(measurements)
     subjects = Subjects(listed)
     groups: dict[tuple[str, str], list[Measurement]] = {}
@@ -150,7 +150,7 @@ def group(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[Mea
 
 
 def ordered(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """By workload in order of appearance, then by setpoint (`setpoint_order`) and rank.
+    """Return by workload in order of appearance, then by setpoint (`setpoint_order`) and rank.
 
     A run's own order is not useful to a reader, because it interleaves caps and kernels.
     """

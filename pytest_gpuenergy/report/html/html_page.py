@@ -41,7 +41,7 @@ def html_page(
     trend: Sequence[Mapping[str, Any]] | None = None,
     searches: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The page, which contains all its scripts and styles and loads nothing when opened.
+    """Return the page, which contains all its scripts and styles and loads nothing when opened.
 
     Strings of the report are data in a JSON block and are shown as text. The page's content
     security policy allows only its own script, by its hash, so no name can become code.
@@ -112,7 +112,7 @@ def compact(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column(values: Sequence[Any]) -> Any:
-    """The values of a column: of texts, each once and the places where they are."""
+    """Return the values of a column: of texts, each once and the places where they are."""
     if not values or not all(isinstance(one, str) for one in values):
         return [_rounded(one) for one in values]
     words = {word: place for place, word in enumerate(dict.fromkeys(values))}

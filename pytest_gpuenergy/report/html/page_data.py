@@ -27,6 +27,7 @@ from pytest_gpuenergy.report.analysis.best_kernels import (
     kernel_words,
 )
 from pytest_gpuenergy.report.analysis.board_calibration import Boards, calibrated_name
+from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS
 from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.rooflines import arithmetic
 from pytest_gpuenergy.report.analysis.run_changes import (
@@ -36,13 +37,17 @@ from pytest_gpuenergy.report.analysis.run_changes import (
     pairs,
 )
 from pytest_gpuenergy.report.analysis.subjects import Subjects
-from pytest_gpuenergy.report.html.page_rows import FIGURES, RowMarks, axes, finite, row_values
+from pytest_gpuenergy.report.html.page_rows import RowMarks, axes, finite, row_values
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views.figure_words import figure
 from pytest_gpuenergy.report.views.terminal_summary import saving_words, short_uuid
 from pytest_gpuenergy.support import emulated_mark
 
 Values = dict[str, Any]
+
+_METRICS_CHOSEN = (Metric.EDP, Metric.ENERGY, Metric.TIME)
+_CHOSEN_FIRST = ("edp_mj_ms", "energy_mj", "time_us")
+"""The figures of these metrics, which the page offers first."""
 
 FLAGS = {
     "not_steady": "the power changed significantly, by more than 1 % per second, during the trials",
@@ -93,7 +98,10 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "caps": setpoints(measurements),
         "limits": limits(measurements),
         "clocks": clocks(measurements),
-        "figures": {name: {"title": title, "better": way} for name, (title, way) in FIGURES.items()}
+        "figures": {
+            name: {"title": FIGURE_COLUMNS[name].title, "better": FIGURE_COLUMNS[name].better}
+            for name in dict.fromkeys([*_CHOSEN_FIRST, *FIGURE_COLUMNS])
+        }
         | calibrated_figures(boards),
         "rows": rows,
         "axes": axes(report),
@@ -111,7 +119,7 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
 
 
 def _roofs(rows: Sequence[Measurement], gpu_name: str) -> Values | None:
-    """The card's peaks for the arithmetic that occurs; None if they are unknown."""
+    """Return the card's peaks for the arithmetic that occurs; None if they are unknown."""
     peaks = peaks_of(gpu_name)
     if peaks is None:
         return None
@@ -148,7 +156,7 @@ def _check(check: AnchorCheck) -> Values:
 
 
 def _changes(metric: Metric, check: AnchorCheck) -> Values:
-    """The change of a metric in percent, with the ends of its interval."""
+    """Return the change of a metric in percent, with the ends of its interval."""
     ratio = check.ratios.get(metric)
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     percents = (None if end is None else finite(end - 1, 100.0) for end in ends)
@@ -172,7 +180,7 @@ def _identity(run: RunInfo) -> list[tuple[str, str]]:
 
 
 def _shifts(report: Report, baseline: Report) -> list[Values]:
-    """What unchanged kernels have in common, in percent, by cap and metric."""
+    """Return what unchanged kernels have in common, in percent, by cap and metric."""
     found = common_shifts(pairs(report, baseline))
     return [
         {
@@ -223,7 +231,7 @@ def _ends(interval: Interval | None) -> tuple[float, float] | None:
 
 
 def best_values(best: Best) -> Values:
-    """The best of a workload by each metric, with all that may be as good within noise."""
+    """Return the best of a workload by each metric, with all that may be as good within noise."""
     return {
         "workload": best.workload,
         "measured": len(best.rows),
@@ -253,7 +261,7 @@ def _leader(found: Tie, rows: Sequence[Measurement]) -> Values:
 
 
 def _sure(found: Tie, rows: Sequence[Measurement]) -> str:
-    """How certain it is that the best is the best, in words."""
+    """Return how certain it is that the best is the best, in words."""
     best, tied = found.best.figure(found.metric) or 0.0, set(map(id, found.rows))
     if len(rows) == 1:
         return "the only one"
@@ -270,24 +278,21 @@ def _more(value: float, than: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
-_SCALES = {Metric.TIME: 1e3, Metric.ENERGY: 1.0, Metric.EDP: 1.0}
-_NAMES = {
-    Metric.EDP: "edp_calibrated_mj_ms",
-    Metric.ENERGY: "energy_calibrated_mj",
-    Metric.TIME: "time_calibrated_us",
-}
-_TITLES = {
-    Metric.EDP: "EDP, calibrated (mJ·ms)",
-    Metric.ENERGY: "energy, calibrated (mJ)",
-    Metric.TIME: "time, calibrated (µs)",
-}
+_CALIBRATED = {name: name.replace("_", "_calibrated_", 1) for name in _CHOSEN_FIRST}
+"""The names of calibrated figures on the page, by the names of the raw ones."""
 
 
 def calibrated_figures(boards: Boards) -> dict[str, dict[str, str]]:
-    """Titles of the calibrated figures, as those of `rows.FIGURES`; none without gains."""
+    """Titles of the calibrated figures, like those of the raw ones; none without gains."""
     if not boards.compared:
         return {}
-    return {name: {"title": _TITLES[metric], "better": "less"} for metric, name in _NAMES.items()}
+    return {
+        name: {
+            "title": f"{FIGURE_COLUMNS[raw].label}, calibrated ({FIGURE_COLUMNS[raw].unit})",
+            "better": FIGURE_COLUMNS[raw].better,
+        }
+        for raw, name in _CALIBRATED.items()
+    }
 
 
 def calibrated_values(m: Measurement, boards: Boards) -> Values:
@@ -296,17 +301,17 @@ def calibrated_values(m: Measurement, boards: Boards) -> Values:
         return {}
     found = boards.calibrated(m)
     values: Values = {}
-    for metric, name in _NAMES.items():
+    for metric, (raw, name) in zip(_METRICS_CHOSEN, _CALIBRATED.items(), strict=True):
         value: float | None = getattr(found, calibrated_name(metric))
         ends: Interval | None = getattr(found, f"{calibrated_name(metric)}_ci95")
         low, high = (None, None) if ends is None else (ends.low, ends.high)
         for key, end in ((name, value), (f"{name}_low", low), (f"{name}_high", high)):
-            values[key] = finite(end, _SCALES[metric])
+            values[key] = finite(end, FIGURE_COLUMNS[raw].scale)
     return values
 
 
 def gain_values(gain: BoardGain) -> Values:
-    """A gain, in percent above or below the mean board."""
+    """Return a gain, in percent above or below the mean board."""
     ends: Values = {}
     for metric in Metric:
         ratio = gain.of(metric)

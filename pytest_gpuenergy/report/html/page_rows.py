@@ -12,35 +12,19 @@ from pytest_gpuenergy.record import (
     METRICS,
     VERIFIED,
     ClockState,
-    Interval,
     Measurement,
     Metric,
     clock_label,
     limit_label,
 )
 from pytest_gpuenergy.report.analysis.best_kernels import Best
-from pytest_gpuenergy.report.analysis.rooflines import per_time, roofline
+from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS, FigureColumn
+from pytest_gpuenergy.report.analysis.rooflines import Roofline, roofline
 from pytest_gpuenergy.report.analysis.subjects import Subjects, with_cache
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views.tidy_table import tidy_columns, tidy_rows
 
 Values = dict[str, Any]
-LESS, MORE = "less", "more"
-FIGURES: Mapping[str, tuple[str, str]] = {
-    "edp_mj_ms": ("EDP (mJ·ms)", LESS),
-    "energy_mj": ("energy (mJ)", LESS),
-    "time_us": ("time (µs)", LESS),
-    "power_w": ("power (W)", LESS),
-    "gflops": ("GFLOP/s", MORE),
-    "gflops_per_w": ("GFLOP/s/W", MORE),
-    "gb_s": ("GB/s", MORE),
-    "flop_per_byte": ("FLOP/byte", MORE),
-    "percent_of_peak": ("% of the card's peak", MORE),
-}
-"""Title of each figure of a row, and whether less or more of it is better.
-
-The ends of its interval have the same name with ``_low`` and ``_high``.
-"""
 
 
 @dataclass(frozen=True)
@@ -68,13 +52,13 @@ class RowMarks:
 
 
 def row_values(m: Measurement, gpu_name: str, standing: RowMarks, subjects: Subjects) -> Values:
-    """One measurement; figures that are not finite numbers are None.
+    """Return one measurement; figures that are not finite numbers are None.
 
     Args:
         m: the measurement.
-        gpu_name: of the card whose peaks its figures are compared with.
-        standing: of all measurements.
-        subjects: likewise.
+        gpu_name: the name of the card whose peaks its figures are compared with.
+        standing: the marks of all measurements.
+        subjects: the subjects of all measurements.
     """
     roof = roofline(m, gpu_name)
     return {
@@ -87,15 +71,11 @@ def row_values(m: Measurement, gpu_name: str, standing: RowMarks, subjects: Subj
         "clock": clock_label(m),
         "lock_mhz": m.sm_clock_mhz,
         "limit_w": finite(m.enforced_power_limit_w or m.power_limit_w),
-        **_metric("time_us", m, Metric.TIME, 1e3),
-        **_metric("energy_mj", m, Metric.ENERGY),
-        **_metric("edp_mj_ms", m, Metric.EDP),
-        **_with_ends("power_w", m.power_w, _power_interval(m)),
-        **_with_ends("gflops", m.gflops, per_time(m.gflops, m)),
-        **_with_ends("gflops_per_w", m.gflops_per_w, _per_energy(m.gflops_per_w, m)),
-        **_with_ends("gb_s", roof.gb_s, roof.gb_s_ci95),
-        **_with_ends("flop_per_byte", roof.flop_per_byte, None),
-        **_with_ends("percent_of_peak", roof.percent_of_peak, roof.percent_of_peak_ci95),
+        **{
+            key: value
+            for name, column in FIGURE_COLUMNS.items()
+            for key, value in _with_ends(name, column, m, roof).items()
+        },
         "roof": roof.roof,
         "temperature_c": _temperature_c(m),
         "sm_clock_mhz": m.end.sm_clock_mhz if m.end else None,
@@ -129,32 +109,12 @@ def _kind(m: Measurement) -> str:
     return "flagged" if m.validity else "clean"
 
 
-def _metric(name: str, m: Measurement, metric: Metric, scale: float = 1.0) -> Values:
-    return _with_ends(name, m.figure(metric), m.interval(metric), scale)
-
-
-def _with_ends(
-    name: str, value: float | None, interval: Interval | None, scale: float = 1.0
-) -> Values:
+def _with_ends(name: str, column: FigureColumn, m: Measurement, roof: Roofline) -> Values:
+    """Return the figure in its unit, and the ends of its interval with ``_low`` and ``_high``."""
+    value, interval = column.value(m, roof), column.interval(m, roof)
     low, high = (interval.low, interval.high) if interval else (value, value)
     ends = {name: value, f"{name}_low": low, f"{name}_high": high}
-    return {key: finite(end, scale) for key, end in ends.items()}
-
-
-def _power_interval(m: Measurement) -> Interval | None:
-    """From those of energy and time, as if their errors were independent."""
-    energy, time = m.estimate(Metric.ENERGY), m.estimate(Metric.TIME)
-    if m.power_w is None or energy is None or time is None:
-        return None
-    half = m.power_w * math.hypot(energy.relative_half_width, time.relative_half_width)
-    return Interval(m.power_w - half, m.power_w + half)
-
-
-def _per_energy(rate: float | None, m: Measurement) -> Interval | None:
-    ends = m.energy_mj_ci95
-    if rate is None or ends is None or m.energy_mj is None or not ends.low > 0:
-        return None
-    return Interval(rate * m.energy_mj / ends.high, rate * m.energy_mj / ends.low)
+    return {key: finite(end, column.scale) for key, end in ends.items()}
 
 
 def _state(state: ClockState) -> str:
@@ -162,7 +122,7 @@ def _state(state: ClockState) -> str:
 
 
 def _temperature_c(m: Measurement) -> float | None:
-    """The mean over the trials; in older records, the reading after them."""
+    """Return the mean over the trials; in older records, the reading after them."""
     if m.temperature_c is None:
         return None if m.end is None else m.end.temperature_c
     return finite(m.temperature_c)
@@ -215,7 +175,7 @@ def axes(report: Report) -> list[Axis]:
 
 
 def _spread(name: str, cells: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The column itself, or one for each name in its mappings."""
+    """Yield the column itself, or one for each name in its mappings."""
     mappings = [_mapping(cell) for cell in cells]
     if not any(mappings):
         yield name, cells
@@ -245,7 +205,7 @@ def _axis(name: str, values: Sequence[Any]) -> Axis | None:
 
 
 def _title(name: str) -> str:
-    """The name as words, with its unit as usual: ``effective sm clock (MHz)``."""
+    """Return the name as words, with its unit as usual: ``effective sm clock (MHz)``."""
     words, _, last = name.rpartition("_")
     known = words and _UNITS.get(last)
     return f"{words.replace('_', ' ')} ({known})" if known else name.replace("_", " ")

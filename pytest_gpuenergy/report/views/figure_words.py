@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from html import escape
 
 from pytest_gpuenergy.record import (
@@ -23,38 +23,38 @@ def markdown_text(words: str) -> str:
 
 
 def spread(found: Estimate | None) -> str:
-    """Half the interval's width, `` ±0.3 %``; empty without an interval."""
+    """Return half the interval's width, `` ±0.3 %``; empty without an interval."""
     if found is None or not found.value > 0:
         return ""
     return f" ±{100 * found.relative_half_width:.2g} %"
 
 
 def signed_percent(log_ratio: float) -> str:
-    """The logarithm of a ratio as a percentage such as ``+5.0 %``."""
+    """Return the logarithm of a ratio as a percentage such as ``+5.0 %``."""
     return f"{100 * math.expm1(log_ratio):+.1f} %"
 
 
 def figures(value: float) -> str:
-    """Three significant digits, including trailing zeros: ``15.0``, ``0.600``, ``118``."""
+    """Return three significant digits, including trailing zeros: ``15.0``, ``0.600``, ``118``."""
     if abs(value) >= 999.5:
         return f"{value:.0f}"
     return f"{value:#.3g}".rstrip(".")
 
 
 def words(m: Measurement) -> str:
-    """One line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
+    """Return one line of figures: ``19.3 µs 7.62 mJ 0.147 mJ·ms``."""
     if m.time_ms is None or m.energy_mj is None or m.edp_mj_ms is None:
         return VERIFIED if m.verified_only else m.outcome
     return f"{time(m.time_ms)} {energy(m.energy_mj)} {figures(m.edp_mj_ms)} mJ·ms"
 
 
 def time(time_ms: float) -> str:
-    """A time with three significant digits, in µs or ms."""
+    """Return a time with three significant digits, in µs or ms."""
     return f"{figures(time_ms)} ms" if time_ms >= 1 else f"{figures(time_ms * 1e3)} µs"
 
 
 def energy(energy_mj: float) -> str:
-    """An energy with three significant digits, in µJ, mJ or J."""
+    """Return an energy with three significant digits, in µJ, mJ or J."""
     if energy_mj >= 1e3:
         return f"{figures(energy_mj / 1e3)} J"
     return f"{figures(energy_mj)} mJ" if energy_mj >= 0.1 else f"{figures(energy_mj * 1e3)} µJ"
@@ -69,9 +69,9 @@ def figure(m: Measurement, metric: Metric) -> str:
 
 
 def title_label(*, emulated: bool, calibrated: bool = False) -> str:
-    """What a title says of the figures below it, such as `` (emulated, calibrated)``."""
-    said = {"emulated": emulated, "calibrated": calibrated}
-    words = ", ".join(word for word, holds in said.items() if holds)
+    """Return what a title says of the figures below it, such as `` (emulated, calibrated)``."""
+    remarks = {"emulated": emulated, "calibrated": calibrated}
+    words = ", ".join(word for word, holds in remarks.items() if holds)
     return f" ({words})" if words else ""
 
 
@@ -83,3 +83,17 @@ def markdown_table(
     cells = [[" ".join(cell.replace("|", "/").split()) for cell in row] for row in rows]
     lines = [header, rules, *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_lines(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], *, figures: Container[int] = ()
+) -> Iterator[str]:
+    """Yield the lines of a Markdown table; ``figures`` has the indices of right-aligned columns.
+
+    Cells are escaped as by `markdown_text`, titles are not.
+    """
+    yield f"| {' | '.join(titles)} |"
+    rules = ("---:" if column in figures else "---" for column in range(len(titles)))
+    yield f"|{'|'.join(rules)}|"
+    for row in rows:
+        yield f"| {' | '.join(map(markdown_text, row))} |"

@@ -13,10 +13,12 @@ from pytest_gpuenergy.record import (
 )
 from pytest_gpuenergy.report.analysis.best_kernels import Best, best_of_each, near_front, pareto
 from pytest_gpuenergy.report.analysis.board_calibration import Boards
+from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS
 from pytest_gpuenergy.report.analysis.gpu_models import by_model
+from pytest_gpuenergy.report.analysis.rooflines import Roofline
 from pytest_gpuenergy.report.analysis.subjects import group
 from pytest_gpuenergy.report.store import Report
-from pytest_gpuenergy.report.views.figure_words import figure, markdown_text, spread
+from pytest_gpuenergy.report.views.figure_words import figure, markdown_lines, markdown_text, spread
 from pytest_gpuenergy.report.views.terminal_summary import (
     CLOCK_OVER_CAP,
     anchor_lines,
@@ -28,9 +30,21 @@ from pytest_gpuenergy.report.views.terminal_summary import (
 )
 from pytest_gpuenergy.support import emulated_mark
 
+_SHOWN = {
+    "time_us": ".2f",
+    "power_w": ".1f",
+    "energy_mj": ".4g",
+    "edp_mj_ms": ".4g",
+    "gflops_per_w": ".2f",
+}
+"""The figures in the tables, with their formats."""
+
+_METRICS = {"time_us": Metric.TIME, "energy_mj": Metric.ENERGY, "edp_mj_ms": Metric.EDP}
+"""The metrics of figures that are shown with half the width of their interval."""
+
 
 def markdown(report: Report, *, calibrated: bool = False) -> str:
-    """The run, the best of each workload, and a collapsed table per workload and setpoint.
+    """Return the run, the best of each workload, and a collapsed table per workload and setpoint.
 
     Kernels on the Pareto front are in bold, those that may be on it within noise in italics. Names
     and errors are escaped.
@@ -76,16 +90,19 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
         yield from ("Nothing was measured.", "")
         return
     setpoint = "best cap" if clocks(rows) == (UNLOCKED,) else "best setpoint"
-    yield f"| workload | least time | least energy | least EDP | {setpoint} | Pareto front |"
-    yield "|---|---|---|---|---|---:|"
-    for one in best:
-        cells = [
-            one.workload,
-            *(_best_cell(one, metric) for metric in METRICS),
-            one.caps,
-            one.size_of_front,
-        ]
-        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    yield from markdown_lines(
+        ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto front"),
+        (
+            (
+                one.workload,
+                *(_best_cell(one, metric) for metric in METRICS),
+                one.caps,
+                one.size_of_front,
+            )
+            for one in best
+        ),
+        figures={5},
+    )
     yield ""
     yield from _savings([one for one in best if one.savings])
 
@@ -93,11 +110,13 @@ def _best(rows: Sequence[Measurement]) -> Iterator[str]:
 def _savings(best: Sequence[Best]) -> Iterator[str]:
     if not best:
         return
-    yield f"| {CLOCK_OVER_CAP} | {' | '.join(metric.label for metric in METRICS)} |"
-    yield "|---|---|---|---|"
-    for one in best:
-        cells = (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
-        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    yield from markdown_lines(
+        (CLOCK_OVER_CAP, *(metric.label for metric in METRICS)),
+        (
+            (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
+            for one in best
+        ),
+    )
     yield ""
 
 
@@ -106,8 +125,8 @@ def _tables(measurements: Sequence[Measurement]) -> Iterator[str]:
         marks = {id(m): "*" for m in near_front(rows)} | {id(m): "**" for m in pareto(rows)}
         yield f"<details><summary>{markdown_text(workload)}, {markdown_text(cap)}</summary>"
         yield ""
-        yield "| kernel | time (µs) | power (W) | energy (mJ) | EDP (mJ·ms) | GFLOP/s/W | notes |"
-        yield "|---|---:|---:|---:|---:|---:|---|"
+        titles = ["kernel", *(FIGURE_COLUMNS[name].title for name in _SHOWN), "notes"]
+        yield from markdown_lines(titles, (), figures={1, 2, 3, 4, 5})
         for m in rows:
             mark = marks.get(id(m), "")
             yield f"| {mark}{markdown_text(m.kernel.label)}{mark} | {_cells(m)} |"
@@ -126,29 +145,34 @@ def _best_cell(best: Best, metric: Metric) -> str:
 def _cells(m: Measurement) -> str:
     if m.time_ms is None or m.energy_mj is None:
         return f"| | | | | {markdown_text(m.why_no_figures)}"
-    time, energy, edp = (spread(m.estimate(metric)) for metric in METRICS)
-    return (
-        f"{m.time_ms * 1e3:.2f}{time} | {m.power_w:.1f} | {m.energy_mj:.4g}{energy} | "
-        f"{m.edp_mj_ms:.4g}{edp} | "
-        f"{m.gflops_per_w:.2f} | {markdown_text(', '.join(m.validity))}"
-    )
+    cells = []
+    for name, form in _SHOWN.items():
+        column, metric = FIGURE_COLUMNS[name], _METRICS.get(name)
+        value = (column.value(m, Roofline()) or 0.0) * column.scale
+        cells.append(f"{value:{form}}{spread(m.estimate(metric)) if metric else ''}")
+    return f"{' | '.join(cells)} | {markdown_text(', '.join(m.validity))}"
 
 
 def board_table(report: Report) -> Iterator[str]:
-    """A Markdown table of all gains, collapsed; nothing without any."""
+    """Yield a Markdown table of all gains, collapsed; nothing without any."""
     gains = Boards(report).gains
     if not gains:
         return
     yield "<details><summary>boards, relative to the mean of their model</summary>"
     yield ""
-    yield "| board | host | GPU | cap | energy (%) | time (%) | EDP (%) | notes |"
-    yield "|---|---|---|---|---:|---:|---:|---|"
-    for gain in gains:
-        order = (Metric.ENERGY, Metric.TIME, Metric.EDP)
-        figures = [gain_words(gain.of(metric)) for metric in order]
-        words = (short_uuid(gain.gpu_uuid), gain.host, gain.gpu_name, gain.cap)
-        cells = [*words, *figures, gain.left_out or ""]
-        yield f"| {' | '.join(map(markdown_text, cells))} |"
+    order = (Metric.ENERGY, Metric.TIME, Metric.EDP)
+    yield from markdown_lines(
+        ("board", "host", "GPU", "cap", *(f"{metric.label} (%)" for metric in order), "notes"),
+        (
+            (
+                *(short_uuid(gain.gpu_uuid), gain.host, gain.gpu_name, gain.cap),
+                *(gain_words(gain.of(metric)) for metric in order),
+                gain.left_out or "",
+            )
+            for gain in gains
+        ),
+        figures={4, 5, 6},
+    )
     yield ""
     yield "</details>"
     yield ""

@@ -110,7 +110,7 @@ def _by(
 
 
 def _numbered(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], Measurement]:
-    """Measurements by id, kernel hash, and a running number for repetitions."""
+    """Return measurements by id, kernel hash, and a running number for repetitions."""
     found: dict[tuple[str, str, int], Measurement] = {}
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
@@ -130,7 +130,7 @@ def _table_caps(report: Report) -> list[str]:
 
 
 def _columns(table_caps: Sequence[str], caps: Iterable[str]) -> list[str]:
-    """The caps in ``all.csv``: the whole table, measured or not, then caps outside it."""
+    """Return the caps in ``all.csv``: the whole table, measured or not, then caps outside it."""
     return [*table_caps, *(cap for cap in caps if cap not in table_caps)]
 
 
@@ -148,7 +148,7 @@ def _figures(m: Measurement) -> list[float | None]:
 
 
 def _safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Names of workloads or caps as safe folder names; the report may be untrusted.
+    """Return names of workloads or caps as safe folder names; the report may be untrusted.
 
     Of several names with one safe form, the name that is safe itself keeps it; to the others, and
     to long ones, a hash is added.
@@ -195,7 +195,7 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
 
 
 def best_perf(report: Report) -> dict[str, str]:
-    """The text for each size of the matrix products in a report.
+    """Return the text for each size of the matrix products in a report.
 
     Contenders are ranked by time among those of the same product, precision and power cap; ``1=``
     are all that may be the fastest, within noise. Those that failed follow without a rank. Caps are
@@ -334,7 +334,7 @@ def github_action_json(report: Report) -> str:
 
 
 def _clean(report: Report) -> Iterator[tuple[str, Measurement]]:
-    """Measurements without a flag, with their names."""
+    """Yield measurements without a flag, with their names."""
     label = emulated_mark(report.run.emulated)
     for measurement in report.measurements:
         if measurement.measured and not measurement.validity:

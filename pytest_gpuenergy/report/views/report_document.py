@@ -103,7 +103,7 @@ def _leaders(found: Tie) -> Leaders:
 
 
 def json_document(report: Report) -> str:
-    """The report as JSON, ``schema_version`` 1, with the best of each workload."""
+    """Return the report as JSON, ``schema_version`` 1, with the best of each workload."""
     best = tuple(one for part in by_model(report) for one in standings(part.measurements))
     boards = Boards(report)
     return dump(
@@ -133,12 +133,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of ``report.json``."""
+    """Return the JSON Schema (draft 2020-12) of ``report.json``."""
     return schema_of(ReportDocument, "Report of pytest-gpuenergy")
 
 
 def schema_of(record: type[Struct], title: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of documents that are a ``record`` with measurements.
+    """Return the JSON Schema (draft 2020-12) of documents that are a ``record`` with measurements.
 
     Unknown properties are allowed, because later releases may add some; readers ignore them.
     """

@@ -28,6 +28,7 @@ from pytest_gpuenergy.report.analysis.best_kernels import (
     pareto,
 )
 from pytest_gpuenergy.report.analysis.board_calibration import UNCALIBRATED, Boards, board_spread
+from pytest_gpuenergy.report.analysis.figure_columns import FIGURE_COLUMNS, LESS
 from pytest_gpuenergy.report.analysis.rooflines import Roofline, roofline
 from pytest_gpuenergy.report.analysis.subjects import group
 from pytest_gpuenergy.report.store import Report
@@ -51,8 +52,8 @@ class Column:
     """A column of figures.
 
     Attributes:
-        title: its heading.
-        width: its width where there is room.
+        title: the heading.
+        width: the width where there is room.
         leaves: the higher, the earlier it is left out where there is none.
     """
 
@@ -67,9 +68,9 @@ class Row:
 
     Attributes:
         mark: one character before its label.
-        label: its name.
-        cells: its figures, one for each column; none if there are no figures.
-        note: what follows them, such as flags, or what there is in their place.
+        label: the name of the kernel.
+        cells: the figures, one for each column; none if the kernel has no figures.
+        note: a note after the figures, such as flags, or in their place.
     """
 
     mark: str
@@ -81,10 +82,10 @@ class Row:
 def figure_table(
     columns: Sequence[Column], rows: Sequence[Row], width: int | None
 ) -> Iterator[str]:
-    """Lines of at most ``width`` characters: a heading and the rows.
+    """Yield lines of at most ``width`` characters: a heading and the rows.
 
     Where there is too little room, columns are as narrow as their cells, then those that leave
-    first are left out, and at last labels lose their middles. What is left out is said.
+    first are left out, and at last labels lose their middles. A line names what is left out.
     """
     label = max(_USUAL_LABEL, *(len(row.label) for row in rows))
     shown = {column.title: column.width for column in columns}
@@ -132,37 +133,36 @@ def _with_note(line: str, note: str, gap: str, width: int | None) -> Iterator[st
         yield from wrapped(f"{' ' * _NOTE_INDENT}{note}", width, 0)
 
 
-_Key = Callable[[Measurement], float | str]
+def _sort_key(name: str) -> Callable[[Measurement], float]:
+    column, no_roof = FIGURE_COLUMNS[name], Roofline()
+
+    def key(m: Measurement) -> float:
+        value = column.value(m, no_roof)
+        return inf if value is None else value if column.better == LESS else -value
+
+    return key
 
 
-def _least(name: str) -> _Key:
-    return lambda m: inf if getattr(m, name) is None else getattr(m, name)
-
-
-def _most(name: str) -> _Key:
-    return lambda m: inf if getattr(m, name) is None else -getattr(m, name)
-
-
-SORTS: dict[str, _Key] = {
+SORTS: Mapping[str, Callable[[Measurement], float | str]] = {
     "rank": lambda m: inf if m.kernel.rank is None else m.kernel.rank,
     "name": lambda m: m.kernel.label,
-    "time": _least("time_ms"),
-    "energy": _least("energy_mj"),
-    "edp": _least("edp_mj_ms"),
-    "power": _least("power_w"),
-    "gflops": _most("gflops"),
-    "gflops_per_w": _most("gflops_per_w"),
+    "time": _sort_key("time_us"),
+    "energy": _sort_key("energy_mj"),
+    "edp": _sort_key("edp_mj_ms"),
+    "power": _sort_key("power_w"),
+    "gflops": _sort_key("gflops"),
+    "gflops_per_w": _sort_key("gflops_per_w"),
 }
 """What the rows of a table can be sorted by, the best first; kernels without figures are last."""
 
 
 def arranged(rows: Iterable[Measurement], by: str) -> list[Measurement]:
-    """The rows sorted by a key of `SORTS`; those that are equal keep their order."""
+    """Return the rows sorted by a key of `SORTS`; those that are equal keep their order."""
     return sorted(rows, key=SORTS[by])
 
 
 def check_sort(text: str, option: str) -> str:
-    """The key of `SORTS` that a user means.
+    """Return the key of `SORTS` that a user means.
 
     Raises:
         InputError: there is none of that name.
@@ -174,16 +174,18 @@ def check_sort(text: str, option: str) -> str:
     return name
 
 
-_COLUMNS = (
-    Column("time", 9, 1),
-    Column("energy", 9, 0),
-    Column("EDP mJ·ms", 10, 2),
-    Column("power W", 8, 4),
-    Column("GFLOP/s", 9, 3),
-    Column("% peak", 6, 6),
-    Column("GB/s", 7, 7),
-    Column("GFLOP/s/W", 9, 5),
-)
+_SHOWN: Mapping[str, tuple[Column, Callable[[float], str]]] = {
+    "time_us": (Column("time", 9, 1), time),
+    "energy_mj": (Column("energy", 9, 0), energy),
+    "edp_mj_ms": (Column("EDP mJ·ms", 10, 2), figures),
+    "power_w": (Column("power W", 8, 4), "{:.1f}".format),
+    "gflops": (Column("GFLOP/s", 9, 3), "{:.0f}".format),
+    "percent_of_peak": (Column("% peak", 6, 6), figures),
+    "gb_s": (Column("GB/s", 7, 7), figures),
+    "gflops_per_w": (Column("GFLOP/s/W", 9, 5), "{:.2f}".format),
+}
+"""The figures in the terminal's tables, with their columns and formats."""
+
 ROWS_SHOWN = 30
 """The most measurements that are all listed; of more, only those near the Pareto front are."""
 
@@ -197,19 +199,19 @@ def summary(
     gpu_name: str = "",
     calibrated: bool = False,
 ) -> Iterator[str]:
-    """The terminal summary's tables, one per workload and setpoint.
+    """Yield the terminal summary's tables, one per workload and setpoint.
 
     ``*`` marks the Pareto front of time and energy, ``~`` what may be on the front too, within
     noise. With more than `ROWS_SHOWN` measurements, only these are listed, and of several clocks
     only the setpoints that may be the best by a metric.
 
     Args:
-        measurements: of one run.
-        emulated: whether its GPU is, which each title then says.
-        width: of the terminal; None where lines may have any length.
+        measurements: the measurements of one run.
+        emulated: whether the GPU is emulated, which each title then says.
+        width: the width of the terminal; None where lines may have any length.
         sort: a key of `SORTS`.
-        gpu_name: of the card whose peaks the figures are compared with.
-        calibrated: whether the figures are, which each title then says.
+        gpu_name: the name of the card whose peaks the figures are compared with.
+        calibrated: whether the figures are calibrated, which each title then says.
     """
     label = title_label(emulated=emulated, calibrated=calibrated)
     groups = group(measurements)
@@ -228,15 +230,14 @@ def summary(
                 table.append(Row(" ", m.kernel.label, note=m.why_no_figures))
                 continue
             roof = roofline(m, gpu_name)
-            cells = (
-                *(time(m.time_ms), energy(m.energy_mj), figures(m.edp_mj_ms)),
-                *(f"{m.power_w:.1f}", f"{m.gflops:.0f}"),
-                *(_short(roof.percent_of_peak), _short(roof.gb_s), f"{m.gflops_per_w:.2f}"),
+            values = {name: FIGURE_COLUMNS[name].value(m, roof) for name in _SHOWN}
+            cells = tuple(
+                "" if value is None else _SHOWN[name][1](value) for name, value in values.items()
             )
             table.append(Row(marks.get(id(m), " "), m.kernel.label, cells, ", ".join(m.validity)))
         intensity = _intensity(roofline(shown[0], gpu_name)) if shown else ""
         yield from wrapped(f"{workload} at {cap}{label}{intensity}", width)
-        yield from figure_table(_COLUMNS, table, width)
+        yield from figure_table([column for column, _ in _SHOWN.values()], table, width)
         left_out = len(rows) - len(shown)
         if left_out:
             words = f"  {left_out} kernels off the Pareto front are only in the report"
@@ -251,7 +252,7 @@ def summary(
 
 
 def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
-    """The workloads and setpoints that may be the best by a metric."""
+    """Return the workloads and setpoints that may be the best by a metric."""
     return {
         (best.name, row.cap)
         for best in best_of_each(measurements)
@@ -262,10 +263,6 @@ def _among_best(measurements: Iterable[Measurement]) -> set[tuple[str, str]]:
 
 def _intensity(roof: Roofline) -> str:
     return "" if roof.flop_per_byte is None else f", {figures(roof.flop_per_byte)} FLOP/byte"
-
-
-def _short(value: float | None) -> str:
-    return "" if value is None else figures(value)
 
 
 CLOCK_OVER_CAP = "best locked clock over best cap without one"
@@ -346,7 +343,7 @@ def _saving_row(best: Best) -> tuple[str, ...]:
 
 
 def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
-    """Labels of the power caps that held back no measured kernel, lowest cap first.
+    """Return labels of the power caps that held back no measured kernel, lowest cap first.
 
     A cap that holds kernels back at any clock, or without a lock, has an effect.
     """
@@ -361,7 +358,7 @@ def idle_caps(measurements: Iterable[Measurement]) -> list[str]:
 def anchor_lines(
     measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], *, emulated: bool
 ) -> Iterator[str]:
-    """The summary's lines about the anchor checks of a run; none without checks."""
+    """Yield the summary's lines about the anchor checks of a run; none without checks."""
     if not checks:
         return
     drifted = [check for check in checks if check.verdict == "drift"]
@@ -423,7 +420,7 @@ _DIGITS = 12  # of a UUID
 
 
 def board_lines(report: Report) -> Iterator[str]:
-    """The summary's sentences about the boards of a run; none without several of a model."""
+    """Yield the summary's sentences about the boards of a run; none without several of a model."""
     boards = Boards(report)
     label = emulated_mark(report.run.emulated)
     for model, gains in _by_model(boards.compared).items():
@@ -442,7 +439,7 @@ def board_lines(report: Report) -> Iterator[str]:
 
 
 def calibration_lines(report: Report) -> Iterator[str]:
-    """What a view of calibrated figures says of them.
+    """Yield what a view of calibrated figures says of them.
 
     Args:
         report: the calibrated one.
@@ -461,7 +458,7 @@ def calibration_lines(report: Report) -> Iterator[str]:
 
 
 def short_uuid(uuid: str) -> str:
-    """The beginning of a UUID, by which ``--gpu-device`` finds the GPU."""
+    """Return the beginning of a UUID, by which ``--gpu-device`` finds the GPU."""
     return uuid[:_DIGITS]
 
 

@@ -33,7 +33,7 @@ PARAMETER, WORKLOAD = "parameter_", "workload_"
 
 
 def axis_values(m: Measurement) -> dict[str, Value]:
-    """The values of a measurement by axis; an axis that it has no value for is missing.
+    """Return the values of a measurement by axis; an axis that it has no value for is missing.
 
     `LAUNCH_AXES` are those of the launch with the most threads: its blocks in each direction and in
     total, the threads of a block, and the bytes of shared memory of a block, dynamic and static.
@@ -48,7 +48,7 @@ def axis_values(m: Measurement) -> dict[str, Value]:
 
 
 def parameter_kinds(measurements: Iterable[Measurement]) -> dict[str, type]:
-    """The names of all parameters of items, in order of appearance, each with its type.
+    """Return the names of all parameters of items, in order of appearance, each with its type.
 
     A parameter with values of several types is text, unless all are numbers.
     """
@@ -137,7 +137,7 @@ def tidy_columns(measurements: Iterable[Measurement] = ()) -> list[TidyColumn]:
 
 
 def tidy_rows(report: Report) -> Iterator[list[Cell]]:
-    """A row per measurement, with cells in the order of `tidy_columns` of all of them.
+    """Yield a row per measurement, with cells in the order of `tidy_columns` of all of them.
 
     ``gpu_name`` is the model on which it was made, also in a run on several.
     """

@@ -76,7 +76,7 @@ def _real(path: Path) -> Path:
 
 
 def _is_below(place: Path, target: Target, above: Path) -> bool:
-    """Whether ``place`` lies below ``above``, although ``target`` will be a file there."""
+    """Return whether ``place`` lies below ``above``, although ``target`` will be a file there."""
     return not target.folder and above in place.parents
 
 
