@@ -10,7 +10,7 @@ import pytest
 from jobs import job_of
 
 from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.emulator import EmulatedDevice, host_kernel
+from pytest_gpuenergy.emulator import AFFORDABLE_S, EmulatedDevice
 from pytest_gpuenergy.energy import EnergyMeter
 from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify
 from pytest_gpuenergy.kernels import Kernel, Launch
@@ -108,7 +108,9 @@ TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
 @pytest.fixture
 def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a launch be slow that takes a tenth of the time that usually counts as slow."""
-    monkeypatch.setattr(host_kernel, "AFFORDABLE_S", host_kernel.AFFORDABLE_S / 10)
+    monkeypatch.setattr(
+        "pytest_gpuenergy.emulator.host.host_kernel.AFFORDABLE_S", AFFORDABLE_S / 10
+    )
 
 
 @pytest.mark.usefixtures("little_affordable")

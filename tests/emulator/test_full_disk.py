@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.emulator import KernelText, Toolchain, toolchain
+from pytest_gpuenergy.emulator import KernelText, Toolchain
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
 TEXT = KernelText('extern "C" __global__ void f(float* y) { y[0] = 1.0f; }', ["f"])
@@ -22,7 +22,9 @@ def tools(tmp_path: Path) -> Toolchain:
 def says(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the compiler fail with these words."""
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr=f"kernel.cpp:1:1: {words}\n")
-    monkeypatch.setattr(toolchain, "run_compiler", lambda *_, **__: failed)
+    monkeypatch.setattr(
+        "pytest_gpuenergy.emulator.host.toolchain.run_compiler", lambda *_, **__: failed
+    )
 
 
 @pytest.mark.parametrize("words", ["No space left on device", "Disk quota exceeded"])

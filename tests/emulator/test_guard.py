@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from processes import has_ended
 
-from pytest_gpuenergy.emulator import HostRunner, Toolchain, compiler
+from pytest_gpuenergy.emulator import HostRunner, Toolchain
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
@@ -35,7 +35,7 @@ wait
 COMPILES = """
 import sys
 from pathlib import Path
-from pytest_gpuenergy.emulator.host import HostRunner
+from pytest_gpuenergy.emulator import HostRunner
 sys.path[:0] = sys.argv[3:]
 from test_guard import KERNEL
 HostRunner(Path(sys.argv[1]), compiler=sys.argv[2]).compile(KERNEL)
@@ -79,7 +79,7 @@ def test_it_ends_when_its_time_is_up(
     (cache := tmp_path / "cache").mkdir()
     runner = HostRunner(cache, compiler=str(driver))
     Toolchain.prepare(cache, str(driver), jobs=1)
-    monkeypatch.setattr(compiler, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.compiler.TIMEOUT_S", 1.0)
     with pytest.raises(KernelFault, match="did not finish within 1 s") as caught:
         runner.compile(KERNEL)
     assert caught.value.outcome == "compile"
@@ -89,7 +89,7 @@ def test_it_ends_when_its_time_is_up(
 def test_text_that_takes_all_memory_to_compile_is_a_fault(
     host_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "MEMORY_BYTES", 1 << 28)
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.compiler.MEMORY_BYTES", 1 << 28)
     doubled = "".join(f"#define A{n} A{n - 1} A{n - 1}\n" for n in range(1, 25))
     much = f"#define A0 1,\n{doubled}__device__ int much[] = {{A24}};\n"
     used = KERNEL.source.replace("{", "{ if (!much[0]) return;", 1)

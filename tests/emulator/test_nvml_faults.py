@@ -243,9 +243,9 @@ def test_faults_can_be_cleared_together(card: Card) -> None:
 def test_another_process_meets_the_fault_too(card: Card) -> None:
     card.inject("power", "unknown")
     code = (
-        "from pytest_gpuenergy.emulator.nvml import EmulatedNvml\n"
-        "from pytest_gpuenergy.emulator.profiles import DEFAULT_PROFILE\n"
-        "from pytest_gpuenergy.emulator.state import CardState\n"
+        "from pytest_gpuenergy.emulator import EmulatedNvml\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
+        "from pytest_gpuenergy.emulator import CardState\n"
         "nvml = EmulatedNvml([CardState(DEFAULT_PROFILE)]); nvml.nvmlInit()\n"
         "handle = nvml.nvmlDeviceGetHandleByIndex(0)\n"
         "try: nvml.nvmlDeviceGetPowerUsage(handle)\n"
@@ -257,9 +257,9 @@ def test_another_process_meets_the_fault_too(card: Card) -> None:
 
 def test_a_fault_ends_with_the_process_that_injected_it(card: Card) -> None:
     code = (
-        "from pytest_gpuenergy.emulator.faults import Fault\n"
-        "from pytest_gpuenergy.emulator.profiles import DEFAULT_PROFILE\n"
-        "from pytest_gpuenergy.emulator.state import CardState\n"
+        "from pytest_gpuenergy.emulator import Fault\n"
+        "from pytest_gpuenergy.emulator import DEFAULT_PROFILE\n"
+        "from pytest_gpuenergy.emulator import CardState\n"
         "CardState(DEFAULT_PROFILE).inject(Fault.of('power', 'unknown'))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

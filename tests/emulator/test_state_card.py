@@ -33,11 +33,11 @@ SECOND_NS = 10**9
 
 CHILD = """
 import sys
-from pytest_gpuenergy.emulator.governor import Demand
-from pytest_gpuenergy.emulator.load import Load
-from pytest_gpuenergy.emulator.owner import Owner
-from pytest_gpuenergy.emulator.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.emulator.state import CardState
+from pytest_gpuenergy.emulator import Demand
+from pytest_gpuenergy.emulator import Load
+from pytest_gpuenergy.emulator import Owner
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE
+from pytest_gpuenergy.emulator import CardState
 state = CardState(DEFAULT_PROFILE)
 """
 

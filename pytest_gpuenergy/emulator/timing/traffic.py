@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.flags import build_version
-from pytest_gpuenergy.kernels import Job, Kernel
-from pytest_gpuenergy.support import cache_dir, keep_for_later
+from pytest_gpuenergy.emulator.translation.cuda_text import definition_of
 
 
 @dataclass(frozen=True)
@@ -72,48 +68,219 @@ class Traffic:
         )
 
 
-_VERSION = 5  # of how a program's answer and the text are turned into `Traffic`
-_NAMES = tuple(field.name for field in fields(Traffic))
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
 
 
-class TrafficCache:
-    """A folder with one JSON file per kernel, its scalars and seed, for one build version.
+_POINTER = re.compile(r"\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*(?:,|$)")
 
-    A damaged file is treated as missing.
+
+_BARRIER = "__syncthreads"
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A loop or a condition around a statement.
+
+    Attributes:
+        condition: whether it is a condition.
+        trips: number of iterations of a loop; 1 where its head does not give it in numbers.
+        variable: loop variable of a loop with a barrier in it, which is not unrolled.
     """
 
-    def __init__(self) -> None:
-        self._folder = cache_dir("emulated", "traffic", f"{build_version()}-{_VERSION}")
-
-    def traffic(
-        self,
-        kernel: Kernel,
-        count: Callable[[], tuple[Traffic, ...]],
-        job: Job | None = None,
-    ) -> tuple[Traffic, ...]:
-        """One entry per launch: from the cache, else from ``count``, which may raise.
-
-        What a kernel accesses may depend on the scalars and the seed of its job.
-        """
-        path = self._folder / f"{_key(kernel, job)}.json"
-        known = _read(path)
-        if known is None or len(known) != len(kernel.launches):
-            known = count()
-            keep_for_later(path, json.dumps([asdict(entry) for entry in known]))
-        return known
+    condition: bool
+    trips: int = 1
+    variable: str = ""
 
 
-def _key(kernel: Kernel, job: Job | None) -> str:
-    if job is None or not (job.io.scalars or job.seed):
-        return kernel.digest
-    values = [[one.name, one.dtype, repr(one.value)] for one in job.io.scalars]
-    content = json.dumps([kernel.digest, values, job.seed])
-    return hashlib.sha256(content.encode()).hexdigest()
+@dataclass(frozen=True)
+class _Load:
+    """One load in the text: the tokens of its index, and the scopes around it."""
+
+    index: Sequence[str]
+    scopes: Sequence[_Scope]
+    conditional: bool
+
+    @property
+    def count(self) -> int:
+        """How often a thread executes it."""
+        count = 1
+        for scope in self.scopes:
+            count *= scope.trips
+        return count
+
+    @property
+    def branched(self) -> bool:
+        variables = {scope.variable for scope in self.scopes if scope.variable}
+        return self.conditional and any(
+            # What depends neither on the thread nor on the iteration is computed beforehand.
+            "threadIdx" in dividend and (not variables or variables & set(dividend))
+            for dividend in _dividends(self.index)
+        )
 
 
-def _read(path: Path) -> tuple[Traffic, ...] | None:
-    try:
-        entries = json.loads(path.read_bytes())
-        return tuple(Traffic(**{name: float(e[name]) for name in _NAMES}) for e in entries)
-    except (OSError, ValueError, TypeError, LookupError):
+def branched_share(source: str, entry: str) -> float:
+    """The share of branched loads among the loads that a thread of ``entry`` makes by pointers.
+
+    Only expressions that name `threadIdx` are taken to depend on the thread, loops whose bounds are
+    not numbers count once, and loads within the condition of a branch are not found. The share
+    decides what a modelled load waits for: if it is wrong, a modelled time is wrong and nothing
+    else.
+    """
+    definition = definition_of(source, entry)
+    pointers = frozenset(_POINTER.findall(definition.parameters))
+    loads = list(_loads(_TOKEN.findall(definition.body), pointers))
+    total = sum(load.count for load in loads)
+    return sum(load.count for load in loads if load.branched) / total if total else 0.0
+
+
+def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
+    blocks: list[list[_Scope]] = []  # of the braces around the statement
+    heads: list[_Scope] = []  # of the statement itself
+    at = begin = 0
+    while at < len(tokens):
+        word = tokens[at]
+        at += 1
+        if word == "for" or word == "if":
+            after = _closing(tokens, at) + 1
+            heads.append(_loop(tokens, at, after) if word == "for" else _Scope(condition=True))
+            at = begin = after
+        elif word == "else":
+            heads.append(_Scope(condition=True))
+            begin = at
+        elif word in ("{", "}", ";"):
+            if word == "{":
+                blocks.append(heads)
+            elif word == "}" and blocks:
+                blocks.pop()
+            heads, begin = [], at
+        elif word in pointers and (found := _access(tokens, at)):
+            index, at, stored = found
+            if not stored:
+                scopes = [scope for block in (*blocks, heads) for scope in block]
+                chosen = any(scope.condition for scope in scopes) or "?" in tokens[begin:at]
+                yield _Load(index, scopes, chosen)
+
+
+def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
+    """The scope of the loop whose head is in the parentheses that open at ``head``."""
+    first, _, rest = " ".join(tokens[head + 1 : body - 1]).partition(";")
+    start = re.search(r"(\w+) = (\d+) $", first)
+    stop = re.search(r"< (\d+) $", rest.partition(";")[0])
+    trips = int(stop[1]) - int(start[2]) if start and stop else 1
+    kept = start is not None and _BARRIER in tokens[body : _closing(tokens, body)]
+    return _Scope(False, max(1, trips), start[1] if start and kept else "")
+
+
+def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
+    """An access such as `p[i]` or `*(T*)(p + i)`: its index, its end, and whether it is a store.
+
+    ``at`` is the position after the pointer's name. None if there is no access.
+    """
+    if tokens[at : at + 1] == ["["]:
+        end = _closing(tokens, at)
+    elif tokens[at - 2 : at - 1] == ["("]:
+        end = _closing(tokens, at - 2)
+    else:
         return None
+    after = end + 1
+    while tokens[after : after + 1] == [")"]:
+        after += 1
+    return tokens[at:end], end + 1, tokens[after : after + 1] == ["="]
+
+
+def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The dividends of all divisions except those by a power of two, which are mere shifts."""
+    for at, word in enumerate(index[:-1]):
+        if word not in ("/", "%") or at == 0:
+            continue
+        divisor = index[at + 1]
+        if divisor.isdigit() and int(divisor).bit_count() == 1:
+            continue
+        begin = _opening(index, at - 1)
+        while begin > 1 and index[begin - 1] in (".", "*", "/", "%"):
+            begin = _opening(index, begin - 2)
+        yield index[begin:at]
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def _closing(tokens: Sequence[str], at: int) -> int:
+    """Where the bracket that opens at ``at`` is closed; the end of the text if it is not."""
+    if at >= len(tokens) or tokens[at] not in _CLOSING:
+        return at
+    opened, closed, depth = tokens[at], _CLOSING[tokens[at]], 0
+    for place in range(at, len(tokens)):
+        depth += (tokens[place] == opened) - (tokens[place] == closed)
+        if not depth:
+            return place
+    return len(tokens)
+
+
+def _opening(tokens: Sequence[str], at: int) -> int:
+    """Where the operand that ends at ``at`` begins."""
+    depth = 0
+    for place in range(at, -1, -1):
+        depth += (tokens[place] == ")") - (tokens[place] == "(")
+        if depth <= 0:
+            return place
+    return 0
+
+
+_WORDS = {
+    **dict.fromkeys(("char", "bool", "int8_t", "uint8_t"), 0.25),
+    **dict.fromkeys(("half", "short", "int16_t", "uint16_t", "__half", "__nv_bfloat16"), 0.5),
+    **dict.fromkeys(("float", "int", "unsigned", "uint", "int32_t", "uint32_t", "half2"), 1.0),
+    **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2"), 2.0),
+    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 4.0),
+}
+
+
+_ARRAY = re.compile(
+    r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+(?P<name>\w+)[ \t]*"
+    r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
+    re.MULTILINE,
+)
+
+
+_BRACE_OR_ARRAY = re.compile(rf"(?P<brace>[{{}}])|{_ARRAY.pattern}", re.MULTILINE)
+
+
+_VECTOR_WORDS = 4.0
+
+
+def private_words(source: str, entry: str) -> int:
+    """Words of 4 bytes that the private arrays of the kernel function ``entry`` take at once.
+
+    Arrays in blocks that follow one another share their place. One that is filled by a vector load,
+    or is stored by one, is the register of a load in flight, which does not count for loads of
+    single words either.
+
+    Only declarations with literal extents, one per line, are recognized. The result decides what
+    the registers can hold: if it is wrong, a modelled time is wrong and nothing else.
+    """
+    body = definition_of(source, entry).body
+    most, within = [0.0], [0.0]  # of the blocks so far in each open block, and of its own arrays
+    for match in _BRACE_OR_ARRAY.finditer(body):
+        if match["brace"] == "{":
+            most.append(0.0)
+            within.append(0.0)
+        elif match["brace"] is None:
+            within[-1] += _size(match, body)
+        elif len(most) > 1:
+            inner = most.pop() + within.pop()
+            most[-1] = max(most[-1], inner)
+    while len(most) > 1:  # braces that are not closed
+        inner = most.pop() + within.pop()
+        most[-1] = max(most[-1], inner)
+    return round(most[0] + within[0])
+
+
+def _size(array: re.Match[str], body: str) -> float:
+    words = _WORDS.get(array["type"], 0.0)
+    for extent in re.findall(r"\d+", array["extents"]):
+        words *= int(extent)
+    moved = rf"reinterpret_cast\s*<[^<>]*\*\s*>\s*\(\s*{array['name']}\s*\)"
+    if words <= _VECTOR_WORDS and re.search(moved, body):
+        return 0.0
+    return words

@@ -1,0 +1,173 @@
+"""A kernel in a host process: run for each verification, and relaunched for a measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
+
+import numpy as np
+
+from pytest_gpuenergy.devices import Arena, Bytes
+from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
+from pytest_gpuenergy.kernels import Kernel
+
+MOST = 10_000
+BUDGET_S = 0.05
+AFFORDABLE_S = BUDGET_S / 2
+WHOLE_S = 1.0
+INSPECTED_BYTES = 8e6
+PERIOD = 32
+"""The most repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
+
+_LAST_SEED = 2  # of the order in which threads run, of those that verification asks for
+_TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
+
+
+def is_divisible(kernel: Kernel) -> bool:
+    """Whether some blocks may run without the others, as far as the text shows."""
+    text = kernel.source
+    return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or may_wait(text))
+
+
+class HostProgram(Protocol):
+    """A kernel's process, such as a `Program`."""
+
+    def run(
+        self,
+        *,
+        order_seed: int = 0,
+        fresh: bool = True,
+        most: int = 1,
+        budget_s: float = 0.0,
+        stride: int = 1,
+    ) -> tuple[int, float]: ...
+
+
+class HostKernel:
+    """A `Loaded` kernel on the host.
+
+    A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
+    `MOST` of them, or as many as take `BUDGET_S` of processor time. If one takes more than
+    `AFFORDABLE_S`, a part of its blocks is launched that takes that; what the others would have
+    written is what they wrote before. What the part writes is found between two runs. If blocks
+    depend on one another, the kernel is launched once, on results that are wrong in places, where
+    that takes at most `WHOLE_S`, and not at all otherwise.
+
+    Args:
+        before: called before each run.
+        program: starts the process; entered at the first run.
+        stack: on which it is entered.
+        outputs: the arenas that the kernel writes.
+        divisible: see `is_divisible`.
+        inspect: starts a process whose runs check every access, on a copy of the arenas.
+        traffic_bytes: what a run accesses. Up to `INSPECTED_BYTES` in all, runs after the first are
+            inspected beforehand: other inputs may lead to other accesses.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[], object],
+        program: Callable[[], AbstractContextManager[HostProgram]],
+        stack: ExitStack,
+        outputs: Sequence[Arena] = (),
+        *,
+        divisible: bool = False,
+        inspect: Callable[[], AbstractContextManager[HostProgram]] | None = None,
+        traffic_bytes: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._before = before
+        self._start = program
+        self._stack = stack
+        self._outputs = outputs
+        self._divisible = divisible
+        self._inspect = inspect
+        self._inspector: HostProgram | None = None
+        self._traffic_bytes = traffic_bytes
+        self._left_bytes = INSPECTED_BYTES
+        self._program: HostProgram | None = None
+        self._launches = 0
+        self._launch_s = 0.0
+        self._interrupted = _LAST_SEED
+        self._stride = 0
+        self._results: list[Bytes] = []
+        self._written: list[Bytes] = []
+
+    def run(self, order_seed: int = 0) -> None:
+        """Run once."""
+        self._before()
+        if order_seed and self._inspect is not None:
+            self._left_bytes -= self._traffic_bytes()
+            if self._left_bytes > 0:
+                if self._inspector is None:
+                    self._inspector = self._stack.enter_context(self._inspect())
+                self._inspector.run(order_seed=order_seed % 2)
+        if self._program is None:
+            self._program = self._stack.enter_context(self._start())
+        elif self._stride:
+            self._find_part(self._program)
+        count, self._launch_s = self._program.run(order_seed=order_seed)
+        self._launches += count
+        if self._divisible and self._launch_s > AFFORDABLE_S and not self._stride:
+            # A power of two, so that it hardly depends on how fast the host is.
+            self._stride = 2 ** math.ceil(math.log2(self._launch_s / AFFORDABLE_S))
+        if self._stride or self._launch_s > AFFORDABLE_S:  # a later run may be faster
+            self._results = self._payloads()
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Launch again, or a part; yields the number of launches so far."""
+        if self._program is None:
+            return
+        if self._divisible and not once and self._launch_s * PERIOD > BUDGET_S:
+            self._repeat_part(self._program)
+        if self._stride:
+            if not self._written:
+                return
+            self._before()
+            self._launch_part(self._program)
+        elif self._launch_s > WHOLE_S:
+            return
+        elif self._launch_s > AFFORDABLE_S and not once:
+            self._restore(self._results)  # for the single launch that follows
+        else:
+            self._before()
+            most, budget_s = (1, 0.0) if once else (MOST, BUDGET_S)
+            self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
+            count, _ = self._program.run(
+                order_seed=self._interrupted if once else 0,
+                fresh=False,
+                most=most,
+                budget_s=budget_s,
+            )
+            self._launches += count
+        yield self._launches
+
+    def _find_part(self, program: HostProgram) -> None:
+        """Find what the part writes, by a launch; the outputs are restored."""
+        before = self._payloads()
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        pairs = zip(before, self._payloads(), strict=True)
+        self._written = [old != new for old, new in pairs]
+        self._restore(before)
+
+    def _launch_part(self, program: HostProgram) -> None:
+        """Launch the part; where it does not write, outputs are those of the latest run."""
+        count, _ = program.run(fresh=False, stride=self._stride)
+        self._launches += count
+        parts = zip(self._written, self._payloads(), self._results, strict=True)
+        self._restore([np.where(written, new, old) for written, new, old in parts])
+
+    def _repeat_part(self, program: HostProgram) -> None:
+        """Launch a small part repeatedly, to find launches that differ from the others."""
+        stride = 2 ** math.ceil(math.log2(self._launch_s * PERIOD / AFFORDABLE_S))
+        count, _ = program.run(fresh=False, most=PERIOD, budget_s=AFFORDABLE_S, stride=stride)
+        self._launches += count
+
+    def _restore(self, payloads: Sequence[Bytes]) -> None:
+        for arena, payload in zip(self._outputs, payloads, strict=True):
+            arena.payload(arena.image(writable=True))[:] = payload
+
+    def _payloads(self) -> list[Bytes]:
+        return [np.array(arena.payload(arena.image())) for arena in self._outputs]

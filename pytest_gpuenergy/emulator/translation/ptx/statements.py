@@ -1,0 +1,198 @@
+"""GNU asm statements in CUDA C++ text (GCC manual, "Extended Asm", as far as nvcc takes it)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_gpuenergy.emulator.translation.cuda_text import LITERAL, SKIPPED, Token, nested
+
+CANNOT = "cannot run on the emulated GPU"
+"""In every message about CUDA text that the host cannot run."""
+
+_SHOWN = 60
+
+
+class UnsupportedError(Exception):
+    """PTX that the emulated GPU does not run; the argument is the instruction or says why."""
+
+
+def refusal_of(ptx: str) -> str:
+    """Why the instructions, or ``asm`` that is not understood, are refused."""
+    if ptx.startswith("asm "):
+        return f"{CANNOT}: {ptx}"
+    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
+    return f"{CANNOT}: inline PTX '{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}'"
+
+
+_QUALIFIERS = frozenset(("volatile", "__volatile__", "__volatile", "inline", "__inline__"))
+_PIECE = re.compile(
+    rf"""
+    (?:u8|[uUL])?R"(?P<delimited>[^()\\\s]{{0,16}})\((?P<raw>.*?)\)(?P=delimited)"
+  | (?P<skipped>{SKIPPED} | \s+ | \\\r?\n)
+  | (?P<literal>{LITERAL})
+  | (?P<macro>[A-Za-z_]\w*)(?P<arguments>\s*\([^()]*\))?
+  | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_DIRECTIVE = re.compile(r"^[ \t]*#", re.MULTILINE)
+_ESCAPE = re.compile(r"\\(?:\r?\n|(.))", re.DOTALL)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "v": "\v"}
+_CONSTRAINT = re.compile(r"[=+]?[rhlfdni]")
+
+Macros = Callable[[str, str], str | None]
+"""The string that a macro with these arguments stands for; None where it is none."""
+
+Bodies = Callable[[str], str | None]
+"""The text that a macro without parameters stands for; None where it is none."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand.
+
+    Attributes:
+        constraint: its letter; ``n`` is a constant.
+        access: ``=`` or ``+`` for an output, empty for an input.
+        expression: C++ text in its parentheses.
+    """
+
+    constraint: str
+    access: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An asm statement; ``template`` is its PTX with escapes resolved."""
+
+    template: str
+    operands: tuple[Operand, ...]
+
+
+def end_of_statement(source: str, position: int) -> int:
+    """The end of the asm statement whose keyword ends at ``position``, without its semicolon."""
+    for token, depth in nested(source, position):
+        if depth == 0 and token.text == ")":
+            return token.end
+        if depth == 0 and token.text == ";":
+            break
+    return position
+
+
+def shown_template(source: str, position: int) -> str:
+    """The strings that the statement begins with, for messages about it."""
+    pieces = []
+    for token, depth in nested(source, position):
+        if token.kind == "literal" and depth == 1:
+            pieces.append(token.text[1:-1])
+        elif token.text in (":", "::", ";") or (depth == 0 and token.text == ")"):
+            break
+    return re.sub(r"\\[nt]|\\\n", " ", "".join(pieces)).strip()
+
+
+def statement_at(text: str, macros: Macros, bodies: Bodies) -> Statement:
+    """The statement that is left after its keyword.
+
+    Args:
+        text: of the statement.
+        macros: strings of the kernel's macros.
+        bodies: of its macros, which may stand for operands.
+
+    Raises:
+        UnsupportedError: it is malformed, or of a kind that nvcc does not have.
+    """
+    if _DIRECTIVE.search(text):
+        raise UnsupportedError("asm with preprocessor directives inside")
+    sections = list(_sections(text))
+    if not sections:
+        raise UnsupportedError("asm without instructions")
+    start, stop, _ = sections[0]
+    template = _template(text[start:stop], macros)
+    operands: list[Operand] = []
+    for number, (_, _, tokens) in enumerate(sections[1:3]):
+        for item in _items(tokens):
+            body = bodies(item[0].text) if len(item) == 1 else None
+            given = [(text, item)] if body is None else _listed(body)
+            operands += [_operand(within, one, output=number == 0) for within, one in given]
+    return Statement(template, tuple(operands))
+
+
+Section = tuple[int, int, list[tuple[Token, int]]]
+
+
+def _sections(text: str) -> Iterator[Section]:
+    """Start, end and tokens of the parts in the parentheses between colons."""
+    tokens: list[tuple[Token, int]] = []
+    start = -1
+    for token, depth in nested(text, 0):
+        if start < 0 and token.text == "(":
+            start = token.end
+        elif start < 0:
+            if token.text not in _QUALIFIERS:
+                raise UnsupportedError(f"asm {token.text}")
+        elif depth == 0 and token.text == ")":
+            yield start, token.start, tokens
+            return
+        elif depth == 1 and token.text in (":", "::"):
+            yield start, token.start, tokens
+            if token.text == "::":
+                yield token.end, token.end, []
+            start, tokens = token.end, []
+        else:
+            tokens.append((token, depth))
+
+
+def _template(text: str, macros: Macros) -> str:
+    pieces: list[str] = []
+    for piece in _PIECE.finditer(text):
+        if piece["raw"] is not None:
+            pieces.append(piece["raw"])
+        elif piece["literal"]:
+            pieces.append(_unescaped(piece["literal"][1:-1]))
+        elif piece["macro"]:
+            value = macros(piece["macro"], (piece["arguments"] or "").strip())
+            if value is None:
+                raise UnsupportedError(f"asm whose text comes from {piece['macro']}")
+            pieces.append(value)
+        elif piece["other"]:
+            raise UnsupportedError(f"asm with {piece['other']} beside its strings")
+    return "".join(pieces)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "", found[1] or ""), text)
+
+
+def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
+    item: list[Token] = []
+    for token, depth in tokens:
+        if depth == 1 and token.text == ",":
+            yield item
+            item = []
+        elif token.text != "\\":  # of a macro's lines
+            item.append(token)
+    if item:
+        yield item
+
+
+def _listed(body: str) -> list[tuple[str, list[Token]]]:
+    """The operands that a macro stands for."""
+    text = f"({body})"
+    return [(text, item) for item in _items(list(nested(text, 0))[1:-1])]
+
+
+def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:
+    k, constraint = 0, ""
+    while k < len(item) and item[k].kind == "literal":
+        constraint += _unescaped(item[k].text[1:-1])
+        k += 1
+    is_output = constraint[:1] in ("=", "+")
+    valid = _CONSTRAINT.fullmatch(constraint) and is_output == output
+    if not valid or k + 1 >= len(item) or item[k].text != "(":
+        raise UnsupportedError(f"asm with the constraint '{constraint}'")
+    letter = constraint[-1].replace("i", "n")
+    expression = text[item[k].end : item[-1].start]
+    return Operand(letter, constraint[:-1], expression)

@@ -1,0 +1,117 @@
+"""Translates CUDA C++ text to C++ for the host compiler, keeping its line numbers."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+from pytest_gpuenergy.emulator.translation.cuda_text import function_of
+from pytest_gpuenergy.emulator.translation.marks import marked
+from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_of
+from pytest_gpuenergy.emulator.translation.ptx.assembler import with_keywords
+from pytest_gpuenergy.emulator.translation.spin_loops import with_turns
+from pytest_gpuenergy.emulator.translation.uninitialized import with_values
+from pytest_gpuenergy.support import KernelFault
+
+# Functions that texts overload for types of their own, which would hide them: CUDA's, and C's.
+_OVERLOADED = re.compile(
+    r"(?<![\w.:>~])(?:"
+    r"(?P<cuda>make_(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]|min|max|rsqrtf?"
+    r"|atomic(?:Add|Max|Min|CAS|Exch)|__ldg|__shfl(?:_up|_down|_xor)?_sync)"
+    r"|(?P<c>abs|(?:ceil|copysign|cos|exp|exp2|fabs|floor|fma|fmax|fmin|fmod|log|log2|pow|round|sin"
+    r"|sqrt|tan|tanh|trunc)f?))"
+    r"\s*\([^(){};]*\)\s*\{"
+)
+
+
+class KernelText:
+    """CUDA C++ text and its translations.
+
+    Args:
+        source: CUDA C++ text.
+        entries: as of `translate`.
+
+    Raises:
+        KernelFault: as of `translate`.
+    """
+
+    def __init__(self, source: str, entries: Sequence[str]) -> None:
+        self.source = source
+        self.marked = translate(source, entries)
+        self._entries = entries
+
+    @functools.cached_property
+    def unmarked(self) -> str:
+        """The translation without marks."""
+        return translate(self.source, self._entries, marks=False)
+
+
+def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str:
+    """Text for the host compiler, complete except for the precompiled ``kernel.h``.
+
+    Args:
+        source: CUDA C++ text.
+        entries: the kernel functions that are launched, such as ``scale<4>``.
+        marks: whether arithmetic is marked, so that it gives what a GPU gives.
+
+    Raises:
+        KernelFault: ``compile`` when the text is malformed.
+    """
+    text = with_turns(with_keywords(source))
+    outline = Outline(marked(with_values(text)) if marks else text)
+    outline.walk()
+    for entry in entries:
+        name = function_of(entry)
+        if name in outline.unsupported:
+            raise KernelFault("compile", outline.unsupported[name])
+        declared = name in outline.kernels or outline.in_macros
+        if not declared and re.search(rf"\b{name}\s*\(", source):
+            raise KernelFault(
+                "compile", f"the launch does not fit the text: {entry} is not a __global__ function"
+            )
+    return _assemble(outline, entries)
+
+
+def _bound(outline: Outline, entry: str) -> str:
+    """The largest block that the entry's launch bounds allow, as an expression; 0 if unknown."""
+    numbers = outline.bounds.get(function_of(entry), [])
+    scope = entry.partition("<")[0].rpartition("::")
+    return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
+
+
+def _cluster(outline: Outline, entry: str) -> str:
+    """The blocks of the entry's clusters, packed, as an expression; 0 if they are not declared."""
+    if (name := function_of(entry)) not in outline.clusters:
+        return "0"
+    scope = entry.partition("<")[0].rpartition("::")
+    return f"{scope[0]}{scope[1]}{cluster_of(name)}"
+
+
+def _assemble(outline: Outline, entries: Sequence[str]) -> str:
+    refused = "".join(
+        f'void cuhost_refused_{k}() __attribute__((error("{reason}")));\n'
+        for k, reason in enumerate(outline.refusals)
+    )
+    functions = "".join(
+        f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
+        f'"{function_of(entry)}", {_bound(outline, entry)}, {_cluster(outline, entry)}),\n'
+        for entry in entries
+    )
+    used = {
+        f"using ::cuda_device::{found['cuda']};" if found["cuda"] else f"using ::{found['c']};"
+        for found in _OVERLOADED.finditer(outline.source)
+    }
+    overloaded = " ".join(sorted(used))
+    included = "".join(f'#include "{header}"\n' for header in sorted(outline.headers))
+    return (
+        f"{included}{refused}"
+        # Internal linkage keeps the text's names apart from the host's libraries.
+        f"namespace cuda_device {{ namespace {{ {overloaded}\n"
+        f'#line 1 "kernel.cu"\n{outline.rewritten()}\n'
+        f'#line 1 "launch"\n'
+        f"const ::cuhost::cuhost_Entry cuhost_entries[] = {{\n{functions}}};\n"
+        f"}} }}\n"
+        f'extern "C" const ::cuhost::cuhost_Table CUHOST_TABLE;\n'
+        f"const ::cuhost::cuhost_Table CUHOST_TABLE = {{::cuda_device::cuhost_entries}};\n"
+    )
