@@ -40,6 +40,7 @@ from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, Traffic
 from pytest_gpuenergy.emulator.host.compiler import find_compiler, version_of
 from pytest_gpuenergy.emulator.host.flags import build_version
 from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, HostProgram, is_divisible
+from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
 from pytest_gpuenergy.emulator.timing.model import beyond_comparison, demand_of, recorded_on
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
@@ -53,18 +54,17 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import Scalar
 
-_FIRST_LAUNCH_NS = 20_000
-# On an H200 a kernel of 19.4 us took 32.6 us when launched and timed singly. The time that a host
-# takes for a launch is a guess.
+_FIRST_LAUNCH_NS = 20_000  # what the first launch of a repeated kernel takes
+# A launch timed singly takes longer: on an H200 32.6 us for a kernel of 19.4 us.
 _TIMED_SINGLY_S = 13e-6
-_HOST_LAUNCH_S = 5e-6
+_HOST_LAUNCH_S = 5e-6  # what the host takes for a launch; a guess
 
 
-def strike(state: CardState) -> None:
-    """Let the next launch fail if a fault of launches, or of everything, is in force.
+def _strike(state: CardState) -> None:
+    """Raise the error of a launch if an injected fault demands one.
 
     Raises:
-        KernelFault: it is.
+        KernelFault: a fault that strikes launches is in force.
     """
     error = state.struck_by(LAUNCH, always=True)
     if error is not None:
@@ -75,9 +75,9 @@ class VirtualRepeater:
     """A `KernelRepeater` in virtual time: a load on the card that stands for the launches.
 
     Args:
-        state: of the card.
-        demand: of one run of the kernel.
-        timeout_s: that a run may take.
+        state: the state of the card.
+        demand: the demand of one run of the kernel.
+        timeout_s: the time that a run may take.
         placements: see `Timeline`.
     """
 
@@ -95,7 +95,7 @@ class VirtualRepeater:
             KernelFault: a fault strikes the launch.
             DeviceError: the card already runs a kernel.
         """
-        strike(self._state)
+        _strike(self._state)
         with self._state.change() as card:
             self._begin(card, self._demand)
             card.advance(card.now_ns + _FIRST_LAUNCH_NS)
@@ -105,8 +105,8 @@ class VirtualRepeater:
         """Finish the batch under way and take the load off the card.
 
         Raises:
-            KernelFault: a fault strikes, a run takes longer than it may, or another process took
-                the load off the card.
+            KernelFault: a fault strikes, a run takes too long, or another process took the load
+                off the card.
             RuntimeError: it was not started.
         """
         if not self._running:
@@ -122,18 +122,18 @@ class VirtualRepeater:
                 while (end_ns := load.moment(runs)) > card.now_ns:
                     card.advance(min(end_ns, card.edge_ns))
             card.stop()
-        strike(self._state)
+        _strike(self._state)
         self._refuse(run_s, "One run takes")
         return replace(load.timeline(runs), placements=self._placements)
 
     def launch(self, count: int) -> Launches:
-        """Launch singly; the host's launch rate limits how busy short kernels keep the card."""
+        """Launch one by one; the rate of the host limits how busy short kernels keep the card."""
         demand, idle_w = self._demand, self._state.profile.idle_w
         if demand.time_s < _HOST_LAUNCH_S:
             busy = demand.time_s / _HOST_LAUNCH_S
             power_w = idle_w + busy * (demand.power_w - idle_w)
             demand = replace(demand, time_s=_HOST_LAUNCH_S, power_w=power_w)
-        strike(self._state)
+        _strike(self._state)
         with self._state.change() as card:
             begin_ns = card.now_ns
             load = self._begin(card, demand)
@@ -143,12 +143,12 @@ class VirtualRepeater:
                     card.advance(min(end_ns, card.edge_ns))
             finally:
                 card.stop()
-        strike(self._state)
+        _strike(self._state)
         gpu_s = (end_ns - begin_ns) / 1e9 + _TIMED_SINGLY_S
         return Launches(count, begin_ns / 1e9, end_ns / 1e9, gpu_s)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:  # noqa: ARG002 -- nothing was launched
-        """Nothing: the measured launches are virtual, and `HostKernel` stands in for them."""
+        """Yield nothing: the measured launches are virtual, and `HostKernel` stands in for them."""
         yield from ()
 
     def abandon(self) -> None:
@@ -179,16 +179,13 @@ class VirtualRepeater:
 
 
 _PLAY_TIMEOUT_S = 60.0
-_LIGHT_S, _LIGHT_SHARE = 20e-6, 0.05
-_CARD_BYTES = 1 << 20
-"""What the files of one card's state may take."""
-
-_MARK = ".cuhost_tensor_cores"
-"""The section of a program that has code for products of matrices, see cuda/host/matrices.h."""
+_LIGHT_S, _LIGHT_SHARE = 20e-6, 0.05  # run time and share of the dynamic power of a light load
+_CARD_BYTES = 1 << 20  # the limit for the files of a card with a folder of its own
+_MARK = ".cuhost_tensor_cores"  # section of programs that multiply matrices, see matrices.h
 
 
 class Runner(Protocol):
-    """Runs kernels on the host, as `HostRunner` does; `check_races` leaves the arenas unchanged."""
+    """What runs kernels on the host, such as a `HostRunner`."""
 
     def prepare(self, kernels: Sequence[Kernel]) -> None: ...
     def compile(self, kernel: Kernel) -> Path: ...
@@ -219,9 +216,9 @@ class EmulatedDevice(Device):
 
     Args:
         profile: the model of GPU.
-        index: of the card among those of this profile.
-        runner: runs kernels on the host; closed with the device.
-        folder: where the card's state is kept, for a card of one's own; by default the one that
+        index: the index of the card among those of this profile.
+        runner: what runs kernels on the host; it is closed with the device.
+        folder: the folder of the card's state, for a private card; by default the folder that
             processes share.
 
     Raises:
@@ -247,7 +244,9 @@ class EmulatedDevice(Device):
         self.state = self._states[index]
         self.uuid = self.state.uuid
         self.clock = VirtualClock(self.state)
-        self._runner = runner or _host_runner(profile)
+        self._runner: Runner = runner or HostRunner(
+            compiled_dir("emulated", "host"), profile=profile
+        )
         self._traffic = TrafficCache()
         faults = parse_faults(os.environ.get(FAULTS_VARIABLE) or "{}")
         self._faults = [self.state.inject(fault) for fault in faults]
@@ -266,10 +265,10 @@ class EmulatedDevice(Device):
         """Put a fault on the card, given like an entry of ``GPUENERGY_EMULATED_FAULTS``.
 
         Returns:
-            Its identity, for `CardState.withdraw`; `close` withdraws it too.
+            The identity of the fault, for `CardState.withdraw`; `close` withdraws it too.
 
         Raises:
-            InputError: it is not a valid fault.
+            InputError: the fault is not valid.
         """
         self._faults.append(self.state.inject(Fault.of(what, value)))
         return self._faults[-1]
@@ -297,7 +296,7 @@ class EmulatedDevice(Device):
         check_memory(kernel, arenas, self.profile)
 
         def before() -> None:
-            strike(self.state)
+            _strike(self.state)
             self._profiled(job, arenas)
 
         program = functools.partial(
@@ -309,7 +308,7 @@ class EmulatedDevice(Device):
             return sum(launch.blocks * traffic.total_bytes for launch, traffic in launches)
 
         with contextlib.ExitStack() as stack:
-            outputs = [one for one in arenas.values() if one.tensor.is_written]
+            outputs = [arena for arena in arenas.values() if arena.tensor.is_written]
             yield HostKernel(
                 before,
                 program,
@@ -325,12 +324,12 @@ class EmulatedDevice(Device):
         kernel, cache = self._text(job.kernel), job.cache
         check_geometry(kernel, self.profile)
         check_memory(kernel, arenas, self.profile)
-        strike(self.state)
+        _strike(self.state)
         self._runner.compile(kernel)
         footprint = sum(arena.tensor.nbytes for arena in arenas.values())
         set_bytes = footprint + sum(space.nbytes for space in kernel.workspaces)
         if cache == "cold":
-            sets_needed(set_bytes, self.profile.l2_bytes)  # as a real card would have it
+            sets_needed(set_bytes, self.profile.l2_bytes)  # raises what it would on a real card
         places = placements(set_bytes) if job.apart and cache == "hot" else 1
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
@@ -343,7 +342,7 @@ class EmulatedDevice(Device):
             footprint_bytes=footprint,
             cache=cache,
             restored_bytes=sum(
-                one.tensor.nbytes for one in arenas.values() if one.tensor.role == "inout"
+                arena.tensor.nbytes for arena in arenas.values() if arena.tensor.role == "inout"
             ),
         )
         demand = on_board(demand, self._index)
@@ -359,17 +358,17 @@ class EmulatedDevice(Device):
     def play(
         self, demand: Demand, timeout_s: float = _PLAY_TIMEOUT_S
     ) -> AbstractContextManager[KernelRepeater]:
-        """What repeats work of which only the figures are known.
+        """Return a repeater of work without a kernel, of which only the demand is known.
 
         Args:
-            demand: of one run on the first emulated board.
-            timeout_s: that a run may take.
+            demand: the demand of one run on board 0.
+            timeout_s: the time that a run may take.
         """
         demand = on_board(demand, self._index)
         return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:
-        """Work that takes little power; nothing has to be compiled."""
+        """Return a repeater of work that takes little power and has no kernel to compile."""
         idle_w, top_w = self.profile.idle_w, self.profile.default_limit_w
         return self.play(Demand(_LIGHT_S, idle_w + _LIGHT_SHARE * (top_w - idle_w)))
 
@@ -391,7 +390,7 @@ class EmulatedDevice(Device):
 
     @contextlib.contextmanager
     def twin(self) -> Iterator[Device]:
-        """A card of its own that has just been switched on, with the same settings."""
+        """Open a private card with the same settings that has just been switched on."""
         with self.state.change() as card:
             limit_mw, lock_mhz = card.limit_mw, card.lock_mhz
         runner = _Lent(self._runner)
@@ -440,24 +439,18 @@ class _Lent:
         self.check_races = runner.check_races
 
     def close(self) -> None:
-        """Nothing: its owner closes it."""
+        """Do nothing: the owner closes the runner."""
 
 
 def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
-    """The first ``count`` emulated cards of a profile."""
+    """Return the first ``count`` emulated cards of a profile."""
     return tuple(EmulatedDevice(profile, index) for index in range(count))
 
 
 def _work(job: Job) -> Work | None:
-    known = job.io.flops or job.io.bytes_moved
-    return Work(job.io.flops, job.io.bytes_moved) if known else None
-
-
-def _host_runner(profile: GpuProfile) -> Runner:
-    from pytest_gpuenergy.emulator.host.host_runner import HostRunner
-
-    runner: Runner = HostRunner(compiled_dir("emulated", "host"), profile=profile)
-    return runner
+    if not job.io.flops and not job.io.bytes_moved:
+        return None
+    return Work(job.io.flops, job.io.bytes_moved)
 
 
 def _compiler_version() -> str:

@@ -1,4 +1,4 @@
-"""Keeps the emulated card in a file that processes share and that outlives each of them."""
+"""The file that holds the state of an emulated card: processes share it, and it outlives them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_gpuenergy.emulator.card.faults import (
     Owner,
 )
 from pytest_gpuenergy.emulator.card.governor import noise
-from pytest_gpuenergy.emulator.card.physics import CALL, MOST_RUN_S, TICK_NS, Card
+from pytest_gpuenergy.emulator.card.physics import CALL_NOISE, MOST_RUN_S, TICK_NS, Card
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.support import DeviceError, lock, open_file, state_dir, unlock
 
@@ -48,10 +48,10 @@ class CardState:
 
     Attributes:
         profile: the model of GPU.
-        index: of the card among those of this profile.
-        uuid: as NVML reports it.
-        path: of the file; in another folder if the card is not to be shared.
-        mutex: to be held while reading a card that other threads may advance.
+        index: the index of the card among those of this profile.
+        uuid: the UUID that NVML reports.
+        path: the path of the file; a private card has it in a folder of its own.
+        mutex: the lock that a thread holds while it reads a card that others may advance.
 
     Raises:
         DeviceError: a file cannot be read or written.
@@ -75,13 +75,15 @@ class CardState:
         """Let virtual time pass and return the card as it is then, for reading only.
 
         Args:
-            duration_ns: mean duration.
-            spread: relative standard deviation of the duration.
+            duration_ns: the mean duration.
+            spread: the relative standard deviation of the duration.
         """
         with self._locked():
             card = self._fresh()
             if spread:
-                duration_ns += int(duration_ns * spread * noise(self._seed, CALL, card.now_ns))
+                duration_ns += int(
+                    duration_ns * spread * noise(self._seed, CALL_NOISE, card.now_ns)
+                )
             card.advance(card.now_ns + duration_ns)
             if card.now_ns - self._saved_ns >= _LAG_NS:
                 self._save(card)
@@ -89,7 +91,7 @@ class CardState:
             return card
 
     def now_ns(self) -> int:
-        """The virtual time."""
+        """Return the virtual time in ns."""
         with self.mutex:
             if self._card is not None and self._clock is not None and self._pid == os.getpid():
                 # Half of all accesses: eight bytes are written as one and need no lock.
@@ -100,7 +102,7 @@ class CardState:
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Card]:
-        """The card, locked; changes to it are saved on leaving, or discarded by an exception."""
+        """Lock the card to change it; save the changes on leaving, or discard them on an error."""
         with self._locked():
             card = self._fresh()
             yield card
@@ -111,7 +113,7 @@ class CardState:
         """Put a fault on the card until it is withdrawn or this process ends.
 
         Returns:
-            The fault's identity, for `withdraw`.
+            The identity of the fault, for `withdraw`.
         """
         with self.change() as card:
             owner = Owner.me()
@@ -125,7 +127,7 @@ class CardState:
         return identity
 
     def withdraw(self, *identities: str) -> None:
-        """Remove injected faults by identity; unknown identities are ignored."""
+        """Remove injected faults by identity; ignore unknown identities."""
         with self.change() as card:
             card.withdraw(*identities)
 
@@ -135,10 +137,10 @@ class CardState:
             card.withdraw(*(active.identity for active in card.faults))
 
     def struck_by(self, function: str, *, always: bool) -> str | None:
-        """Count a call of ``function``; return the name of the error that a fault makes of it.
+        """Count a call of ``function``; return the name of the error that it must raise, or None.
 
         Args:
-            function: an NVML function, or another name that error faults accept.
+            function: the name of an NVML function, or another name that faults accept.
             always: whether faults of `ANYTHING` strike too.
         """
         with self._locked():
@@ -162,7 +164,7 @@ class CardState:
                 os.close(self._clock)
                 self._clock = None
 
-    # -- the files; all of this under the lock ---------------------------------------------
+    # -- the files; the lock is held in all of these ---------------------------------------
 
     def _fresh(self) -> Card:
         card = self._card
@@ -192,19 +194,19 @@ class CardState:
             ) from None
         try:
             data = json.loads(text)
-            check_form(data)
+            _check_ranges(data)
             card = Card.from_json(self.profile, self._seed, data)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(OverflowError, RecursionError, IndexError),
         ) as error:
-            aside = self.path.with_suffix(".damaged")
-            self.path.replace(aside)
+            damaged = self.path.with_suffix(".damaged")
+            self.path.replace(damaged)
             card = Card(self.profile, self._seed)
             self._save(card)
             warnings.warn(
                 f"The state of the emulated GPU in {self.path} was damaged ({error!r}) and has "
-                f"been replaced by a fresh one; the damaged file is kept as {aside.name}.",
+                f"been replaced by a fresh one; the damaged file is kept as {damaged.name}.",
                 EmulatedStateWarning,
                 stacklevel=2,
             )
@@ -285,27 +287,49 @@ class CardState:
             ) from None
 
 
+class VirtualClock:
+    """The virtual clock that NVML readings and timelines of a card share; nothing really sleeps."""
+
+    def __init__(self, state: CardState) -> None:
+        self._state = state
+
+    def now_s(self) -> float:
+        """Return the virtual seconds since the emulated card was powered on."""
+        return self._state.now_ns() / 1e9
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Let ``duration_s`` virtual seconds pass.
+
+        Raises:
+            ValueError: the duration is negative, too long or not a number.
+        """
+        if not 0 <= duration_s < 1e9:
+            raise ValueError(f"cannot sleep for {duration_s!r} s")
+        self._state.spend(round(duration_s * 1e9))
+
+
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
+# The ranges of the numbers in the file, which may be damaged or come from somebody else. A number
+# out of range would stop virtual time, let it pass forever, or end in a division by zero elsewhere.
 _MOST_NS = 1 << 62  # eight bytes hold the clock
 _LEAST_MW = round(LEAST_LIMIT_W * 1e3)
-_MOST_W = 5e4  # the warmth has a limit near it
+_MOST_W = 5e4  # the limit of `Warmth` is near it
 _MOST_MW = round(_MOST_W * 1e3)
 _MOST_PJ = _MOST_MW * _MOST_NS
-_MOST_S = MOST_RUN_S
 _MOST_MHZ = 1e5
 _MOST_INTEGER = 1 << 62
 _LONGEST_NAME = 200
 _MOST_ENTRIES = 100_000
 
 
-def check_form(data: Mapping[str, Any]) -> None:
-    """Check the numbers in what `Card.to_json` gave.
+def _check_ranges(data: Mapping[str, Any]) -> None:
+    """Check the numbers that `Card.to_json` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: one is missing or out of range.
+        ValueError, KeyError, TypeError, AttributeError: a number is missing or out of range.
     """
     now_ns = _whole(data["now_ns"], _MOST_NS)
     if _whole(data["limit_mw"], _MOST_MW) < _LEAST_MW:
@@ -322,7 +346,7 @@ def check_form(data: Mapping[str, Any]) -> None:
     if data["counter_stuck_mj"] is not None:
         _whole(data["counter_stuck_mj"], drawn_pj)
     point = data["point"]
-    _number(point["time_s"], _MOST_S)
+    _number(point["time_s"], MOST_RUN_S)
     _number(point["power_w"], _MOST_W)
     _whole(point["clock_mhz"], int(_MOST_MHZ))
     _whole(point["event_reasons"], _MOST_INTEGER)
@@ -334,7 +358,7 @@ def check_form(data: Mapping[str, Any]) -> None:
 
 
 def _check_trace(times_ns: Sequence[Any], energies_pj: Sequence[Any]) -> int:
-    """The energy drawn until the end of the trace."""
+    """Check the energy trace and return the energy drawn until its end."""
     for at_ns, energy_pj in zip(times_ns, energies_pj, strict=True):
         _whole(at_ns, _MOST_NS)
         _whole(energy_pj, _MOST_PJ)
@@ -349,7 +373,7 @@ def _check_trace(times_ns: Sequence[Any], energies_pj: Sequence[Any]) -> int:
 def _check_load(load: Mapping[str, Any], now_ns: int) -> None:
     _check_owner(load["owner"])
     demand = load["demand"]
-    _above_zero(demand["time_s"], _MOST_S)
+    _above_zero(demand["time_s"], MOST_RUN_S)
     _number(demand["power_w"], _MOST_W)
     for share in ("memory_time", "memory_power"):
         _number(demand[share], 1.0)
@@ -357,7 +381,7 @@ def _check_load(load: Mapping[str, Any], now_ns: int) -> None:
     for at_ns, runs, run_ns, clock_mhz in marks:
         _whole(at_ns, now_ns)
         _number(runs, 1e18)
-        _above_zero(run_ns, _MOST_S * 1e9)
+        _above_zero(run_ns, MOST_RUN_S * 1e9)
         _number(clock_mhz, _MOST_MHZ)
     for earlier, later in pairwise(marks):
         if later[0] < earlier[0] or later[1] < earlier[1]:
@@ -419,24 +443,3 @@ def _list(value: Any) -> list[Any]:
     if not isinstance(value, list) or len(value) > _MOST_ENTRIES:
         raise TypeError("list")
     return value
-
-
-class VirtualClock:
-    """Reads and advances a card's virtual time. Nothing ever sleeps in real time."""
-
-    def __init__(self, state: CardState) -> None:
-        self._state = state
-
-    def now_s(self) -> float:
-        """Virtual seconds since the emulated card was powered on."""
-        return self._state.now_ns() / 1e9
-
-    def sleep_s(self, duration_s: float) -> None:
-        """Let ``duration_s`` virtual seconds pass.
-
-        Raises:
-            ValueError: the duration is negative, too long or not a number.
-        """
-        if not 0 <= duration_s < 1e9:
-            raise ValueError(f"cannot sleep for {duration_s!r} s")
-        self._state.spend(round(duration_s * 1e9))

@@ -27,19 +27,21 @@ _SUPPORTED_REASONS = (
 
 @dataclass(frozen=True)
 class Handle:
-    """Stands for a device in calls; opaque."""
+    """An opaque handle of a card."""
 
     index: int
 
 
-def reads(
+def _takes(
     cost_us: float = 1.0, spread: float = 0.0
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function of a card one of a handle, which takes virtual time and suffers faults.
+    """Turn a method that is given a card into one that is given a handle.
+
+    The resulting method takes virtual time and is subject to injected faults.
 
     Args:
-        cost_us: mean virtual time of a call.
-        spread: its relative standard deviation.
+        cost_us: the mean virtual time of a call.
+        spread: the relative standard deviation of that time.
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,12 +93,12 @@ class EmulatedNvml:
         return value
 
     def error(self, constant: str) -> Exception:
-        """The `pynvml` exception of an error constant."""
+        """Return the `pynvml` exception of an error constant."""
         error: Exception = self.pynvml.NVMLError(getattr(self.pynvml, constant))
         return error
 
     def strike(self, state: CardState, function: str, *, always: bool = True) -> None:
-        """Raise the error that a fault makes of a call of ``function``, if any."""
+        """Raise the error that an injected fault demands for a call of ``function``, if any."""
         error = state.struck_by(function, always=always)
         if error is not None:
             raise self.error(ERRORS[error])
@@ -106,7 +108,7 @@ class EmulatedNvml:
             raise self.error("NVML_ERROR_UNINITIALIZED")
 
     def state_of(self, handle: Handle) -> CardState:
-        """The card of a handle."""
+        """Return the card of a handle."""
         self._initialized()
         if not isinstance(handle, Handle):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
@@ -126,21 +128,21 @@ class EmulatedNvml:
         self._users -= 1
 
     def nvmlErrorString(self, result: int) -> str:
-        """What an error code means."""
+        """Return the text of an error code."""
         return str(self.pynvml.NVMLError(result))
 
     def nvmlSystemGetDriverVersion(self) -> str:
-        """``emulated``: there is no driver."""
+        """Return ``emulated``, since there is no driver."""
         self._initialized()
         return "emulated"
 
     def nvmlSystemGetNVMLVersion(self) -> str:
-        """``emulated``: there is no library."""
+        """Return ``emulated``, since there is no library."""
         self._initialized()
         return "emulated"
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
-        """CUDA 13.0, as 1000 major + 10 minor."""
+        """Return the version of CUDA, 13.0, as 1000 major + 10 minor."""
         self._initialized()
         return 13000
 
@@ -149,12 +151,12 @@ class EmulatedNvml:
     # -- handles ---------------------------------------------------------------------------
 
     def nvmlDeviceGetCount(self) -> int:
-        """Number of cards."""
+        """Return the number of cards."""
         self._initialized()
         return len(self.states)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
-        """Handle of the card with this index."""
+        """Return the handle of the card with this index."""
         self._initialized()
         if not 0 <= index < len(self.states):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
@@ -162,7 +164,7 @@ class EmulatedNvml:
         return Handle(index)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> Handle:
-        """Handle of the card with this UUID."""
+        """Return the handle of the card with this UUID."""
         self._initialized()
         wanted = uuid.decode() if isinstance(uuid, bytes) else uuid
         for index, state in enumerate(self.states):
@@ -171,7 +173,7 @@ class EmulatedNvml:
         raise self.error("NVML_ERROR_NOT_FOUND")
 
     def nvmlDeviceGetHandleByPciBusId(self, bus_id: str | bytes) -> Handle:
-        """Handle of the card at this PCI address, whose domain may be short or missing."""
+        """Return the handle of the card at this PCI address; its domain may be short or missing."""
         self._initialized()
         wanted = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).upper()
         for index in range(len(self.states)):
@@ -180,31 +182,31 @@ class EmulatedNvml:
                 return Handle(index)
         raise self.error("NVML_ERROR_NOT_FOUND")
 
-    # -- identity and memory ----------------------------------------------------------------
+    # -- identity and memory ---------------------------------------------------------------
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetName(self, state: CardState, _card: Card) -> str:
-        """Product name."""
+        """Return the product name."""
         return state.profile.name
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetUUID(self, state: CardState, _card: Card) -> str:
-        """UUID."""
+        """Return the UUID."""
         return state.uuid
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetIndex(self, state: CardState, _card: Card) -> int:
-        """Index."""
+        """Return the index."""
         return self.states.index(state)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetMinorNumber(self, state: CardState, _card: Card) -> int:
-        """Number of the device file."""
+        """Return the number of the device file."""
         return self.states.index(state)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPciInfo(self, state: CardState, _card: Card) -> Any:
-        """PCI address and IDs, as an ``nvmlPciInfo_t``."""
+        """Return the PCI address and IDs, as an ``nvmlPciInfo_t``."""
         index = self.states.index(state)
         info = self.pynvml.nvmlPciInfo_t()
         info.domain, info.bus, info.device = 0, _FIRST_BUS + index, 0
@@ -215,21 +217,21 @@ class EmulatedNvml:
 
     nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetCudaComputeCapability(self, state: CardState, _card: Card) -> tuple[int, int]:
-        """Major and minor number."""
+        """Return the major and minor number."""
         return state.profile.compute_capability
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetNumGpuCores(self, state: CardState, _card: Card) -> int:
-        """Of all multiprocessors."""
+        """Return the number of cores of all multiprocessors."""
         return state.profile.sm_count * state.profile.cores_per_sm
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetMemoryInfo(
         self, state: CardState, card: Card, version: int | None = None
     ) -> Any:
-        """Memory in bytes, as a ``c_nvmlMemory_t`` or its second version."""
+        """Return the memory in bytes, as a ``c_nvmlMemory_t`` or its second version."""
         memory = self.pynvml.c_nvmlMemory_v2_t() if version else self.pynvml.c_nvmlMemory_t()
         memory.total = state.profile.memory_mib << 20
         memory.used = (600 if card.load is None else 1200) << 20
@@ -240,57 +242,57 @@ class EmulatedNvml:
 
     # -- modes -----------------------------------------------------------------------------
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: Card) -> int:
-        """Always on."""
+        """Return that it is always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: Card) -> int:
-        """Always on."""
+        """Return that it is always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: Card) -> int:
-        """Always none."""
+        """Return that there is no virtualization."""
         return int(self.pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetMigMode(self, state: CardState, card: Card) -> list[int]:
-        """Current and pending mode; off without a fault."""
+        """Return the current and the pending mode, which are off unless a fault sets them."""
         if not state.profile.has_mig:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         mode = int(any(card.active_faults("mig")))
         return [mode, mode]
 
-    # -- power limits -----------------------------------------------------------------------
+    # -- power limits ----------------------------------------------------------------------
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPowerManagementLimit(self, _state: CardState, card: Card) -> int:
-        """Requested limit in mW."""
+        """Return the requested limit in mW."""
         return card.limit_mw
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetEnforcedPowerLimit(self, _state: CardState, card: Card) -> int:
-        """Limit in force in mW."""
+        """Return the limit in force in mW."""
         return card.enforced_mw
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPowerManagementDefaultLimit(self, state: CardState, _card: Card) -> int:
-        """Default limit in mW."""
+        """Return the default limit in mW."""
         return round(state.profile.default_limit_w * 1000)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPowerManagementLimitConstraints(
         self, state: CardState, _card: Card
     ) -> list[int]:
-        """Minimum and maximum limit in mW."""
+        """Return the minimum and the maximum limit in mW."""
         return [
             round(state.profile.min_limit_w * 1000),
             round(state.profile.max_limit_w * 1000),
         ]
 
-    @reads(cost_us=1000)
+    @_takes(cost_us=1000)
     def nvmlDeviceSetPowerManagementLimit(self, state: CardState, _card: Card, limit: int) -> None:
         """Request a limit in mW."""
         profile = state.profile
@@ -303,23 +305,23 @@ class EmulatedNvml:
 
     # -- power and energy ------------------------------------------------------------------
 
-    @reads(cost_us=3500, spread=0.04)
+    @_takes(cost_us=3500, spread=0.04)
     def nvmlDeviceGetTotalEnergyConsumption(self, _state: CardState, card: Card) -> int:
-        """Energy counter in mJ."""
+        """Return the energy counter in mJ."""
         if not card.profile.sensor.has_counter:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         return card.counter_mj()
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetPowerUsage(self, _state: CardState, card: Card) -> int:
-        """Power in mW, averaged over this GPU model's window."""
+        """Return the power in mW, averaged over the window of this model of GPU."""
         return _power(card, card.profile.sensor.average_window_ms)
 
-    @reads(cost_us=2.2)
+    @_takes(cost_us=2.2)
     def nvmlDeviceGetFieldValues(
         self, state: CardState, card: Card, fields: Sequence[int | tuple[int, int]]
     ) -> Any:
-        """An array of ``c_nvmlFieldValue_t``, each with its own ``nvmlReturn``."""
+        """Return an array of ``c_nvmlFieldValue_t``, each with its own ``nvmlReturn``."""
         values = (self.pynvml.c_nvmlFieldValue_t * len(fields))()
         missing = {fault.field for fault in card.active_faults("field_missing")}
         for value, wanted in zip(values, fields, strict=True):
@@ -353,11 +355,11 @@ class EmulatedNvml:
         else:
             value.nvmlReturn = names.NVML_ERROR_NOT_SUPPORTED
 
-    @reads(cost_us=100)
+    @_takes(cost_us=100)
     def nvmlDeviceGetSamples(
         self, _state: CardState, card: Card, sampling_type: int, last_seen_us: int
     ) -> tuple[int, list[Any]]:
-        """Value type, and up to 119 samples after ``last_seen_us``: mW every 20 ms."""
+        """Return the value type and up to 119 samples after ``last_seen_us``, in mW every 20 ms."""
         if sampling_type != self.pynvml.NVML_TOTAL_POWER_SAMPLES:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         last_ns = card.now_ns // TICK_NS * TICK_NS
@@ -374,50 +376,50 @@ class EmulatedNvml:
             raise self.error("NVML_ERROR_NOT_FOUND")
         return int(self.pynvml.NVML_VALUE_TYPE_UNSIGNED_INT), samples
 
-    # -- temperature, clocks, processes -----------------------------------------------------
+    # -- temperature, clocks, processes ----------------------------------------------------
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetTemperature(self, _state: CardState, card: Card, sensor: int) -> int:
-        """Temperature of the GPU in degrees Celsius."""
+        """Return the temperature of the GPU in degrees Celsius."""
         if sensor != self.pynvml.NVML_TEMPERATURE_GPU:
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
         return round(card.temperature_c)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetClockInfo(self, state: CardState, card: Card, kind: int) -> int:
-        """Current clock in MHz; the video clock equals the graphics clock."""
+        """Return the current clock in MHz; the video clock equals the graphics clock."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return card.point.clock_mhz
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetMaxClockInfo(self, state: CardState, _card: Card, kind: int) -> int:
-        """Maximum clock in MHz."""
+        """Return the maximum clock in MHz."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return state.profile.max_clock_mhz
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetSupportedMemoryClocks(self, state: CardState, _card: Card) -> list[int]:
-        """The only memory clock in MHz."""
+        """Return the only memory clock in MHz."""
         return [state.profile.memory_clock_mhz]
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetSupportedGraphicsClocks(
         self, state: CardState, _card: Card, memory_mhz: int
     ) -> list[int]:
-        """Graphics clocks in MHz at a memory clock, the highest first."""
+        """Return the graphics clocks in MHz at a memory clock, the highest first."""
         if memory_mhz != state.profile.memory_clock_mhz:
             raise self.error("NVML_ERROR_NOT_FOUND")
         if not state.profile.sm_clocks_mhz:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         return [*state.profile.sm_clocks_mhz]
 
-    @reads(cost_us=1000)
+    @_takes(cost_us=1000)
     def nvmlDeviceSetGpuLockedClocks(
         self, state: CardState, _card: Card, least_mhz: int, most_mhz: int
     ) -> None:
-        """Lock the SMs to a range of clocks; the supported ones next to its ends are taken."""
+        """Lock the SMs to a range of clocks, whose ends are rounded to supported clocks."""
         clocks_mhz = state.profile.sm_clocks_mhz
         if not clocks_mhz:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
@@ -429,30 +431,30 @@ class EmulatedNvml:
         with state.change() as card:
             card.lock_clocks((next(ends), next(ends)))
 
-    @reads(cost_us=1000)
+    @_takes(cost_us=1000)
     def nvmlDeviceResetGpuLockedClocks(self, state: CardState, _card: Card) -> None:
-        """Unlock the SMs, whoever has locked them."""
+        """Unlock the SMs, whoever locked them."""
         if not state.profile.sm_clocks_mhz:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         with state.change() as card:
             card.lock_clocks(None)
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: Card) -> int:
-        """Bits of the reasons for the current clocks."""
+        """Return the bits of the reasons for the current clocks."""
         return card.point.event_reasons
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetSupportedClocksEventReasons(self, _state: CardState, _card: Card) -> int:
-        """Bits of the reasons that can occur."""
+        """Return the bits of the reasons that can occur."""
         return _SUPPORTED_REASONS
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
     nvmlDeviceGetSupportedClocksThrottleReasons = nvmlDeviceGetSupportedClocksEventReasons
 
-    @reads(cost_us=20)
+    @_takes(cost_us=20)
     def nvmlDeviceGetComputeRunningProcesses(self, _state: CardState, card: Card) -> list[Any]:
-        """Processes on the card: the owner of the load, and those of faults."""
+        """Return the processes on the card: the owner of the load and those that faults add."""
         pids = {fault.pid for fault in card.active_faults("foreign_process")}
         if card.load is not None:
             pids.add(card.load.owner.pid)
@@ -471,9 +473,9 @@ class EmulatedNvml:
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses
     nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
 
-    @reads()
+    @_takes()
     def nvmlDeviceGetUtilizationRates(self, _state: CardState, card: Card) -> Any:
-        """A ``c_nvmlUtilization_t`` in percent; memory: the share of time that depends on it."""
+        """Return a ``c_nvmlUtilization_t`` in percent; memory is the share of time bound by it."""
         rates = self.pynvml.c_nvmlUtilization_t()
         if card.load is not None:
             rates.gpu, rates.memory = 100, round(100 * card.load.demand.memory_time)
@@ -485,5 +487,5 @@ def _power(card: Card, window_ms: float) -> int:
 
 
 def _pci_address(index: int) -> str:
-    """PCI address of the card with this index."""
+    """Return the PCI address of the card with this index."""
     return f"00000000:{_FIRST_BUS + index:02X}:00.0"

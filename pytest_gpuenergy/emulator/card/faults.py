@@ -1,4 +1,4 @@
-"""Faults on demand: what can go wrong on an emulated card, and when."""
+"""Faults on demand: what can go wrong on an emulated card, when, and which process asked for it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ from pytest_gpuenergy.support import InputError, shown, start_ticks
 
 @dataclass(frozen=True)
 class Owner:
-    """A process by its number and, because numbers are reused, its start time."""
+    """The process that put a load or a fault on a card.
+
+    Attributes:
+        pid: its number.
+        started: its start time in clock ticks, because numbers are reused.
+    """
 
     pid: int
     started: int
 
     @classmethod
     def me(cls) -> Owner:
-        """This process."""
+        """Return this process."""
         return _owner(os.getpid())
 
     def alive(self) -> bool:
-        """Whether the process still runs; a zombie does not."""
+        """Return whether the process still runs; a zombie does not."""
         return start_ticks(self.pid) == self.started
 
 
@@ -61,10 +66,10 @@ ALIASES = {
 }
 
 ANYTHING = "any"
-"""Function name of an error that strikes every function of a handle, as a lost GPU does."""
+"""The function name of an error that strikes every function of a handle, as a lost GPU does."""
 
 LAUNCH = "launch"
-"""Function name of an error that strikes launches of kernels instead of NVML."""
+"""The function name of an error that strikes launches of kernels instead of NVML."""
 
 EVENTS = {
     "counter_reset": (),
@@ -88,22 +93,22 @@ EVENTS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One thing that goes wrong on a card.
 
     Attributes:
         kind: ``error``, or one of `EVENTS`.
-        function: of an error: an NVML function, `ANYTHING` or `LAUNCH`.
-        error: of an error: one of `ERRORS`.
-        after_calls: of an error: calls of the function that still succeed.
-        after_s: virtual seconds until it begins.
-        lasts_s: virtual seconds that it lasts; None: until it is withdrawn.
-        power_w: of ``limit_changed`` and ``enforced_limit``: the limit; of ``foreign_process``: the
-            power that this process draws.
-        pid: of ``foreign_process``: the process's number.
-        percent: of ``slower``: how much longer every kernel takes, at the same power; of
-            ``below_lock``: by how much the SMs run below the clock they are locked to.
-        clock_mhz: of ``clock_locked``: the clock to which somebody else locks the SMs.
-        field: of ``field_missing``: the field's number.
+        function: the function that an error strikes: an NVML function, `ANYTHING` or `LAUNCH`.
+        error: the error, one of `ERRORS`.
+        after_calls: the calls of the function that still succeed before an error.
+        after_s: the virtual seconds until the fault begins.
+        lasts_s: the virtual seconds that it lasts, or None if it lasts until it is withdrawn.
+        power_w: the limit that ``limit_changed`` and ``enforced_limit`` set, or the power that the
+            process of ``foreign_process`` draws.
+        pid: the number of the process of ``foreign_process``.
+        percent: how much longer every kernel takes under ``slower``, at the same power, or how far
+            ``below_lock`` keeps the SMs below the clock to which they are locked.
+        clock_mhz: the clock to which somebody else locks the SMs under ``clock_locked``.
+        field: the number of the field that ``field_missing`` removes.
     """
 
     kind: str
@@ -120,13 +125,13 @@ class Fault:
 
     @classmethod
     def of(cls, what: str, value: object = True) -> Fault:
-        """The fault that one entry of ``GPUENERGY_EMULATED_FAULTS`` describes.
+        """Return the fault that one entry of ``GPUENERGY_EMULATED_FAULTS`` describes.
 
         Args:
             what: one of `EVENTS`, `ALIASES`, ``driver_mismatch``, ``any``, ``launch``, or an NVML
                 function's name.
-            value: for a function the error's name, or a mapping with ``error`` and other
-                attributes; for an event true or a mapping of attributes.
+            value: for a function, the name of the error or a mapping with ``error`` and other
+                attributes; for an event, True or a mapping of attributes.
 
         Raises:
             InputError: there is no such fault, or an attribute is missing or has the wrong type.
@@ -157,10 +162,10 @@ class Fault:
     def _of_error(cls, what: str, options: dict[str, Any]) -> Fault:
         function = ALIASES.get(what, what)
         if not (function.startswith("nvml") or function in (ANYTHING, LAUNCH)):
-            known = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
+            names = ", ".join([*EVENTS, *ALIASES, ANYTHING, LAUNCH, "driver_mismatch"])
             raise InputError(
                 f"There is no fault {shown(what)}: choose an NVML function's name or one of "
-                f"{known}."
+                f"{names}."
             )
         checked = _checked(what, options, ("error",))
         if checked["error"] not in ERRORS:
@@ -172,7 +177,7 @@ class Fault:
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
-    """The faults in a JSON object, such as ``{"power_limit": "no_permission"}``.
+    """Return the faults in a JSON object, such as ``{"power_limit": "no_permission"}``.
 
     A value may be a list, for several faults of that kind.
 
@@ -205,16 +210,16 @@ class ActiveFault:
     fired: bool = False
 
     def active(self, now_ns: int) -> bool:
-        """Whether it is in force at this virtual time."""
+        """Return whether the fault is in force at this virtual time."""
         return self.begins_ns <= now_ns and (self.ends_ns is None or now_ns < self.ends_ns)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the fault as plain data."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ActiveFault:
-        """From what `to_json` gave."""
+        """Return the fault that `to_json` wrote."""
         owner, fault = Owner(**data["owner"]), Fault(**data["fault"])
         return cls(**{**data, "owner": owner, "fault": fault})
 
@@ -239,12 +244,12 @@ _LIMITS = ("limit_changed", "enforced_limit")
 
 
 def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
-    known = {field.name for field in fields(Fault)} - {"kind", "function"}
+    names = {field.name for field in fields(Fault)} - {"kind", "function"}
     for name, value in options.items():
-        if name not in known:
+        if name not in names:
             raise InputError(
                 f"The fault {shown(what)} has no option {shown(name)}: "
-                f"choose from {', '.join(sorted(known))}."
+                f"choose from {', '.join(sorted(names))}."
             )
         if name == "error":
             good, kind = isinstance(value, str), "a name"
@@ -259,12 +264,11 @@ def _checked(what: str, options: dict[str, Any], needed: tuple[str, ...]) -> dic
 
 
 def _in_range(what: str, name: str, value: Any) -> tuple[bool, str]:
-    """Whether a number is one that a fault takes, and which are."""
+    """Return whether the fault ``what`` takes this number, and which numbers it takes."""
     least, most = RANGES[name]
     if name == "power_w" and what in _LIMITS:
         least = LEAST_LIMIT_W
     types = (int,) if name in _INTEGERS else (int, float)
     number = "a whole number" if name in _INTEGERS else "a number"
-    return type(
-        value
-    ) in types and least <= value <= most, f"{number} from {least:g} to {most:.10g}"
+    good = type(value) in types and least <= value <= most
+    return good, f"{number} from {least:g} to {most:.10g}"

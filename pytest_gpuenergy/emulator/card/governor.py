@@ -1,4 +1,7 @@
-"""What a power cap does to a kernel: a model that no recorded figure backs."""
+"""How fast an emulated card runs and what power it draws: its governor and how cards differ.
+
+What a power cap does to a kernel is a model that no recorded figure backs.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.emulator.card.profiles import CLOCK_STEP_MHZ, GpuProfile
 
-_MASK = (1 << 64) - 1
-_SQRT3 = 3**0.5
-
-
-def noise(seed: int, stream: int, index: int) -> float:
-    """A value of mean 0 and standard deviation 1, bounded by +-3.47.
-
-    SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
-    OOPSLA 2014) hashes the arguments; the sum of its four 16-bit parts is nearly normal.
-    """
-    x = (seed + stream * 0xD1B54A32D192ED03 + index * 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    x ^= x >> 31
-    total = (x & 0xFFFF) + (x >> 16 & 0xFFFF) + (x >> 32 & 0xFFFF) + (x >> 48)
-    return (total / 65535 - 2) * _SQRT3
-
-
+# Bits of NVML's clock event reasons.
 GPU_IDLE = 0x1
 SW_POWER_CAP = 0x4
 HW_SLOWDOWN = 0x8
@@ -34,19 +20,19 @@ HW_POWER_BRAKE = 0x80
 # Guesses: below 55 % of the top clock the voltage stays at its floor, 65 % of the top voltage.
 _FLOOR_CLOCK = 0.55
 _FLOOR_VOLTAGE = 0.65
-_LEAST_DUTY = 1e-6
-_LEAST_RATIO = 0.01
+_LEAST_DUTY = 1e-6  # of a card that works part of the time: avoids a division by zero
+_LEAST_RATIO = 0.01  # of the clock that the fault ``below_lock`` leaves
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one run of a kernel takes when nothing limits the card.
+    """The time and the power that a kernel takes when nothing limits the card.
 
     Attributes:
-        time_s: seconds of one run at the top clock.
-        power_w: of the whole card while the kernel repeats.
-        memory_time: share of the time that does not depend on the clock, 0 to 1.
-        memory_power: share of the dynamic power spent outside the clocked cores, 0 to 1.
+        time_s: the time of one run at the top clock, in seconds.
+        power_w: the power of the whole card while the kernel repeats, in watts.
+        memory_time: the share of the time that does not depend on the clock, 0 to 1.
+        memory_power: the share of the dynamic power spent outside the clocked cores, 0 to 1.
     """
 
     time_s: float
@@ -57,9 +43,14 @@ class Demand:
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Where the governor lets the card run. ``event_reasons`` are NVML's bits.
+    """The point at which a card runs a kernel.
 
-    ``clock_mhz`` is what NVML reports, ``effective_clock_mhz`` what the SMs run at (`in_state`).
+    Attributes:
+        time_s: the time of one run, in seconds.
+        power_w: the power of the card.
+        clock_mhz: the clock that NVML reports.
+        event_reasons: the bits of NVML's clock event reasons.
+        effective_clock_mhz: the clock at which the SMs run, see `in_state`.
     """
 
     time_s: float
@@ -70,22 +61,26 @@ class OperatingPoint:
 
 
 def voltage(clock_ratio: float) -> float:
-    """Voltage relative to the voltage at the top clock: a floor, then a straight line to 1.
+    """Return the voltage relative to that at the top clock: a floor, then a straight line to 1.
 
     Args:
-        clock_ratio: clock relative to the top clock, 0 to 1.
+        clock_ratio: the clock relative to the top clock, 0 to 1.
     """
     above = max(0.0, clock_ratio - _FLOOR_CLOCK) / (1 - _FLOOR_CLOCK)
     return _FLOOR_VOLTAGE + (1 - _FLOOR_VOLTAGE) * above
 
 
 def time_at(demand: Demand, clock_ratio: float) -> float:
-    """Seconds of one run: compute time scales as 1/f, memory time does not."""
+    """Return the time of one run in seconds: compute time scales as 1/f, memory time does not."""
     return demand.time_s * (demand.memory_time + (1 - demand.memory_time) / clock_ratio)
 
 
 def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
-    """Watts: idle power, core power as f V(f)^2, memory power in proportion to runs per second."""
+    """Return the power in watts.
+
+    It is the sum of the idle power, the power of the cores, which scales as f V(f)^2, and that of
+    the memory, in proportion to the runs per second.
+    """
     idle_w = min(profile.idle_w, demand.power_w)
     dynamic_w = demand.power_w - idle_w
     core = (1 - demand.memory_power) * clock_ratio * voltage(clock_ratio) ** 2
@@ -97,17 +92,17 @@ def power_at(demand: Demand, profile: GpuProfile, clock_ratio: float) -> float:
 def operating_point(
     demand: Demand, profile: GpuProfile, cap_w: float, clock_limit_mhz: int | None = None
 ) -> OperatingPoint:
-    """The highest clock whose power does not exceed ``cap_w``, up to the other limit.
+    """Return the highest clock at which the power does not exceed ``cap_w``.
 
-    If the power at the lowest clock exceeds it too, the card works only part of the time. A cap
-    that the kernel does not reach changes nothing.
+    If the power at the lowest clock exceeds the cap too, the card works only part of the time. A
+    cap that the kernel does not reach changes nothing.
 
     Args:
-        demand: what the kernel takes without a limit.
+        demand: the demand of the kernel without a limit.
         profile: the GPU.
-        cap_w: enforced power limit, above the idle power.
-        clock_limit_mhz: another upper limit of the clock: that of a lock, which a cap can go below,
-            or that of thermal protection.
+        cap_w: the enforced power limit, above the idle power.
+        clock_limit_mhz: an upper limit of the clock, set by a lock or by thermal protection. A cap
+            can force the clock below a lock.
     """
     top = profile.max_clock_mhz
     lowest = (top - profile.min_clock_mhz) // CLOCK_STEP_MHZ  # in steps below the top
@@ -137,12 +132,12 @@ def operating_point(
 
 
 def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
-    """The point of a card whose SMs run slower than the governor says, at the same power.
+    """Return the operating point of a card whose SMs are slower than NVML says, at the same power.
 
     Args:
-        point: that of the governor, in the present state of the card.
-        demand: of the kernel.
-        percent: by how much the SMs are slower; at most 99.
+        point: the operating point in the present state of the card.
+        demand: the demand of the kernel.
+        percent: the reduction of the clock, at most 99.
     """
     ratio = max(1 - percent / 100, _LEAST_RATIO)
     return replace(
@@ -152,16 +147,19 @@ def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPo
     )
 
 
+# Hidden states. On two H200s and one H100 below their power limits, the clock and the power of a
+# kernel stepped within a second, by 0.1 to 0.6 % and 0.8 to 1.5 %, between states that lasted for
+# seconds or minutes and that NVML does not report; the clocks of two kernels differed by up to 1 %
+# (docs/notes/card-states.md). The cause is unknown: the rules and sizes below are guesses.
 _KERNEL, _SWITCH = range(16, 18)  # streams of the noise, besides those of the card
-
 _WARM_C, _COOL_C = 42.0, 40.0
-_RARE = 2.5  # which the noise exceeds once in 250 blocks
-_KERNEL_SPREAD = 0.002
+_RARE = 2.5  # the noise exceeds it once in 250 blocks
+_KERNEL_SPREAD = 0.002  # the relative spread of the clock between kernels
 
 
 @dataclass(frozen=True)
 class _State:
-    """Factors of the clock and of the power."""
+    """A hidden state: its factors of the clock and of the power."""
 
     clock: float
     power: float
@@ -173,14 +171,15 @@ HIDDEN_STATES = len(_STATES)
 
 
 def next_state(state: int, temperature_c: float, seed: int, block: int | None) -> int:
-    """The state that follows ``state``.
+    """Return the hidden state that follows ``state``.
 
     Args:
-        state: 0 to `HIDDEN_STATES` - 1.
-        temperature_c: above 42 degrees one bit of the state is set, below 40 it is cleared.
-        seed: of the card.
-        block: the number of a span of 0.4 s that has just begun, in one of 250 of which the other
-            bit changes; None within such a span.
+        state: the present state, 0 to `HIDDEN_STATES` - 1.
+        temperature_c: the temperature of the card; one bit of the state is set above 42 degrees
+            and cleared below 40.
+        seed: the seed of the card.
+        block: the number of the span of 0.4 s that has just begun, or None within a span. The
+            other bit changes at the beginning of one span in 250.
     """
     warm = state & 1
     if temperature_c > _WARM_C:
@@ -195,36 +194,50 @@ def next_state(state: int, temperature_c: float, seed: int, block: int | None) -
 
 @functools.lru_cache(maxsize=64)  # a card asks every 20 ms of its time
 def in_state(point: OperatingPoint, demand: Demand, state: int, seed: int) -> OperatingPoint:
-    """The operating point at which the card really runs.
+    """Return the operating point at which a card in a hidden state really runs.
 
     Args:
-        point: that of the governor.
-        demand: of the kernel, whose clock differs a little from that of others.
-        state: see `next_state`; state 0 has the time and the power of the governor.
-        seed: of the card.
+        point: the operating point that the governor allows.
+        demand: the demand of the kernel; the effective clock differs a little between kernels.
+        state: the hidden state, see `next_state`; state 0 keeps the governor's time and power.
+        seed: the seed of the card.
     """
-    one = _STATES[state]
+    hidden = _STATES[state]
     kernel = round(demand.time_s * 1e9) * 1_000_003 + round(demand.power_w * 1000)
     clock = 1 + _KERNEL_SPREAD * noise(seed, _KERNEL, kernel)
     return replace(
         point,
-        time_s=point.time_s * (demand.memory_time + (1 - demand.memory_time) / one.clock),
-        power_w=point.power_w * one.power,
-        effective_clock_mhz=point.clock_mhz * clock * one.clock,
+        time_s=point.time_s * (demand.memory_time + (1 - demand.memory_time) / hidden.clock),
+        power_w=point.power_w * hidden.power,
+        effective_clock_mhz=point.clock_mhz * clock * hidden.clock,
     )
 
 
-POWER_PERCENT = (0, 4, -2, 1, 3, -1, 2, -3)
-"""By how much the power of boards 0, 1, ... differs from that of the first; it repeats from 8 on.
-What is recorded or modelled is the first one's, whose figures are those of a single emulated GPU.
-"""
+# The difference in power of boards 0, 1, ... from board 0, in percent; it repeats from board 8 on.
+# Seven real H200s differed by up to 5 % in energy, and by 0.3 % in time, below their power limits.
+_POWER_PERCENT = (0, 4, -2, 1, 3, -1, 2, -3)
 
 
 def power_factor(index: int) -> float:
-    """The power of the emulated board with this index, in units of that of the first one."""
-    return 1 + POWER_PERCENT[index % len(POWER_PERCENT)] / 100
+    """Return the power of the emulated board ``index`` relative to that of board 0."""
+    return 1 + _POWER_PERCENT[index % len(_POWER_PERCENT)] / 100
 
 
 def on_board(demand: Demand, index: int) -> Demand:
-    """What a run takes on the emulated board with this index; ``demand`` is on the first one."""
+    """Return the demand on the emulated board ``index`` of a kernel with ``demand`` on board 0."""
     return replace(demand, power_w=demand.power_w * power_factor(index))
+
+
+def noise(seed: int, stream: int, index: int) -> float:
+    """Return noise of mean 0 and standard deviation 1, bounded by +-3.47.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+    OOPSLA 2014) hashes the arguments; the sum of its four 16-bit parts is nearly normal.
+    """
+    mask = (1 << 64) - 1
+    x = (seed + stream * 0xD1B54A32D192ED03 + index * 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    x ^= x >> 31
+    total = (x & 0xFFFF) + (x >> 16 & 0xFFFF) + (x >> 32 & 0xFFFF) + (x >> 48)
+    return (total / 65535 - 2) * 3**0.5

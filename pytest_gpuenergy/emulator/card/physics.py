@@ -24,73 +24,11 @@ from pytest_gpuenergy.emulator.card.governor import (
 from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile, Warmth
 
-HISTORY_NS = 3_500_000_000
-"""How far back the energy is known exactly."""
-
-_MOST_SEGMENTS = 256  # are kept, or as many as `HISTORY_NS` holds
-
-
-@dataclass
-class EnergyTrace:
-    """Energy at the ends of segments of constant power, in exact integers (mW x ns = pJ).
-
-    Attributes:
-        times_ns: the end of each segment, oldest first.
-        energies_pj: the energy drawn until then.
-        power_mw: of the segment that has begun and not ended.
-    """
-
-    times_ns: list[int]
-    energies_pj: list[int]
-    power_mw: int = 0
-
-    def close(self, at_ns: int) -> None:
-        """End the present segment; the next one has the same power until it is changed."""
-        if at_ns > self.times_ns[-1]:
-            self.energies_pj.append(self.at_pj(at_ns))
-            self.times_ns.append(at_ns)
-            if len(self.times_ns) > _MOST_SEGMENTS:
-                keep = bisect_right(self.times_ns, at_ns - HISTORY_NS) - 1
-                del self.times_ns[: max(0, keep)], self.energies_pj[: max(0, keep)]
-
-    def at_pj(self, at_ns: int) -> int:
-        """The energy drawn until ``at_ns``; before the oldest segment: until its beginning."""
-        times, energies = self.times_ns, self.energies_pj
-        if at_ns >= times[-1]:
-            return energies[-1] + self.power_mw * (at_ns - times[-1])
-        after = bisect_right(times, at_ns)
-        if after == 0:
-            return energies[0]
-        start_ns, start_pj = times[after - 1], energies[after - 1]
-        rise_pj = energies[after] - start_pj
-        return start_pj + rise_pj * (at_ns - start_ns) // (times[after] - start_ns)
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
-            "times_ns": self.times_ns,
-            "energies_pj": self.energies_pj,
-            "power_mw": self.power_mw,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EnergyTrace:
-        """From what `to_json` gave, among other keys.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is something else.
-        """
-        times_ns, energies_pj = ([int(n) for n in data[k]] for k in ("times_ns", "energies_pj"))
-        if not times_ns or len(times_ns) != len(energies_pj):
-            raise ValueError("history")
-        return cls(times_ns, energies_pj, int(data["power_mw"]))
-
-
 TICK_NS = 20_000_000
-"""Power is sampled every 20 ms, as in the ring buffer of `nvmlDeviceGetSamples`."""
+"""The period of power samples, as in the ring buffer of `nvmlDeviceGetSamples`."""
 
 MOST_RUN_S = 1e6
-"""The longest that one run of a kernel takes, however little power there is for it."""
+"""The longest time that one run of a kernel takes, however little power there is for it."""
 
 _BLOCK_TICKS = 20  # the slow part of the noise changes every 0.4 s
 _START_NS = 1_000_000_000_000
@@ -104,22 +42,83 @@ _EDGE_JITTER = 0.0005  # of the period of the energy counter
 _THERMAL_CLOCK = 0.7
 _BRAKE_CLOCK = 0.5
 
-SLOW_POWER, FAST_POWER, TIME, EDGE, CALL = range(5)
-"""Streams of the noise."""
+# Streams of the noise.
+_SLOW_POWER, _FAST_POWER, _TIME, _EDGE = range(4)
+CALL_NOISE = 4
+"""The stream of the noise in the duration of NVML calls."""
+
+_HISTORY_NS = 3_500_000_000  # how far back the energy is known exactly
+_MOST_SEGMENTS = 256  # that are kept in any case, also those older than `_HISTORY_NS`
+
+
+@dataclass
+class EnergyTrace:
+    """The energy at the ends of segments of constant power, in exact integers (mW x ns = pJ).
+
+    Attributes:
+        times_ns: the end of each segment, oldest first.
+        energies_pj: the energy drawn until each of these times.
+        power_mw: the power of the present segment.
+    """
+
+    times_ns: list[int]
+    energies_pj: list[int]
+    power_mw: int = 0
+
+    def close(self, at_ns: int) -> None:
+        """End the present segment; the next one has the same power until it is changed."""
+        if at_ns > self.times_ns[-1]:
+            self.energies_pj.append(self.at_pj(at_ns))
+            self.times_ns.append(at_ns)
+            if len(self.times_ns) > _MOST_SEGMENTS:
+                keep = bisect_right(self.times_ns, at_ns - _HISTORY_NS) - 1
+                del self.times_ns[: max(0, keep)], self.energies_pj[: max(0, keep)]
+
+    def at_pj(self, at_ns: int) -> int:
+        """Return the energy drawn until ``at_ns``, or until the oldest time if that is later."""
+        times, energies = self.times_ns, self.energies_pj
+        if at_ns >= times[-1]:
+            return energies[-1] + self.power_mw * (at_ns - times[-1])
+        after = bisect_right(times, at_ns)
+        if after == 0:
+            return energies[0]
+        start_ns, start_pj = times[after - 1], energies[after - 1]
+        rise_pj = energies[after] - start_pj
+        return start_pj + rise_pj * (at_ns - start_ns) // (times[after] - start_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trace as plain data."""
+        return {
+            "times_ns": self.times_ns,
+            "energies_pj": self.energies_pj,
+            "power_mw": self.power_mw,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EnergyTrace:
+        """Return the trace that `to_json` wrote, possibly among other keys.
+
+        Raises:
+            ValueError, KeyError, TypeError: the data is not a trace.
+        """
+        times_ns, energies_pj = ([int(n) for n in data[k]] for k in ("times_ns", "energies_pj"))
+        if not times_ns or len(times_ns) != len(energies_pj):
+            raise ValueError("history")
+        return cls(times_ns, energies_pj, int(data["power_mw"]))
 
 
 class Card:
     """The state of one emulated card and how it evolves. Changes go through its methods.
 
     Attributes:
-        now_ns: virtual time.
+        now_ns: the virtual time.
         limit_mw: the requested power limit; `enforced_mw` may be lower.
-        lock_mhz: the lowest and the highest clock to which the SMs are locked, if they are.
-        warmth: of the GPU and its heat sink.
+        lock_mhz: the lowest and the highest clock to which the SMs are locked, or None.
+        warmth: the warmth of the GPU and its heat sink.
         load: the kernel that runs, if any.
-        faults: injected, whether in force or not.
-        energy: drawn until any moment of the last 3 s.
-        point: the operating point that the governor allows, in the present state.
+        faults: the injected faults, whether in force or not.
+        energy: the energy drawn until any moment of the last 3.5 s.
+        point: the operating point that the governor allows, in the present hidden state.
         hidden_state: see `next_state`; 0 unless the fault ``clock_states`` is in force.
         edge_ns: the end of the present segment.
     """
@@ -141,7 +140,7 @@ class Card:
         self.edge_ns = _START_NS
         self.point = OperatingPoint(0.0, 0.0, 0, 0)
         self._open()
-        self.advance(_START_NS + HISTORY_NS)
+        self.advance(_START_NS + _HISTORY_NS)
 
     # -- time ------------------------------------------------------------------------------
 
@@ -175,8 +174,8 @@ class Card:
         power_w *= self._leakage(power_w)
         power_w *= (
             1
-            + _POWER_NOISE * noise(self.seed, SLOW_POWER, tick // _BLOCK_TICKS)
-            + _POWER_JITTER * noise(self.seed, FAST_POWER, tick)
+            + _POWER_NOISE * noise(self.seed, _SLOW_POWER, tick // _BLOCK_TICKS)
+            + _POWER_JITTER * noise(self.seed, _FAST_POWER, tick)
         )
         self.energy.power_mw = round(min(power_w, most_w) * 1000)
         if self.load is not None:
@@ -188,7 +187,7 @@ class Card:
                     self.edge_ns = moment
 
     def _pace(self, load: Load, block: int) -> None:
-        slow = 1 + _TIME_NOISE * noise(self.seed, TIME, block)
+        slow = 1 + _TIME_NOISE * noise(self.seed, _TIME, block)
         for fault in self.active_faults("slower"):
             slow *= 1 + (fault.percent or 0.0) / 100
         run_s = min(self.point.time_s * slow, MOST_RUN_S)
@@ -202,14 +201,14 @@ class Card:
         self.warmth = self.profile.cooling.after(self.warmth, load, TICK_NS / 1e9)
 
     def _leakage(self, power_w: float) -> float:
-        """The factor from the power of a settled card to that at the present temperature."""
+        """Return the ratio of the power at the present temperature to that of a settled card."""
         cooling = self.profile.cooling
         settled_c = cooling.temperature_c(cooling.at_rest(power_w / self.profile.default_limit_w))
         return 1 + cooling.leakage_per_k * (self.temperature_c - settled_c)
 
     @property
     def temperature_c(self) -> float:
-        """The temperature of the GPU."""
+        """The temperature of the GPU in degrees Celsius."""
         return self.profile.cooling.temperature_c(self.warmth)
 
     def _change_state(self) -> None:
@@ -230,11 +229,11 @@ class Card:
         return min([self.limit_mw, *(round(w * 1000) for w in limits if w is not None)])
 
     def _most_w(self) -> float:
-        """The most that it draws, whatever runs: it cannot be cooled at more than its top limit."""
+        """Return the highest power that the card can draw; its cooling does not allow more."""
         return max(min(self.enforced_mw / 1000, self.profile.max_limit_w), self.profile.idle_w)
 
     def active_faults(self, kind: str) -> Iterator[Fault]:
-        """The faults of this kind that are in force."""
+        """Yield the faults of this kind that are in force."""
         for active in self.faults:
             if active.fault.kind == kind and active.active(self.now_ns):
                 yield active.fault
@@ -244,7 +243,7 @@ class Card:
 
     def _operating_point(self) -> OperatingPoint:
         profile = self.profile
-        lock_mhz = self._lock_in_force()
+        lock_mhz = None if any(self.active_faults("lock_ignored")) else self.lock_mhz
         least_mhz, clock_mhz = lock_mhz or (profile.min_clock_mhz, profile.max_clock_mhz)
         reasons = 0
         if self.faults:
@@ -266,11 +265,6 @@ class Card:
         for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
             point = governor.slowed(point, demand, fault.percent or 0.0)
         return point if point.time_s <= MOST_RUN_S else replace(point, time_s=MOST_RUN_S)
-
-    def _lock_in_force(self) -> tuple[int, int] | None:
-        if self.lock_mhz is None or any(self.active_faults("lock_ignored")):
-            return None
-        return self.lock_mhz
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -295,7 +289,7 @@ class Card:
         self.settle()
 
     def reap(self) -> bool:
-        """End the load and the faults of processes that are gone; report whether any were."""
+        """End the load and the faults of processes that are gone; return whether there were any."""
         if self.load is None and not self.faults:
             return False
         me = Owner.me()
@@ -342,11 +336,11 @@ class Card:
     # -- sensors ---------------------------------------------------------------------------
 
     def energy_pj(self, at_ns: int) -> int:
-        """Energy drawn until ``at_ns``; of moments more than 3 s ago, the oldest known value."""
+        """Return the energy drawn until ``at_ns``; see `EnergyTrace.at_pj`."""
         return self.energy.at_pj(at_ns)
 
     def sensor_edge_ns(self) -> int:
-        """When the counter and the power readings last changed; the period jitters a little."""
+        """Return when counter and power readings last changed; their period jitters a little."""
         period_ns = round(self.profile.sensor.period_ms * 1e6)
         phase_ns = self.seed % period_ns
         index = (self.now_ns - phase_ns) // period_ns + 1
@@ -355,23 +349,23 @@ class Card:
         return edge
 
     def _edge(self, index: int, period_ns: int, phase_ns: int) -> int:
-        jitter_ns = int(period_ns * _EDGE_JITTER * noise(self.seed, EDGE, index))
+        jitter_ns = int(period_ns * _EDGE_JITTER * noise(self.seed, _EDGE, index))
         return phase_ns + index * period_ns + jitter_ns
 
     def counter_mj(self) -> int:
-        """The energy counter."""
+        """Return the energy counter in mJ."""
         if self.counter_stuck_mj is not None and any(self.active_faults("counter_stuck")):
             return self.counter_stuck_mj
         return max(0, self.energy_pj(self.sensor_edge_ns()) - self.counter_base_pj) // 10**9
 
     def mean_power_mw(self, end_ns: int, window_ns: int) -> int:
-        """Mean power over the window that ends at ``end_ns``."""
+        """Return the mean power over the window that ends at ``end_ns``."""
         return (self.energy_pj(end_ns) - self.energy_pj(end_ns - window_ns)) // window_ns
 
     # -- as data ---------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the card as plain data."""
         return {
             "version": 2,
             "now_ns": self.now_ns,
@@ -391,10 +385,10 @@ class Card:
 
     @classmethod
     def from_json(cls, profile: GpuProfile, seed: int, data: dict[str, Any]) -> Card:
-        """From what `to_json` gave.
+        """Return the card that `to_json` wrote.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError: the data is not a card.
         """
         if data["version"] != 2:
             raise ValueError(f"version {data['version']}")
@@ -402,7 +396,7 @@ class Card:
         card.profile, card.seed = profile, seed
         for name in ("now_ns", "limit_mw", "counter_base_pj", "tick_pj", "edge_ns"):
             setattr(card, name, int(data[name]))
-        lock_mhz = data.get("lock_mhz")  # not known to earlier versions
+        lock_mhz = data.get("lock_mhz")  # missing in files of earlier versions
         card.lock_mhz = None if lock_mhz is None else (int(lock_mhz[0]), int(lock_mhz[1]))
         stuck = data["counter_stuck_mj"]
         card.counter_stuck_mj = None if stuck is None else int(stuck)

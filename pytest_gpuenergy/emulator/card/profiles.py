@@ -1,4 +1,4 @@
-"""The GPUs that can be emulated, by their datasheets and their NVML."""
+"""The GPUs that can be emulated, as their datasheets and NVML describe them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pytest_gpuenergy.record import PEAKS
 from pytest_gpuenergy.support import InputError, emulated_host
 
-_DIE_S = 0.35
+_DIE_S = 0.35  # time constant of the die, in seconds
 
 
 @dataclass(frozen=True)
 class Cooling:
-    """How a model of card is cooled.
+    """The cooling of a model of card: a die on a heat sink in the air.
 
     Attributes:
-        air_c: temperature of the air, in degrees Celsius.
-        die_k: by how much the die is warmer than its heat sink at the default power limit.
-        sink_k: by how much the heat sink is then warmer than the air.
-        sink_s: time constant of the heat sink.
-        leakage_per_k: by which fraction the power grows per kelvin.
+        air_c: the temperature of the air, in degrees Celsius.
+        die_k: the rise of the die above its heat sink at the default power limit, in kelvin.
+        sink_k: the rise of the heat sink above the air at the default power limit, in kelvin.
+        sink_s: the time constant of the heat sink, in seconds.
+        leakage_per_k: the relative growth of the power per kelvin.
     """
 
     air_c: float
@@ -31,15 +31,15 @@ class Cooling:
     leakage_per_k: float
 
     def at_rest(self, load: float) -> Warmth:
-        """The warmth after a long time at a power, given as a fraction of the default limit."""
+        """Return the warmth after a long time at ``load``, a fraction of the default limit."""
         return Warmth(load, load)
 
     def temperature_c(self, warmth: Warmth) -> float:
-        """The temperature of the die."""
+        """Return the temperature of the die in degrees Celsius."""
         return self.air_c + self.die_k * warmth.die + self.sink_k * warmth.sink
 
     def after(self, warmth: Warmth, load: float, seconds: float) -> Warmth:
-        """The warmth after some seconds at a constant power."""
+        """Return the warmth after some seconds at a constant ``load``."""
         die, sink = (-math.expm1(-seconds / constant_s) for constant_s in (_DIE_S, self.sink_s))
         return Warmth(
             warmth.die + (load - warmth.die) * die, warmth.sink + (load - warmth.sink) * sink
@@ -48,10 +48,10 @@ class Cooling:
 
 @dataclass(frozen=True)
 class Warmth:
-    """The power as smoothed by die and heat sink, as fractions of the default limit.
+    """The power as smoothed by die and heat sink, in fractions of the default limit.
 
     Raises:
-        ValueError: one is not finite, negative or absurdly large.
+        ValueError: a fraction is negative, absurdly large or not finite.
     """
 
     die: float
@@ -71,13 +71,13 @@ _NAMESPACE = uuid.UUID("6f0b6a0e-6c1d-5d3b-9f7e-0d0f5e9a2c11")
 
 @dataclass(frozen=True)
 class Sensor:
-    """How a card's power sensor behaves.
+    """The behaviour of a card's power sensor.
 
     Attributes:
-        period_ms: time between two updates of the energy counter and the power readings.
-        instant_window_ms: the instant power is the mean over this time before an update.
-        average_window_ms: likewise for `nvmlDeviceGetPowerUsage`.
-        has_counter: whether there is an energy counter.
+        period_ms: the time between two updates of the energy counter and the power readings.
+        instant_window_ms: the time before an update over which the instant power is averaged.
+        average_window_ms: the same for `nvmlDeviceGetPowerUsage`.
+        has_counter: whether the card has an energy counter.
     """
 
     period_ms: float
@@ -86,7 +86,7 @@ class Sensor:
     has_counter: bool = True
 
 
-# Fitted to a card of each model (docs/notes/temperature.md), but for the usual one, a guess.
+# The first two are fitted to one card each (docs/notes/temperature.md); the usual one is a guess.
 _H200_COOLING = Cooling(air_c=33, die_k=24, sink_k=3.5, sink_s=20, leakage_per_k=0.003)
 _H100_COOLING = Cooling(air_c=39, die_k=22.5, sink_k=15.5, sink_s=12, leakage_per_k=0.0044)
 _USUAL_COOLING = Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k=0.004)
@@ -94,14 +94,14 @@ _USUAL_COOLING = Cooling(air_c=30, die_k=22, sink_k=12, sink_s=15, leakage_per_k
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """One model of GPU; what it can do at most is in `record.peaks`.
+    """One model of GPU; its peaks are in `record.PEAKS`.
 
     Attributes:
-        key: name in ``--gpu-device emulated:KEY``.
-        name: as NVML reports it.
-        shared_per_sm: shared memory of a multiprocessor in bytes.
-        shared_per_block: the most that one block may use of it.
-        idle_w: power between kernels; a guess unless a comment below says otherwise.
+        key: the name in ``--gpu-device emulated:KEY``.
+        name: the name that NVML reports.
+        shared_per_sm: the shared memory of a multiprocessor in bytes.
+        shared_per_block: the part of it that one block may use, in bytes.
+        idle_w: the power between kernels; a guess unless a comment below says otherwise.
     """
 
     key: str
@@ -127,39 +127,39 @@ class GpuProfile:
 
     @property
     def sm_clocks_mhz(self) -> range:
-        """The SM clocks that it can be locked to, from the highest; none before Volta."""
+        """The clocks to which the SMs can be locked, highest first; none before Volta."""
         top = self.max_clock_mhz
         lockable = int(self.architecture.removeprefix("sm_")) >= _VOLTA
         return range(top, self.min_clock_mhz - 1 if lockable else top, -CLOCK_STEP_MHZ)
 
     @property
     def bandwidth_gb_s(self) -> float:
-        """Of the device memory, in 1e9 bytes per second."""
+        """The bandwidth of the device memory, in 1e9 bytes per second."""
         return PEAKS[self.name].bandwidth_gb_s
 
     @property
     def fp32_tflops(self) -> float:
-        """Peak without tensor cores, at `max_clock_mhz`."""
+        """The float32 peak without tensor cores, at `max_clock_mhz`."""
         return PEAKS[self.name].fp32_tflops
 
     @property
     def l2_bytes(self) -> int:
-        """Size of the L2 cache."""
+        """The size of the L2 cache."""
         return PEAKS[self.name].l2_bytes
 
     @property
     def compute_capability(self) -> tuple[int, int]:
-        """Major and minor number, such as (9, 0)."""
+        """The major and minor number, such as (9, 0)."""
         digits = self.architecture.removeprefix("sm_")
         return int(digits[:-1]), int(digits[-1])
 
     @property
     def cores_per_sm(self) -> int:
-        """For float32: 64 up to Turing and in GA100, otherwise 128."""
+        """The float32 cores of a multiprocessor: 64 up to Turing and in GA100, otherwise 128."""
         return 64 if self.architecture in ("sm_60", "sm_70", "sm_75", "sm_80") else 128
 
     def uuid(self, index: int) -> str:
-        """The NVML UUID of the emulated card with this index; other emulated hosts have others."""
+        """Return the UUID of the emulated card ``index``; it differs between emulated hosts."""
         host = emulated_host()
         name = f"{self.key}:{index}" + (f"@{host}" if host else "")
         return f"GPU-{uuid.uuid5(_NAMESPACE, name)}"
@@ -366,7 +366,7 @@ DEFAULT_PROFILE = PROFILES["h200"]
 
 
 def find_profile(name: str) -> GpuProfile:
-    """The profile called ``name``, in upper or lower case.
+    """Return the profile called ``name``, in upper or lower case.
 
     Raises:
         InputError: there is no profile of that name.
@@ -374,5 +374,5 @@ def find_profile(name: str) -> GpuProfile:
     try:
         return PROFILES[name.lower()]
     except KeyError:
-        known = ", ".join(PROFILES)
-        raise InputError(f"There is no emulated GPU {name!r}: choose one of {known}.") from None
+        keys = ", ".join(PROFILES)
+        raise InputError(f"There is no emulated GPU {name!r}: choose one of {keys}.") from None

@@ -1,4 +1,4 @@
-"""What a kernel accesses, as counted by its run on the host, and a cache of it on disk."""
+"""What the blocks of a kernel access: read from the answers of its process, and cached on disk."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from itertools import zip_longest
 from pathlib import Path
 
 from pytest_gpuenergy.emulator.host.flags import build_version
-from pytest_gpuenergy.emulator.host.host_protocol import forged
+from pytest_gpuenergy.emulator.host.host_protocol import forged_answer
 from pytest_gpuenergy.emulator.timing.traffic import Traffic, branched_share, private_words
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.support import cache_dir, keep_for_later
 
 _PROFILE = re.compile(r"profile( \d{1,20}){32}")
-_VERSION = 5  # of how a program's answer and the text are turned into `Traffic`
+_VERSION = 5  # of the way in which answers and text become a `Traffic`
 _NAMES = tuple(field.name for field in fields(Traffic))
 
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What running a sample of its blocks has shown about one launch.
+    """What a checked run of a sample of its blocks has shown about one launch.
 
     Attributes:
         entry: the kernel function.
-        blocks: number of blocks in the grid.
-        blocks_run: number of blocks that were checked.
-        traffic: of the average block among the first of these.
+        blocks: the number of blocks in the grid.
+        blocks_run: the number of blocks that were checked.
+        traffic: the traffic of an average block among the first of these.
     """
 
     entry: str
@@ -40,29 +40,29 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class AccessProfile:
-    """What a kernel's blocks access; one entry per launch, in order."""
+    """What a kernel's blocks access, with one entry for each launch."""
 
     launches: tuple[LaunchProfile, ...]
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """Of the average block of each launch."""
+        """The traffic of an average block of each launch."""
         return tuple(launch.traffic for launch in self.launches)
 
 
 def read_profile(kernel: Kernel, lines: Sequence[str]) -> AccessProfile:
-    """The profile from the program's ``profile`` lines, one per launch.
+    """Return the profile in a process's ``profile`` lines, of which there is one for each launch.
 
     Raises:
-        KernelFault: ``runtime``, when they cannot be the program's.
+        KernelFault: ``runtime``, when the runtime cannot have written the lines.
     """
     profiles = []
     for line, launch in zip_longest(lines, kernel.launches):
         if line is None or launch is None or not _PROFILE.fullmatch(line):
-            raise forged(kernel.launches[0].entry)
+            raise forged_answer(kernel.launches[0].entry)
         numbers = [int(number) for number in line.split()[1:]]
         if not 1 <= numbers[0] <= numbers[-1] <= launch.blocks:
-            raise forged(launch.entry)
+            raise forged_answer(launch.entry)
         profiles.append(_launch_profile(kernel, launch, numbers))
     return AccessProfile(tuple(profiles))
 
@@ -72,7 +72,7 @@ def _launch_profile(kernel: Kernel, launch: Launch, numbers: Sequence[int]) -> L
     static, distinct, load_intervals, active, contended, *tallies, checked = numbers[8:]
     *moved, barriers = (n / run for n in sums)
     global_read, global_write, shared_read, shared_write, global_update, shared_update = moved
-    # Counted for a sample of the warps, in each of six kinds: bytes, accesses and their parts.
+    # The tallies are counts of a sample of the warps: bytes, accesses and parts of six kinds.
     warps = [_scaled(b, *tallies[3 * k : 3 * k + 3]) for k, b in enumerate(moved)]
     (loads, read), (stores, written), (fetches, fetched), (puts, put), *atomics = warps
     (updates, updated), (shared_updates, shared_parts) = atomics
@@ -105,7 +105,7 @@ def _scaled(block_bytes: float, seen_bytes: int, accesses: int, parts: int) -> t
 
 
 class TrafficCache:
-    """A folder with one JSON file per kernel, its scalars and seed, for one build version.
+    """A folder with a JSON file for each kernel with its scalars and seed, for one build version.
 
     A damaged file is treated as missing.
     """
@@ -119,22 +119,25 @@ class TrafficCache:
         count: Callable[[], tuple[Traffic, ...]],
         job: Job | None = None,
     ) -> tuple[Traffic, ...]:
-        """One entry per launch: from the cache, else from ``count``, which may raise.
+        """Return the traffic of each launch, from the cache or else from ``count``.
 
-        What a kernel accesses may depend on the scalars and the seed of its job.
+        Args:
+            kernel: the kernel.
+            count: a function that counts the accesses, and may raise.
+            job: the job; what a kernel accesses may depend on its scalars and its seed.
         """
         path = self._folder / f"{_key(kernel, job)}.json"
-        known = _read(path)
-        if known is None or len(known) != len(kernel.launches):
-            known = count()
-            keep_for_later(path, json.dumps([asdict(entry) for entry in known]))
-        return known
+        traffic = _read(path)
+        if traffic is None or len(traffic) != len(kernel.launches):
+            traffic = count()
+            keep_for_later(path, json.dumps([asdict(entry) for entry in traffic]))
+        return traffic
 
 
 def _key(kernel: Kernel, job: Job | None) -> str:
     if job is None or not (job.io.scalars or job.seed):
         return kernel.digest
-    values = [[one.name, one.dtype, repr(one.value)] for one in job.io.scalars]
+    values = [[scalar.name, scalar.dtype, repr(scalar.value)] for scalar in job.io.scalars]
     content = json.dumps([kernel.digest, values, job.seed])
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The host's C++ compiler: which one, its version, and running it within limits."""
+"""The C++ compiler of the host: finding it, running it within limits, and reading its errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import CANNOT
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
 TIMEOUT_S = 300.0
-"""Wall time that one run of the compiler may take."""
+"""The limit for the wall time of one run of the compiler."""
 
 MEMORY_BYTES = 8 << 30
-"""Address space that each of the compiler's processes may use."""
+"""The limit for the address space of each process of the compiler."""
 
 _GUARD = Path(__file__).with_name("guard.sh")
-_CANNOT_START = (126, 127)
-"""Exit codes of a shell that cannot start a program."""
+_CANNOT_START = (126, 127)  # exit codes of a shell that cannot start a program
 
 # GCC frees the same large blocks and requests them again; keeping them halves its system time.
 _MALLOC = {
@@ -29,12 +28,29 @@ _MALLOC = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 
+_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
+_PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
+_REQUIRED = re.compile(r"^\S*kernel\.cu:(\d+):(?:\d+:)?\s+required from")
+_REFUSED = re.compile(
+    rf"(?:attribute error|'error' attribute): (.*)$|(?:#error|assertion failed:?) \"?({CANNOT}.*)$"
+)
+# A name that only CUDA defines and the host's headers do not; in GCC's words, then in clang's.
+_CUDA_NAME = r"'(__\w+|clock(?:64)?|half2?)'"
+_UNKNOWN = re.compile(rf"{_CUDA_NAME} was not declared|undeclared identifier {_CUDA_NAME}")
+# In CUDA's own namespaces.
+_NAMESPACE = r"'(?:cuda_device::)?(?:\{anonymous\}::)?(cuda|cooperative_groups|cg)'"
+_NO_MEMBER = re.compile(
+    rf"'(\w+)' is not a member of {_NAMESPACE}"
+    rf"|no (?:\w+ named|template named) '(\w+)' in namespace {_NAMESPACE}"
+    r"|'(cuda::\w+)' has not been declared"
+)
+
 
 def find_compiler() -> str:
-    """The C++ compiler: ``$CXX``, else ``g++``, else ``clang++``.
+    """Return the path of the C++ compiler: ``$CXX``, else ``g++``, else ``clang++``.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no compiler.
     """
     if named := os.environ.get("CXX"):
         if found := shutil.which(named):
@@ -53,10 +69,10 @@ def find_compiler() -> str:
 
 
 def version_of(compiler: str) -> str:
-    """The first line of what ``compiler --version`` prints.
+    """Return the first line of the output of ``compiler --version``.
 
     Raises:
-        DeviceError: it does not work.
+        DeviceError: the compiler does not work.
     """
     try:
         done = subprocess.run(
@@ -83,13 +99,13 @@ def run_compiler(compiler: str, *arguments: str, scratch: Path) -> subprocess.Co
     """Run ``compiler`` within `TIMEOUT_S` and `MEMORY_BYTES`; it ends when this process ends.
 
     Args:
-        compiler: its path.
-        arguments: of the command line.
-        scratch: folder of its temporary files.
+        compiler: the path of the compiler.
+        arguments: the arguments of the command line.
+        scratch: the folder of temporary files.
 
     Raises:
-        KernelFault: ``compile``, when it takes too long.
-        DeviceError: it cannot be started.
+        KernelFault: ``compile``, when the compiler takes too long.
+        DeviceError: the compiler cannot be started.
     """
     process, lifeline = _start(compiler, arguments, scratch)
     with process:
@@ -110,7 +126,7 @@ def run_compiler(compiler: str, *arguments: str, scratch: Path) -> subprocess.Co
 def _start(
     compiler: str, arguments: Sequence[str], scratch: Path
 ) -> tuple[subprocess.Popen[str], int]:
-    """The compiler under its guard, and the descriptor that keeps both alive while it is open."""
+    """Start the compiler under its guard; both live while the returned descriptor is open."""
     theirs, ours = os.pipe()
     try:
         process = subprocess.Popen(
@@ -132,26 +148,8 @@ def _start(
     return process, ours
 
 
-_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
-_PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
-_REQUIRED = re.compile(r"^\S*kernel\.cu:(\d+):(?:\d+:)?\s+required from")
-_REFUSED = re.compile(
-    rf"(?:attribute error|'error' attribute): (.*)$|(?:#error|assertion failed:?) \"?({CANNOT}.*)$"
-)
-# A name that only CUDA defines and the host's headers do not; in GCC's words, then in clang's.
-_CUDA_NAME = r"'(__\w+|clock(?:64)?|half2?)'"
-_UNKNOWN = re.compile(rf"{_CUDA_NAME} was not declared|undeclared identifier {_CUDA_NAME}")
-# In CUDA's own namespaces.
-_NAMESPACE = r"'(?:cuda_device::)?(?:\{anonymous\}::)?(cuda|cooperative_groups|cg)'"
-_NO_MEMBER = re.compile(
-    rf"'(\w+)' is not a member of {_NAMESPACE}"
-    rf"|no (?:\w+ named|template named) '(\w+)' in namespace {_NAMESPACE}"
-    r"|'(cuda::\w+)' has not been declared"
-)
-
-
 def first_error(stderr: str) -> str:
-    """The first error in a compiler's output, with its line in the kernel's text if it has one."""
+    """Return the first error in a compiler's output, with its line in the text if known."""
     lines = stderr.splitlines()
     for number, line in enumerate(lines):
         if match := _ERROR.match(line):
@@ -164,7 +162,7 @@ def first_error(stderr: str) -> str:
 
 
 def _located(error: re.Match[str], before: Sequence[str], following: Sequence[str]) -> str:
-    text = _in_words(error["text"])
+    text = _rephrased(error["text"])
     if error["file"] == "launch":
         return f"the launch does not fit the text: {text}"
     if error["file"].endswith("kernel.cu"):
@@ -175,7 +173,7 @@ def _located(error: re.Match[str], before: Sequence[str], following: Sequence[st
     return f"line {place[1]}: {text}" if place else text
 
 
-def _in_words(error: str) -> str:
+def _rephrased(error: str) -> str:
     refused = _REFUSED.search(error)
     text = (refused[1] or refused[2]).rstrip('"') if refused else error
     if "cuhost_shared_in_a_macro" in text:  # see refused.h

@@ -1,4 +1,4 @@
-"""The options that kernels and their runtime are compiled with for the host."""
+"""The options with which kernels and their runtime are compiled for the host."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _GCC_UNROLL = (
     "--param=max-completely-peel-times=32",
     "--param=max-completely-peeled-insns=400",
 )
-# Of an array or structure that it takes apart, GCC does not fill the parts.
+# GCC does not fill the parts of an array or structure that it takes apart.
 _GCC_WHOLE = ("-fno-tree-sra",)
 _CLANG = CLANG_WARNINGS
-# Accesses as volatile are reported apart: they do not race with one another.
+# Volatile accesses are reported apart, because they do not race with one another.
 _GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
 _CLANG_VOLATILE = ("-mllvm", "-tsan-distinguish-volatile=1")
 # Before GCC 12, locals keep what their registers happen to hold.
@@ -64,32 +64,31 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fno-pie", "-w")
-"""Of the runtime, which is compiled once."""
+"""The options of the runtime, which is compiled once."""
 
 MATRIX_FLAGS = ("-O3", "-march=native")
-"""And of what multiplies matrices."""
+"""The further options of those parts of the runtime that multiply matrices."""
 
 PRECOMPILED = ("plain", "checked")
-"""The variants of a build that any compiler has; a newer one has ``zeroed``, too."""
+"""The variants that every compiler can build; newer compilers build ``zeroed``, too."""
 
 
 def fills_locals(version: str) -> bool:
-    """Whether a compiler, by its version's first line, can fill uninitialized local variables."""
-    number = re.search(r"\b(\d+)\.\d+(?:\.\d+)?", version)
-    return number is not None and int(number[1]) >= 12
+    """Return whether the compiler of this version can fill uninitialized local variables."""
+    return _major(version) >= 12
 
 
 def kernel_flags(variant: str, version: str) -> list[str]:
-    """The options for one variant of a kernel's build: ``plain``, ``zeroed`` or ``checked``.
+    """Return the options for one variant of a kernel's build.
 
     Args:
-        variant: of the build.
-        version: the first line of what the compiler's ``--version`` prints.
+        variant: ``plain``, ``zeroed`` or ``checked``.
+        version: the version of the compiler, see `version_of`.
     """
     flags = [*_FLAGS, *_VARIANTS[variant]]
     if "clang" in version:
         flags += _CLANG + (_CLANG_VOLATILE if variant == "checked" else ())
-        if variant == "zeroed" and _clang_needs_consent(version):
+        if variant == "zeroed" and 0 < _major(version) < 16:
             flags += _CLANG_ZERO
     else:
         # The checked build runs only a sample: unrolling would cost more than it saves.
@@ -101,19 +100,20 @@ def kernel_flags(variant: str, version: str) -> list[str]:
     return flags
 
 
-def _clang_needs_consent(version: str) -> bool:
+def _major(version: str) -> int:
     number = re.search(r"\b(\d+)\.\d+", version)
-    return number is not None and int(number[1]) < 16
+    return int(number[1]) if number is not None else 0
 
 
 @functools.cache
 def build_version() -> str:
-    """A digest of the options and sources that kernels are built with, whatever the compiler.
+    """Return a digest of the options and sources that kernels are built with.
 
-    Verdicts and access counts that are kept on disk hold for one build version only.
+    The compiler is not part of it. Verdicts and access counts that are kept on disk hold for one
+    build version only.
 
     Raises:
-        DeviceError: as `cuda_dir`.
+        DeviceError: the sources of the runtime are missing, see `cuda_dir`.
     """
     digest = hashlib.sha256()
     here = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""A kernel in a host process: run for each verification, and relaunched for a measurement."""
+"""A kernel in a host process: it runs for each verification and is relaunched for measurements."""
 
 from __future__ import annotations
 
@@ -14,25 +14,31 @@ from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
 
 MOST = 10_000
-BUDGET_S = 0.05
-AFFORDABLE_S = BUDGET_S / 2
-WHOLE_S = 1.0
-INSPECTED_BYTES = 8e6
-PERIOD = 32
-"""The most repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
+"""The limit for the launches that stand in for those of a measurement."""
 
-_LAST_SEED = 2  # of the order in which threads run, of those that verification asks for
+_BUDGET_S = 0.05  # the processor time for these launches
+AFFORDABLE_S = _BUDGET_S / 2
+"""The processor time of a launch above which only a part of its blocks is relaunched."""
+
+WHOLE_S = 1.0
+"""The processor time of a launch above which an indivisible kernel is not relaunched."""
+
+PERIOD = 32
+"""The limit for the repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
+
+_INSPECTED_BYTES = 8e6  # the accesses of the runs that are inspected after the first
+_LAST_SEED = 2  # the greatest seed of the order of threads that verification asks for
 _TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
 
 
 def is_divisible(kernel: Kernel) -> bool:
-    """Whether some blocks may run without the others, as far as the text shows."""
+    """Return whether some blocks may run without the others, as far as the text shows."""
     text = kernel.source
     return len(kernel.launches) == 1 and not (occurs(text, _TOGETHER) or may_wait(text))
 
 
 class HostProgram(Protocol):
-    """A kernel's process, such as a `Program`."""
+    """What runs a kernel, such as a `KernelProcess`."""
 
     def run(
         self,
@@ -49,21 +55,22 @@ class HostKernel:
     """A `Loaded` kernel on the host.
 
     A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
-    `MOST` of them, or as many as take `BUDGET_S` of processor time. If one takes more than
-    `AFFORDABLE_S`, a part of its blocks is launched that takes that; what the others would have
-    written is what they wrote before. What the part writes is found between two runs. If blocks
-    depend on one another, the kernel is launched once, on results that are wrong in places, where
-    that takes at most `WHOLE_S`, and not at all otherwise.
+    `MOST` of them, or as many as fit in 50 ms of processor time. If one launch takes more than
+    `AFFORDABLE_S`, only so many of its blocks are launched that it takes that long. The outputs of
+    the other blocks are those of the latest run; an extra launch between two runs finds out which
+    elements the launched part writes. If blocks depend on one another, the whole kernel is launched
+    once, if that takes at most `WHOLE_S`.
 
     Args:
-        before: called before each run.
-        program: starts the process; entered at the first run.
-        stack: on which it is entered.
+        before: a function to call before each run.
+        program: a function that starts the process, at the first run.
+        stack: the stack on which the process is entered.
         outputs: the arenas that the kernel writes.
-        divisible: see `is_divisible`.
-        inspect: starts a process whose runs check every access, on a copy of the arenas.
-        traffic_bytes: what a run accesses. Up to `INSPECTED_BYTES` in all, runs after the first are
-            inspected beforehand: other inputs may lead to other accesses.
+        divisible: whether some blocks may run without the others, see `is_divisible`.
+        inspect: a function that starts a process whose runs check every access, on a copy of the
+            arenas.
+        traffic_bytes: a function that returns the bytes that a run accesses. Runs after the first
+            are inspected beforehand, up to 8 MB in all: other inputs may lead to other accesses.
     """
 
     def __init__(
@@ -85,7 +92,7 @@ class HostKernel:
         self._inspect = inspect
         self._inspector: HostProgram | None = None
         self._traffic_bytes = traffic_bytes
-        self._left_bytes = INSPECTED_BYTES
+        self._left_bytes = _INSPECTED_BYTES
         self._program: HostProgram | None = None
         self._launches = 0
         self._launch_s = 0.0
@@ -95,7 +102,7 @@ class HostKernel:
         self._written: list[Bytes] = []
 
     def run(self, order_seed: int = 0) -> None:
-        """Run once."""
+        """Run the kernel once."""
         self._before()
         if order_seed and self._inspect is not None:
             self._left_bytes -= self._traffic_bytes()
@@ -116,10 +123,10 @@ class HostKernel:
             self._results = self._payloads()
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Launch again, or a part; yields the number of launches so far."""
+        """Launch the kernel or a part of it again; yield the number of launches so far."""
         if self._program is None:
             return
-        if self._divisible and not once and self._launch_s * PERIOD > BUDGET_S:
+        if self._divisible and not once and self._launch_s * PERIOD > _BUDGET_S:
             self._repeat_part(self._program)
         if self._stride:
             if not self._written:
@@ -132,7 +139,7 @@ class HostKernel:
             self._restore(self._results)  # for the single launch that follows
         else:
             self._before()
-            most, budget_s = (1, 0.0) if once else (MOST, BUDGET_S)
+            most, budget_s = (1, 0.0) if once else (MOST, _BUDGET_S)
             self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
             count, _ = self._program.run(
                 order_seed=self._interrupted if once else 0,
@@ -144,7 +151,7 @@ class HostKernel:
         yield self._launches
 
     def _find_part(self, program: HostProgram) -> None:
-        """Find what the part writes, by a launch; the outputs are restored."""
+        """Find out by a launch which elements the part writes, and restore the outputs."""
         before = self._payloads()
         count, _ = program.run(fresh=False, stride=self._stride)
         self._launches += count
@@ -153,14 +160,14 @@ class HostKernel:
         self._restore(before)
 
     def _launch_part(self, program: HostProgram) -> None:
-        """Launch the part; where it does not write, outputs are those of the latest run."""
+        """Launch the part; elsewhere the outputs are those of the latest run."""
         count, _ = program.run(fresh=False, stride=self._stride)
         self._launches += count
         parts = zip(self._written, self._payloads(), self._results, strict=True)
         self._restore([np.where(written, new, old) for written, new, old in parts])
 
     def _repeat_part(self, program: HostProgram) -> None:
-        """Launch a small part repeatedly, to find launches that differ from the others."""
+        """Launch a small part repeatedly to find launches that differ from the others."""
         stride = 2 ** math.ceil(math.log2(self._launch_s * PERIOD / AFFORDABLE_S))
         count, _ = program.run(fresh=False, most=PERIOD, budget_s=AFFORDABLE_S, stride=stride)
         self._launches += count

@@ -1,4 +1,4 @@
-"""What is asked of the process of a compiled kernel, and what it answers."""
+"""The protocol of a compiled kernel's process: the plan and requests it reads, its answers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import Scalar, is_floating, stored_as
 
+# By role: whether launches write a tensor (1) and find the same contents each time (2).
 _USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
-"""By role: whether launches write a tensor (1), and find the same contents each time (2)."""
 _OUTCOMES: dict[str, Outcome] = {
     "correctness": "correctness",
     "runtime": "runtime",
@@ -31,18 +31,20 @@ _OUTCOMES: dict[str, Outcome] = {
 _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
 _WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
-_MOST_BYTES = 1 << 20
-_SHOWN = 1000
+_MOST_BYTES = 1 << 20  # of an answer
+_SHOWN = 1000  # characters of a text that the kernel may have made up
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much a check runs. Accesses are counted, not seconds: every machine runs the same blocks.
+    """How much of a kernel a check runs.
+
+    It counts accesses instead of seconds, so that every machine runs the same blocks.
 
     Attributes:
-        profiled_blocks: blocks of each launch that make its profile; all of them are run.
-        profiled_accesses: after which no further block belongs to the profile.
-        accesses: after which no further block is run.
+        profiled_blocks: the blocks of each launch that make its profile; all of them are run.
+        profiled_accesses: the number of accesses after which no further block is profiled.
+        accesses: the number of accesses after which no further block is run.
     """
 
     profiled_blocks: int
@@ -51,24 +53,27 @@ class Sampling:
 
     @property
     def words(self) -> str:
-        """As the plan has them."""
+        """The numbers as the plan has them."""
         return f"{self.profiled_blocks} {self.profiled_accesses} {self.accesses}"
 
 
 def entries_of(kernel: Kernel) -> tuple[str, ...]:
-    """The distinct kernel functions, in the order in which they are first launched."""
+    """Return the distinct kernel functions in the order of their first launches."""
     return tuple(dict.fromkeys(launch.entry for launch in kernel.launches))
 
 
 def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]:
-    """The arenas that the launches name, in a fixed order."""
+    """Return the arenas that the launches name, in a fixed order."""
     named = dict.fromkeys(name for launch in kernel.launches for name in launch.arguments)
-    named |= dict.fromkeys(one.tensor for one in kernel.tensor_maps if one.name in named)
+    named |= dict.fromkeys(map_.tensor for map_ in kernel.tensor_maps if map_.name in named)
     return {name: arenas[name] for name in named if name in arenas}
 
 
 def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> int:
-    """Address space that the program may need: the race detector takes up to 96 bytes a byte."""
+    """Return the address space that the process may need, in bytes.
+
+    The race detector takes up to 96 bytes for each byte of a tensor.
+    """
     stacks = STACK_BYTES * threads_at_once(kernel, profile)
     tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
     tensors += kernel.workspaces
@@ -85,17 +90,17 @@ def write_plan(
     profile: GpuProfile,
     on_request: bool = False,
 ) -> str:
-    """The plan's text.
+    """Return the text of the plan.
 
     Args:
-        kernel: what to run.
-        arenas: of its tensors, by name.
-        files: open descriptors of the arenas that the launches use, by name.
-        scalars: by name.
-        sampling: asks for a check of a sample of the blocks.
-        profile: the GPU, for its shared memory, its multiprocessors and what these hold at once.
-        on_request: whether the check is made whenever a run is asked for, with what the arenas hold
-            then.
+        kernel: the kernel to run.
+        arenas: the arenas of its tensors, by name.
+        files: the open descriptors of the arenas that the launches use, by name.
+        scalars: the scalars, by name.
+        sampling: how much to run with every access checked; None for a plain run.
+        profile: the GPU with its shared memory and multiprocessors.
+        on_request: whether each request for a run makes the check, with the present contents of
+            the arenas.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor
@@ -117,7 +122,7 @@ def write_plan(
         use, item = _USES[tensor.role], stored_as(tensor.dtype).itemsize
         lines.append(f"{_word(tensor.name)} {tensor.dtype} {file} {use} {tensor.nbytes} {item}")
     sizes = [tensor.nbytes for tensor, _ in tensors]
-    maps = {one.name: _map(one, numbers, sizes) for one in kernel.tensor_maps}
+    maps = {map_.name: _map(map_, numbers, sizes) for map_ in kernel.tensor_maps}
     lines.append(str(len(kernel.launches)))
     return "\n".join([*lines, *_launch_lines(kernel, numbers, scalars, maps, profile)]) + "\n"
 
@@ -149,14 +154,14 @@ def write_runs(
     budget_s: float = 0.0,
     stride: int = 1,
 ) -> str:
-    """The line that asks a program with a plan to run it.
+    """Return the line that asks a process with a plan to run it.
 
     Args:
-        order_seed: order of threads and blocks: 0 ascending, 1 descending, any other shuffled.
-        fresh: whether workspaces are poisoned again, rather than left as they are.
+        order_seed: the order of threads and blocks: 0 ascending, 1 descending, any other shuffled.
+        fresh: whether workspaces are poisoned again instead of left as they are.
         most: the greatest number of runs.
-        budget_s: processor time after which no further run begins.
-        stride: every how manyth block is run.
+        budget_s: the processor time after which no further run begins.
+        stride: the distance between blocks that run; 1 runs all of them.
     """
     return f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n"
 
@@ -166,10 +171,14 @@ def _word(name: str) -> str:
 
 
 def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
-    """The tensor's number, rank and swizzle; extent, stride in bytes and edge of each dimension."""
+    """Return a map as the plan has it.
+
+    That is the tensor's number, rank and swizzle, and then extent, stride in bytes and box edge of
+    each dimension; it is empty if no launch takes the tensor.
+    """
     number = numbers.get(given.tensor)
     if number is None:
-        return ""  # no launch takes it
+        return ""
     if given.nbytes > sizes[number]:
         raise KernelFault(
             "constraints",
@@ -194,15 +203,15 @@ def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scala
 
 
 class Answers:
-    """The answers to one question after another, on a pipe to which the kernel can write, too.
+    """The answers of a process, on a pipe to which its kernel can write, too.
 
-    Each question bears a token, and each line that answers it begins with that token. A kernel has
-    not been told it, so a line without it is the kernel's own. One that searches the memory of its
-    process for the token can still answer in place of its runtime. This wins it nothing: whether it
-    is right is decided by its outputs.
+    Each question carries a token, and each line of its answer begins with that token. The kernel
+    does not know the token, so it wrote any line without it. A kernel that searches the memory of
+    its process for the token can still answer in place of its runtime, but gains nothing: its
+    outputs decide whether it is right.
 
     Args:
-        entry: name of the kernel in messages.
+        entry: the name of the kernel in messages.
     """
 
     def __init__(self, entry: str) -> None:
@@ -215,7 +224,7 @@ class Answers:
         self._waiting: tuple[str, ...] = ()
 
     def ask(self) -> str:
-        """The token of a question; it is that of the question before, if that has no answer."""
+        """Return the token of a new question, or of the last one if it has no answer yet."""
         if self._answered:
             self._token = secrets.token_hex(8).encode()
             self._answered = False
@@ -225,10 +234,10 @@ class Answers:
         return self._token.decode()
 
     def take(self, piece: bytes) -> None:
-        """Add what has been read.
+        """Add a piece of the answer.
 
         Raises:
-            KernelFault: ``runtime``, when it is no answer to the question.
+            KernelFault: ``runtime``, when the piece does not answer the question.
         """
         self._rest += piece
         self._read_bytes += len(piece)
@@ -240,7 +249,7 @@ class Answers:
             or begun != start[: len(begun)]
             or self._read_bytes > _MOST_BYTES
         ):
-            raise forged(self._entry)
+            raise forged_answer(self._entry)
         for line in lines:
             text = line[len(start) :].decode(errors="replace")
             if waiting := _WAITING.fullmatch(text):
@@ -249,7 +258,7 @@ class Answers:
                 self._lines.append(text)
 
     def late(self, timeout_s: float) -> KernelFault:
-        """The fault of a kernel that takes longer than it may."""
+        """Return the fault of a kernel that takes longer than ``timeout_s``."""
         text = f"{self._entry} did not finish within {timeout_s:g} s"
         if self._waiting:
             count, most = self._waiting
@@ -258,56 +267,56 @@ class Answers:
 
     @property
     def begun(self) -> bool:
-        """Whether there is an answer."""
+        """Whether an answer has begun."""
         return bool(self._lines)
 
     def runs(self, *, most: int, budget_s: float, elapsed_s: float) -> tuple[int, float]:
-        """The number of runs and their processor time in s, from the only line there is.
+        """Return the number of runs and their processor time in seconds.
 
         Args:
-            most: runs that were asked for.
-            budget_s: processor time after which fewer were to be made.
-            elapsed_s: time since then.
+            most: the greatest number of runs, as requested.
+            budget_s: the processor time after which no further run begins, as requested.
+            elapsed_s: the time since the request.
 
         Raises:
-            KernelFault: it tells of a fault, or says what cannot be.
+            KernelFault: the answer reports a fault, or cannot be true.
         """
         self.raise_fault()
-        told = _RAN.fullmatch(self._lines[0]) if len(self._lines) == 1 else None
-        if told is None:
-            raise forged(self._entry)
-        count, spent_s = int(told[1]), float(told[2])
-        enough = count == most or spent_s >= budget_s - 1e-6  # it is rounded
+        answer = _RAN.fullmatch(self._lines[0]) if len(self._lines) == 1 else None
+        if answer is None:
+            raise forged_answer(self._entry)
+        count, spent_s = int(answer[1]), float(answer[2])
+        enough = count == most or spent_s >= budget_s - 1e-6  # the answer is rounded
         possible = spent_s <= 1.01 * elapsed_s + 0.005  # clocks differ a little
         if not 1 <= count <= most or not enough or not possible:
-            raise forged(self._entry)
+            raise forged_answer(self._entry)
         self._lines.clear()
         self._answered = True
         return count, spent_s
 
     def profiles(self) -> list[str] | None:
-        """The lines before the last, if that is ``done``.
+        """Return the lines before the last if that is ``done``, otherwise None.
 
         Raises:
-            KernelFault: a line tells of a fault, or is no answer.
+            KernelFault: the last line reports a fault, or is incomplete.
         """
         self.raise_fault()
         if self._rest:
-            raise forged(self._entry)
+            raise forged_answer(self._entry)
         return self._lines[:-1] if self._lines[-1:] == ["done"] else None
 
     def raise_fault(self) -> None:
-        """Raise the fault that the last line tells, if it tells one.
+        """Raise the fault that the last line reports, if it reports one.
 
         Raises:
-            KernelFault: of the outcome and with the message that it gives.
+            KernelFault: the fault that the process reported.
         """
-        if self._lines and (told := _FAULT.fullmatch(self._lines[-1])):
-            raise KernelFault(_OUTCOMES.get(told[1], "runtime"), shown(unmarked(told[2])))
+        if self._lines and (fault := _FAULT.fullmatch(self._lines[-1])):
+            raise KernelFault(_OUTCOMES.get(fault[1], "runtime"), shown(unmarked(fault[2])))
 
 
-def forged(entry: str) -> KernelFault:
-    """The fault of a kernel that answers itself."""
+def forged_answer(entry: str) -> KernelFault:
+    """Return the fault of a kernel that answers in place of its runtime."""
     return KernelFault(
         "runtime",
         f"{entry} wrote to the pipe on which the emulated GPU answers, which no kernel on a GPU "
@@ -316,5 +325,5 @@ def forged(entry: str) -> KernelFault:
 
 
 def shown(text: str) -> str:
-    """The beginning of a text that a kernel may have made up, without control characters."""
+    """Return the beginning of a text that a kernel may have made up, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text[:_SHOWN])

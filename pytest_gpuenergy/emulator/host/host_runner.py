@@ -1,4 +1,4 @@
-"""Runs CUDA text on the host CPU: compiled for the host, in a child process with limits."""
+"""The runner that compiles CUDA text for the host CPU and runs it in processes with limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_gpuenergy.emulator.host.host_protocol import (
     write_plan,
 )
 from pytest_gpuenergy.emulator.host.kernel_limits import check_limits
-from pytest_gpuenergy.emulator.host.kernel_process import Program
+from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
 from pytest_gpuenergy.emulator.host.toolchain import Toolchain
 from pytest_gpuenergy.emulator.translation.outline import is_offered
 from pytest_gpuenergy.emulator.translation.translate import KernelText
@@ -31,9 +31,11 @@ from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
 from pytest_gpuenergy.support import DeviceError, KernelFault, is_file
 from pytest_gpuenergy.workloads import Scalar
 
+# What a compiler says about a name that a missing header may declare.
 _MISSING = re.compile(
     r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"
 )
+# How much of a kernel a check runs.
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
@@ -41,11 +43,11 @@ class HostRunner:
     """Compiles kernels with the host's C++ compiler and runs them in processes of their own.
 
     Args:
-        cache: folder for programs and runtime; processes may share it, and everything in it can
+        cache: the folder of programs and runtime; processes may share it, and everything in it can
             be rebuilt.
-        compiler: the compiler to use; by default that of `find_compiler`.
-        jobs: number of compilers that run at the same time; by default the number of CPUs.
-        profile: the GPU that they run on.
+        compiler: the path of the compiler, by default the result of `find_compiler`.
+        jobs: the number of compilers that run at the same time, by default the number of CPUs.
+        profile: the GPU on which the kernels run.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class HostRunner:
         self._tools: Future[Toolchain] | None = None
         self._programs: dict[tuple[str, str], Future[Path]] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._running: set[Program] = set()
+        self._running: set[KernelProcess] = set()
         self._closed = False
 
     def prepare(self, kernels: Sequence[Kernel]) -> None:
@@ -76,7 +78,7 @@ class HostRunner:
                 self._pool.submit(self._quietly, kernel, variant)
 
     def compile(self, kernel: Kernel) -> Path:
-        """The program that runs ``kernel``, from the cache if its text was compiled before.
+        """Return the program that runs ``kernel``, from the cache if its text was compiled before.
 
         Raises:
             KernelFault: ``compile``, with the first error and its line, or ``constraints``.
@@ -93,12 +95,12 @@ class HostRunner:
         *,
         timeout_s: float,
         inspecting: bool = False,
-    ) -> Iterator[Program]:
+    ) -> Iterator[KernelProcess]:
         """Start a process in which ``kernel`` can be run repeatedly, in place on the arenas' files.
 
-        What a run leaves in device variables and workspaces is there in the next run. If
-        ``inspecting``, each run is on a copy of what the arenas hold then, and makes the check of
-        `check_races`.
+        Device variables and workspaces keep their contents from run to run. With ``inspecting``,
+        each run works on a copy of the arenas' present contents and checks them as `check_races`
+        does.
 
         Raises:
             KernelFault: the kernel did not compile, does not fit a GPU, crashed, hung, diverged
@@ -129,7 +131,7 @@ class HostRunner:
         with 1, and shuffled with any other.
 
         Raises:
-            KernelFault: as of `open`.
+            KernelFault: see `open`.
         """
         with self.open(kernel, arenas, scalars, timeout_s=timeout_s) as program:
             program.run(order_seed=order_seed)
@@ -146,7 +148,7 @@ class HostRunner:
 
         Raises:
             KernelFault: ``correctness`` when two threads race or an access lies outside the
-                tensors' elements; otherwise as of `run`.
+                tensors' elements; otherwise see `run`.
         """
         check_limits(kernel)
         path = self._built(kernel, "checked")
@@ -164,7 +166,7 @@ class HostRunner:
 
     def _quietly(self, kernel: Kernel, variant: str) -> None:
         with contextlib.suppress(KernelFault, DeviceError, OSError):
-            self._built(kernel, variant)  # the future keeps the fault for the call that needs it
+            self._built(kernel, variant)  # the call that needs the program raises the fault
 
     def _toolchain(self) -> Toolchain:
         with self._lock:
@@ -197,13 +199,13 @@ class HostRunner:
         except KernelFault as fault:
             if needed == kernel.source:
                 raise
-            try:  # the reader may have left out too much
+            try:  # `reachable` may have left out too much
                 return self._build_text(kernel, KernelText(kernel.source, entries), variant)
-            except KernelFault as other:
-                # A header that is not there explains the names that are missing without it.
-                missing = re.search(r"#include <([^>]+)>", str(other))
+            except KernelFault as of_whole:
+                # A header that does not exist explains the names that are missing without it.
+                missing = re.search(r"#include <([^>]+)>", str(of_whole))
                 if missing is not None and not HOST_HEADER.fullmatch(missing[1]):
-                    raise other from None
+                    raise of_whole from None
                 left_out = [
                     header
                     for header in re.findall(
@@ -242,8 +244,8 @@ class HostRunner:
         sampling: Sampling | None,
         *,
         on_request: bool = False,
-    ) -> Iterator[Program]:
-        """The started program with its plan; it is ended on leaving."""
+    ) -> Iterator[KernelProcess]:
+        """Start the program and send it its plan; end it on leaving."""
         with _opened(used_arenas(kernel, arenas), writing=sampling is None) as files:
             plan = write_plan(
                 kernel,
@@ -255,7 +257,7 @@ class HostRunner:
                 on_request=on_request,
             )
             tools = self._toolchain()
-            program = Program(
+            program = KernelProcess(
                 path,
                 files.values(),
                 sandbox=tools.sandbox,
@@ -266,7 +268,7 @@ class HostRunner:
             )
         self._running.add(program)
         try:
-            if self._closed:  # by another thread, which did not see this program
+            if self._closed:  # by another thread, which did not see this process
                 raise DeviceError("The emulated GPU was closed before the kernel had run.")
             program.tell(plan)
             yield program

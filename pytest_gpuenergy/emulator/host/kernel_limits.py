@@ -1,4 +1,4 @@
-"""The limits of a GPU that a kernel must keep to: geometry, shared memory, size of buffers."""
+"""The limits of a GPU that a kernel must keep to, and what it holds of a kernel at once."""
 
 from __future__ import annotations
 
@@ -19,146 +19,13 @@ from pytest_gpuenergy.emulator.translation.spin_loops import may_wait
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 
-_PRAGMA = re.compile(r"#\s*pragma\s+unroll(?!\s*\(?\s*1\b)[^\n]*\s*\Z")
-_CONSTANT = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$"
-    r"|\bconst(?:expr)?\s+(?:unsigned\s+)?int\s+(\w+)\s*=\s*(\d+)\s*;",
-    re.MULTILINE,
-)
-_COUNTED = re.compile(r"(?:int|unsigned) (\w+) = 0 ; \1 < (\w+) ; (?:\+\+ \1|\1 \+\+)$")
-_UPDATES = frozenset(("+=", "-=", "*="))
-_UNROLLED = 8
-"""Iterations of a loop that compilers always unroll when their number is known."""
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """A loop: the variable that it counts with, if its extent is known, and positions of tokens."""
-
-    variable: str
-    begin: int
-    end: int
-    unrolled: bool
-
-
-@functools.lru_cache(maxsize=64)
-def registers_at_least(source: str, entry: str) -> int:
-    """Words of the largest array that the kernel function ``entry`` must keep in registers.
-
-    Returns:
-        0 as well where launch bounds tell the compiler how many registers there are, and where the
-        function is not found.
-    """
-    constants = {a or c: int(b or d) for a, b, c, d in _CONSTANT.findall(source)}
-    text = next(expressions_of(source))
-    body = _body(text, function_of(entry))
-    if body is None:
-        return 0
-    loops = list(_loops(text, *body, source, constants))
-    return max((_words(text, body, k, loops, constants) for k in _arrays(text, *body)), default=0)
-
-
-def _body(text: Expressions, name: str) -> tuple[int, int] | None:
-    """Positions of the braces of the kernel, unless it has launch bounds."""
-    for k, token in enumerate(text.tokens):
-        if token.text != name or text.text(k + 1) != "(":
-            continue
-        opening = text.partner.get(k + 1, k) + 1
-        header = [text.text(j) for j in range(max(0, k - 12), k)]
-        if text.text(opening) == "{" and "__global__" in header:
-            bounded = "__launch_bounds__" in header[header.index("__global__") :]
-            return None if bounded else (opening, text.partner.get(opening, opening))
-    return None
-
-
-def _arrays(text: Expressions, begin: int, end: int) -> Iterator[int]:
-    """Positions of the names of arrays of 32-bit words that are declared in the body."""
-    for k in range(begin + 2, end):
-        declared = text.text(k - 1) in ("float", "int", "unsigned") and text.text(k + 1) == "["
-        if declared and text.text(k - 2) != "__shared__":
-            yield k
-
-
-def _loops(
-    text: Expressions, begin: int, end: int, source: str, constants: dict[str, int]
-) -> Iterator[_Loop]:
-    for k in range(begin, end):
-        if text.text(k) not in ("for", "while") or text.text(k + 1) != "(":
-            continue
-        closing = text.partner.get(k + 1, k + 1)
-        header = " ".join(text.text(j) for j in range(k + 2, closing))
-        counted = _COUNTED.match(header)
-        extent = constants.get(counted[2]) if counted else None
-        if counted and counted[2].isdecimal():
-            extent = int(counted[2])
-        pragma = _PRAGMA.search(source[: text.tokens[k].start]) is not None
-        unrolled = extent is not None and (pragma or extent <= _UNROLLED)
-        yield _Loop(counted[1] if counted else "", k, _statement_end(text, closing + 1), unrolled)
-
-
-def _statement_end(text: Expressions, k: int) -> int:
-    """The position after the statement that begins at ``k``."""
-    while text.text(k) in ("for", "while", "if"):
-        k = text.partner.get(k + 1, k + 1) + 1
-    if text.text(k) == "{":
-        return text.partner.get(k, k) + 1
-    while k < len(text.tokens) and text.text(k) != ";":
-        k = text.partner.get(k, k) + 1 if text.text(k) in ("(", "[", "{") else k + 1
-    return k + 1
-
-
-def _words(
-    text: Expressions,
-    body: tuple[int, int],
-    declared: int,
-    loops: list[_Loop],
-    constants: dict[str, int],
-) -> int:
-    """Of the array declared at this position; 0 unless it must be kept in registers."""
-    words, k = 1, declared + 1
-    while text.text(k) == "[":
-        extent = text.text(k + 1)
-        words *= int(extent) if extent.isdecimal() else constants.get(extent, 0)
-        if text.partner.get(k) != k + 2:
-            return 0
-        k += 3
-    kept = False
-    for at in range(k, body[1]):
-        if text.text(at) != text.text(declared):
-            continue
-        around = [loop for loop in loops if loop.begin < at < loop.end]
-        known = {loop.variable for loop in around if loop.unrolled} | constants.keys()
-        subscripts = at + 1
-        while text.text(subscripts) == "[":
-            closing = text.partner.get(subscripts, subscripts)
-            inner = range(subscripts + 1, closing)
-            names = {text.text(j) for j in inner if text.tokens[j].kind == "name"}
-            if names - known:
-                return 0
-            subscripts = closing + 1
-        if subscripts == at + 1:
-            return 0  # used as a whole, perhaps by its address
-        repeated = any(not loop.unrolled for loop in around)
-        kept |= repeated and _updates(text, subscripts, text.text(at))
-    return words if kept else 0
-
-
-def _updates(text: Expressions, k: int, name: str) -> bool:
-    """Whether the assignment at ``k`` gives an element of the array a value made from one."""
-    if text.text(k) in _UPDATES:
-        return True
-    assigned = [text.text(j) for j in range(k, _statement_end(text, k))]
-    return assigned[:1] == ["="] and name in assigned
-
-
-# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": 9.0.
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_THREADS = 1024
 _MAX_REGISTERS = 65536
 _MAX_REGISTERS_PER_THREAD = 255
-MAX_SHARED_BYTES = 232448
-"""Shared memory that a block may have on the largest GPU, of compute capability 9.0."""
+_MAX_SHARED_BYTES = 232448
 
 
 def check_limits(kernel: Kernel) -> None:
@@ -191,11 +58,11 @@ def check_limits(kernel: Kernel) -> None:
                 f"{launch.threads} threads; a block may have {_MAX_REGISTERS} registers. "
                 f"__launch_bounds__({launch.threads}) makes the compiler keep them elsewhere.",
             )
-        if launch.shared_bytes > MAX_SHARED_BYTES:
+        if launch.shared_bytes > _MAX_SHARED_BYTES:
             raise KernelFault(
                 "constraints",
                 f"{launch.entry} needs {launch.shared_bytes} bytes of shared memory; a block may "
-                f"have at most {MAX_SHARED_BYTES}.",
+                f"have at most {_MAX_SHARED_BYTES}.",
             )
 
 
@@ -232,18 +99,158 @@ def check_memory(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfil
         )
 
 
+# Registers. Only sums that must be kept are counted: arrays of a thread that loops update again and
+# again, with subscripts that are constant once inner loops are unrolled. What else a kernel needs,
+# the compiler decides.
+_PRAGMA = re.compile(r"#\s*pragma\s+unroll(?!\s*\(?\s*1\b)[^\n]*\s*\Z")
+_CONSTANT = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$"
+    r"|\bconst(?:expr)?\s+(?:unsigned\s+)?int\s+(\w+)\s*=\s*(\d+)\s*;",
+    re.MULTILINE,
+)
+_COUNTED = re.compile(r"(?:int|unsigned) (\w+) = 0 ; \1 < (\w+) ; (?:\+\+ \1|\1 \+\+)$")
+_UPDATES = frozenset(("+=", "-=", "*="))
+_UNROLLED = 8  # iterations of a loop that compilers always unroll if their number is known
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop in a kernel's text.
+
+    Attributes:
+        variable: the variable that it counts with, or empty.
+        begin: the position of its first token.
+        end: the position after its last token.
+        unrolled: whether compilers unroll it.
+    """
+
+    variable: str
+    begin: int
+    end: int
+    unrolled: bool
+
+
+@functools.lru_cache(maxsize=64)
+def registers_at_least(source: str, entry: str) -> int:
+    """Return the words of the largest array that the function ``entry`` must keep in registers.
+
+    They are 0 as well if launch bounds tell the compiler how many registers there are, or if the
+    function is not found.
+    """
+    constants = {a or c: int(b or d) for a, b, c, d in _CONSTANT.findall(source)}
+    text = next(expressions_of(source))
+    body = _body(text, function_of(entry))
+    if body is None:
+        return 0
+    loops = list(_loops(text, *body, source, constants))
+    return max((_words(text, body, k, loops, constants) for k in _arrays(text, *body)), default=0)
+
+
+def _body(text: Expressions, name: str) -> tuple[int, int] | None:
+    """Return the positions of the kernel's braces, or None if it has launch bounds."""
+    for k, token in enumerate(text.tokens):
+        if token.text != name or text.text(k + 1) != "(":
+            continue
+        opening = text.partner.get(k + 1, k) + 1
+        header = [text.text(j) for j in range(max(0, k - 12), k)]
+        if text.text(opening) == "{" and "__global__" in header:
+            bounded = "__launch_bounds__" in header[header.index("__global__") :]
+            return None if bounded else (opening, text.partner.get(opening, opening))
+    return None
+
+
+def _arrays(text: Expressions, begin: int, end: int) -> Iterator[int]:
+    """Yield the positions of the names of arrays of 32-bit words that the body declares."""
+    for k in range(begin + 2, end):
+        declared = text.text(k - 1) in ("float", "int", "unsigned") and text.text(k + 1) == "["
+        if declared and text.text(k - 2) != "__shared__":
+            yield k
+
+
+def _loops(
+    text: Expressions, begin: int, end: int, source: str, constants: dict[str, int]
+) -> Iterator[_Loop]:
+    for k in range(begin, end):
+        if text.text(k) not in ("for", "while") or text.text(k + 1) != "(":
+            continue
+        closing = text.partner.get(k + 1, k + 1)
+        header = " ".join(text.text(j) for j in range(k + 2, closing))
+        counted = _COUNTED.match(header)
+        extent = constants.get(counted[2]) if counted else None
+        if counted and counted[2].isdecimal():
+            extent = int(counted[2])
+        pragma = _PRAGMA.search(source[: text.tokens[k].start]) is not None
+        unrolled = extent is not None and (pragma or extent <= _UNROLLED)
+        yield _Loop(counted[1] if counted else "", k, _statement_end(text, closing + 1), unrolled)
+
+
+def _statement_end(text: Expressions, k: int) -> int:
+    """Return the position after the statement that begins at ``k``."""
+    while text.text(k) in ("for", "while", "if"):
+        k = text.partner.get(k + 1, k + 1) + 1
+    if text.text(k) == "{":
+        return text.partner.get(k, k) + 1
+    while k < len(text.tokens) and text.text(k) != ";":
+        k = text.partner.get(k, k) + 1 if text.text(k) in ("(", "[", "{") else k + 1
+    return k + 1
+
+
+def _words(
+    text: Expressions,
+    body: tuple[int, int],
+    declared: int,
+    loops: list[_Loop],
+    constants: dict[str, int],
+) -> int:
+    """Return the words of the array declared at a position; 0 unless registers must hold it."""
+    words, k = 1, declared + 1
+    while text.text(k) == "[":
+        extent = text.text(k + 1)
+        words *= int(extent) if extent.isdecimal() else constants.get(extent, 0)
+        if text.partner.get(k) != k + 2:
+            return 0
+        k += 3
+    kept = False
+    for at in range(k, body[1]):
+        if text.text(at) != text.text(declared):
+            continue
+        around = [loop for loop in loops if loop.begin < at < loop.end]
+        constant = {loop.variable for loop in around if loop.unrolled} | constants.keys()
+        subscripts = at + 1
+        while text.text(subscripts) == "[":
+            closing = text.partner.get(subscripts, subscripts)
+            inner = range(subscripts + 1, closing)
+            names = {text.text(j) for j in inner if text.tokens[j].kind == "name"}
+            if names - constant:
+                return 0
+            subscripts = closing + 1
+        if subscripts == at + 1:
+            return 0  # used as a whole, perhaps by its address
+        repeated = any(not loop.unrolled for loop in around)
+        kept |= repeated and _updates(text, subscripts, text.text(at))
+    return words if kept else 0
+
+
+def _updates(text: Expressions, k: int, name: str) -> bool:
+    """Return whether the assignment at ``k`` updates an element with a value made from one."""
+    if text.text(k) in _UPDATES:
+        return True
+    assigned = [text.text(j) for j in range(k, _statement_end(text, k))]
+    return assigned[:1] == ["="] and name in assigned
+
+
 STACK_BYTES = 10 * 65536
-"""Address space of a thread that waits, as in stacks.cpp."""
+"""The address space of a thread that waits, as in stacks.cpp."""
 
 _WARP = 32
-_BLOCK_THREADS = 1024
-_MOST_THREADS = 1 << 17  # half an H200's: a stack takes 8 KiB of memory or more
+_MOST_THREADS = 1 << 17  # half the threads of an H200: a stack takes 8 KiB of memory or more
 
 
 def blocks_at_once(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
-    """Blocks that the GPU holds at once, as far as their threads go; 1 if none waits for another.
+    """Return how many blocks that wait for one another the GPU holds at once.
 
-    Shared memory may leave room for fewer; the runtime counts the static part, too.
+    It is 1 if no block waits for another. Only threads are counted: shared memory may leave room
+    for fewer blocks, which the runtime finds out, since it knows the static part.
     """
     waits = may_wait(kernel.source) or kernel.has_grid_barrier or CLUSTER_DIMS in kernel.source
     if not waits:
@@ -254,6 +261,8 @@ def blocks_at_once(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
 
 
 def threads_at_once(kernel: Kernel, profile: GpuProfile) -> int:
-    """Threads of all blocks that may be on the GPU at once, and at least those of one block."""
-    needed = (blocks_at_once(kernel, one, profile) * one.threads for one in kernel.launches)
-    return max(_BLOCK_THREADS, *needed)
+    """Return how many threads the GPU holds at once, at least those of the largest block."""
+    return max(
+        _MAX_THREADS,
+        *(blocks_at_once(kernel, launch, profile) * launch.threads for launch in kernel.launches),
+    )

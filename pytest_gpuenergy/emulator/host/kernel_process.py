@@ -17,25 +17,24 @@ from typing import IO
 from pytest_gpuenergy.emulator.host.host_protocol import Answers, shown, write_runs
 from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
-_PRINTED_BYTES = 2 << 20
-_ASKED = 8
-"""How often a program may be asked to run; each time it may use up the whole timeout."""
+_PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
+_MOST_RUNS = 8  # that may use up the whole timeout, of one process
 
 
-class Program:
+class KernelProcess:
     """A compiled kernel in a process with limits, where it can do no harm.
 
     Args:
-        path: of the program.
-        files: open descriptors of its tensors, see `write_plan`.
-        sandbox: path of the program that starts it, see sandbox.cpp.
-        readable: files and folders that it may read.
-        entry: name of the kernel in messages.
-        address_bytes: limit of its address space.
-        timeout_s: limit for each answer.
+        path: the path of the program.
+        files: the open descriptors of its tensors, see `write_plan`.
+        sandbox: the path of the program that starts it, see sandbox.cpp.
+        readable: the files and folders that it may read.
+        entry: the name of the kernel in messages.
+        address_bytes: the limit of its address space.
+        timeout_s: the limit for each answer.
 
     Raises:
-        DeviceError: ``sandbox`` is gone.
+        DeviceError: ``sandbox`` cannot be started.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Program:
         timeout_s: float,
     ) -> None:
         self._timeout_s = timeout_s
-        limits = [str(_ASKED * (math.ceil(timeout_s) + 1)), str(address_bytes)]
+        limits = [str(_MOST_RUNS * (math.ceil(timeout_s) + 1)), str(address_bytes)]
         try:
             self._process = subprocess.Popen(
                 [sandbox, *limits, path, *readable],
@@ -74,7 +73,7 @@ class Program:
         os.set_blocking(self._stream("stdin").fileno(), False)
 
     def tell(self, text: str) -> None:
-        """Send the plan, or a line of `write_runs`, when the answer to it is read."""
+        """Queue the plan or a line of `write_runs`; it is sent when its answer is read."""
         self._unsent += f"{self._answers.ask()} {text}".encode()
 
     def run(
@@ -89,10 +88,10 @@ class Program:
         """Run the plan, see `write_runs`.
 
         Returns:
-            The number of runs, and their processor time in s.
+            The number of runs and their processor time in seconds.
 
         Raises:
-            KernelFault: it failed, and the program has ended.
+            KernelFault: the run failed, and the process has ended.
         """
         began_s = time.monotonic()
         self.tell(
@@ -107,10 +106,10 @@ class Program:
         return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
 
     def finish(self) -> list[str]:
-        """Let the program end, and return the profiles among its answers.
+        """Let the process end and return the profiles among its answers.
 
         Raises:
-            KernelFault: it failed.
+            KernelFault: the process failed.
         """
         self._exchange(lambda: not self._unsent)
         self._stream("stdin").close()
@@ -121,12 +120,12 @@ class Program:
         return profiles
 
     def close(self) -> None:
-        """End it immediately, and pass on what it has printed."""
+        """End the process immediately and pass on what it has printed."""
         self.kill()
         sys.stderr.write(self._printed.decode(errors="replace"))
 
     def kill(self) -> None:
-        """End it immediately. Idempotent."""
+        """End the process immediately. Idempotent."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -141,10 +140,11 @@ class Program:
         return stream
 
     def _exchange(self, until: Callable[[], bool]) -> None:
-        """Send what is unsent, and read both streams, until ``until`` holds or to their ends.
+        """Send what is unsent and read both streams until ``until`` holds, or to their ends.
 
         Raises:
-            KernelFault: it took too long, or the kernel answered itself, and has been ended.
+            KernelFault: the exchange took too long, or the kernel answered in place of its runtime;
+                the process has been ended.
         """
         deadline_s = time.monotonic() + self._timeout_s
         in_time = True
@@ -169,21 +169,21 @@ class Program:
             raise self._answers.late(self._timeout_s)
 
     def _send(self) -> bool:
-        """Send a piece of what is unsent; whether anything is left."""
+        """Send a piece of what is unsent; return whether anything is left."""
         try:
             del self._unsent[: os.write(self._stream("stdin").fileno(), self._unsent)]
-        except BrokenPipeError:  # the program has ended, which reading shows
+        except BrokenPipeError:  # the process has ended; reading shows how
             self._unsent.clear()
         return bool(self._unsent)
 
     def _read(self, descriptor: int) -> bool:
-        """Read a piece of a stream; whether there may be more."""
+        """Read a piece of a stream; return whether there may be more."""
         piece = os.read(descriptor, 1 << 16)
         if not piece:
             self._open = [stream for stream in self._open if stream.fileno() != descriptor]
         elif descriptor == self._stream("stdout").fileno():
             self._take(piece)
-        else:  # the rest is dropped, since the program must not be blocked
+        else:  # drop the rest, since the process must not be blocked
             self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
         return bool(piece)
 
@@ -195,7 +195,7 @@ class Program:
             raise
 
     def _death(self) -> KernelFault:
-        """How it ended, without an answer that says so."""
+        """Return the fault of a process that ended without an answer."""
         code = self._process.poll()
         if code is not None and code < 0:
             return KernelFault("runtime", f"The kernel was ended by {signal_name(-code)}.")

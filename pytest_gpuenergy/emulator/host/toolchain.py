@@ -1,4 +1,9 @@
-"""Builds kernels for the host, and once for all kernels the precompiled headers and runtime."""
+"""How kernels are compiled and linked for the host, and the headers and runtime that they share.
+
+Most of what a linker does is the same for all kernels: it looks through the C++ library, and puts
+together the runtime with those parts of the library that the runtime needs. A partial link does
+that once. A kernel that needs more of the C++ library is linked in the slower way.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +48,8 @@ from pytest_gpuenergy.support import (
 )
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
-_LAYOUT = "13"  # version of the layout of the prepared folder
-_VECTORIZED = ("matrices", "products", "warpgroups")
+_LAYOUT = "13"  # the version of the layout of the prepared folder
+_VECTORIZED = ("matrices", "products", "warpgroups")  # compiled with `MATRIX_FLAGS`
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
@@ -56,26 +61,23 @@ _LOADER_CACHE = "/etc/ld.so.cache"
 _LIBRARY_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
+# Units of ``cuda/host`` that only checked builds need.
 _CHECKED_UNITS = (
     *("accesses", "interruptions", "order", "races", "shadow", "tentative", "views", "visibility"),
     "warps",
 )
-"""Units of ``cuda/host`` that only checked builds need."""
-
+# Units that all builds need.
 _RUNTIME_UNITS = (
     *("bulk_copies", "copies", "grid", "guards", "heap", "lanes", "main", "matrices", "memory"),
     *("named_barriers", "outcomes", "phases", "products", "report", "resident", "scheduler"),
     *("shared", "stacks", "teams", "undefined", "warpgroups"),
 )
-"""Units that all builds need."""
-
-_TRACED = "runtime"
-"""The runtime alone, as a program whose loader can list its libraries."""
+_TRACED = "runtime"  # the runtime alone, as a program whose loader can list its libraries
 
 _RunCompiler = Callable[..., subprocess.CompletedProcess[str]]
 
-# To link parts of the C++ library takes a third of the time of looking through all of it, and gold,
-# which not every system has, takes half of the usual linker's. The first that works is taken.
+# The ways to link; the first that works is taken. A static C++ library takes a third of the time of
+# a shared one, and gold, which not every system has, half the time of the usual linker.
 _STATIC = ("-static-libstdc++", "-static-libgcc")
 _GOLD = "-fuse-ld=gold"
 _WAYS_TO_LINK = (
@@ -84,7 +86,7 @@ _WAYS_TO_LINK = (
     _STATIC,
     (),
 )
-# So that it loads what kernels may need: it tells which files they may read.
+# The runtime alone loads the mathematical library too: it tells which files kernels may read.
 _WITH_MATH = ("-Wl,--no-as-needed", "-lm")
 _OPTIONS = "link-options"  # a file of the prepared folder
 _PARTS_OF_LIBRARIES = ("-Wl,-Bstatic", "-lstdc++", "-lgcc_eh", "-lgcc")
@@ -93,7 +95,14 @@ _OTHER_LIBRARIES = ("-nodefaultlibs", "-lm", "-lgcc", "-lc")
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler with the folder of its precompiled headers and runtime objects."""
+    """A compiler with the folder of its precompiled headers and runtime objects.
+
+    Attributes:
+        compiler: the path of the compiler.
+        version: its version, see `version_of`.
+        key: a digest of everything that the objects depend on.
+        folder: the prepared folder.
+    """
 
     compiler: str
     version: str
@@ -102,12 +111,12 @@ class Toolchain:
 
     @classmethod
     def prepare(cls, cache: Path, compiler: str, jobs: int) -> Toolchain:
-        """Build what is missing in ``cache``, which takes a few seconds once per compiler version.
+        """Build what is missing in ``cache``; this takes a few seconds once per compiler version.
 
         When several processes need it at the same time, one builds it and the others wait.
 
         Raises:
-            DeviceError: the compiler cannot build it.
+            DeviceError: the compiler cannot build the runtime.
         """
         version = version_of(compiler)
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
@@ -139,26 +148,26 @@ class Toolchain:
                     raise
                 objects = self._objects(folder, variants, text.unmarked, text.source)
             if _TAKES_MEMORY.search(text.source):
-                objects = [self._with_heap(folder, one) for one in objects]
+                objects = [self._with_heap(folder, path) for path in objects]
             linked = folder / "program"
             run = functools.partial(run_compiler, self.compiler, scratch=folder)
             checked = "checked" in variants
-            self._said(_link(run, self.folder, objects, linked, checked=checked), folder)
+            self._checked_output(_link(run, self.folder, objects, linked, checked=checked), folder)
             linked.replace(program)
 
     def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
         objects = []
         for variant in variants:
-            made, said = self._compiled(folder, variant, text)
-            if places := conversions_in(said):
-                # Where a mark makes a call ambiguous, the first object is what there is.
+            made, warnings = self._compiled(folder, variant, text)
+            if places := conversions_in(warnings):
+                # If a mark makes a call ambiguous, keep the first object.
                 with contextlib.suppress(KernelFault):
                     again = with_conversions(text, places)
                     made, _ = self._compiled(folder, variant, again)
                     text = again
             objects.append(made)
             runs = list(variants) == ["plain"] and fills_locals(self.version)
-            if runs and needs_zeros(source, said):
+            if runs and needs_zeros(source, warnings):
                 objects.append(self._compiled(folder, "zeroed", text)[0])
         return objects
 
@@ -169,14 +178,14 @@ class Toolchain:
 
     @functools.cached_property
     def libraries(self) -> tuple[str, ...]:
-        """What a compiled program reads when it starts: the loader and its libraries.
+        """The files that a compiled program reads when it starts: the loader and its libraries.
 
-        They are those of the runtime alone, as its loader lists them; where it does not, the
-        folders that usually hold them.
+        These are the libraries that the loader lists for the runtime alone, or the folders that
+        usually hold them if it lists none.
         """
-        told = ""
+        listed = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.run(
+            listed = subprocess.run(
                 [self.folder / _TRACED],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -186,16 +195,16 @@ class Toolchain:
                 timeout=60,
                 check=False,
             ).stdout
-        return (_LOADER_CACHE, *(_LOADED.findall(told) or _LIBRARY_FOLDERS))
+        return (_LOADER_CACHE, *(_LOADED.findall(listed) or _LIBRARY_FOLDERS))
 
     def _with_heap(self, folder: Path, compiled: str) -> str:
-        """The object with calls of heap.cpp for its `new` and `delete`."""
+        """Replace `new` and `delete` in an object by calls of heap.cpp; return the new object."""
         made = f"{compiled}.heap.o"
         self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
         return made
 
     def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
-        """The object of ``text`` as it is, and what the compiler says."""
+        """Compile ``text`` as it is; return the object and the warnings of the compiler."""
         with (
             written_to_cache(folder),
             tempfile.NamedTemporaryFile(
@@ -209,10 +218,12 @@ class Toolchain:
         return made, self._run(folder, *command, "-c", source.name, "-o", made)
 
     def _run(self, scratch: Path, *arguments: str) -> str:
-        return self._said(run_compiler(self.compiler, *arguments, scratch=scratch), scratch)
+        return self._checked_output(
+            run_compiler(self.compiler, *arguments, scratch=scratch), scratch
+        )
 
-    def _said(self, done: subprocess.CompletedProcess[str], scratch: Path) -> str:
-        """What the compiler said, unless it failed."""
+    def _checked_output(self, done: subprocess.CompletedProcess[str], scratch: Path) -> str:
+        """Return the output of the compiler; raise if it failed."""
         if done.returncode:
             if full := next((words for words in _NO_ROOM if words in done.stderr), None):
                 raise DeviceError(
@@ -232,7 +243,7 @@ class Toolchain:
 
     @property
     def _variants(self) -> tuple[str, ...]:
-        """Those that the compiler has."""
+        """The variants that the compiler can build."""
         return (*PRECOMPILED, "zeroed") if fills_locals(self.version) else PRECOMPILED
 
     def _flags(self, variant: str) -> list[str]:
@@ -263,7 +274,7 @@ class Toolchain:
                     raise
 
     def _precompile_headers(self, cache: Path) -> None:
-        """In place, because clang's hold the path of the header that they were built from."""
+        """Precompile in place, because clang's results hold the path of the header."""
         if self._is_built():
             return
         made = self._precompiled()
@@ -313,7 +324,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _processor() -> str:
-    """What -march=native stands for here: a cache may be shared by different processors."""
+    """Return what -march=native stands for here: different processors may share a cache."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -326,11 +337,11 @@ def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProce
     """Link the runtime, alone and for kernels, in the quickest way that the compiler has.
 
     Args:
-        run: runs the compiler.
+        run: a function that runs the compiler.
         folder: the prepared folder, with the objects of the runtime.
 
     Returns:
-        What the compiler said; it failed if there is no way.
+        The result of the compiler, which failed if no way works.
     """
     command = [*_objects(folder, _RUNTIME_UNITS), *_WITH_MATH, "-o", str(folder / _TRACED)]
     for options in _WAYS_TO_LINK:
@@ -350,14 +361,14 @@ def _link(
     """Link the objects of a kernel to ``program``.
 
     Args:
-        run: runs the compiler.
+        run: a function that runs the compiler.
         folder: the prepared folder.
-        objects: paths.
-        program: path of the result.
+        objects: the paths of the objects.
+        program: the path of the result.
         checked: whether the program checks its accesses.
 
     Returns:
-        What the compiler said.
+        The result of the compiler.
     """
     options = (folder / _OPTIONS).read_text().split()
     if is_file(runtime := _partly_linked(folder, checked=checked)):
@@ -375,7 +386,7 @@ def _link_quickly(
 
 
 def _link_partly(run: _RunCompiler, folder: Path, options: Sequence[str], *, checked: bool) -> None:
-    """Put together the runtime and what it needs of the C++ library, if the linker can."""
+    """Link the runtime with the parts of the C++ library that it needs, if the linker can."""
     runtime = _partly_linked(folder, checked=checked)
     objects = _objects(folder, _RUNTIME_UNITS + (_CHECKED_UNITS if checked else ()))
     linker = [option for option in options if option not in _STATIC]

@@ -278,7 +278,7 @@ def test_a_block_that_fits_nowhere_is_a_fault() -> None:
 
 
 def test_the_coefficients_are_those_of_the_documentation() -> None:
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     page = (root / "docs/explanation/timing-model.md").read_text(encoding="utf-8")
     values = asdict(COEFFICIENTS).items()
     assert not [name for name, v in values if not re.search(rf"\b{v:g}\b", page)]
