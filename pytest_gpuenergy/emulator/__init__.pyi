@@ -73,7 +73,7 @@ from .timing.traffic import (
     private_words as private_words,
 )
 from .translation.outline import EMULATED as EMULATED, SUPPORTED as SUPPORTED
-from .translation.ptx.assembler import Strings as Strings, with_choice as with_choice
+from .translation.ptx.assembler import MacroStrings as MacroStrings, with_choice as with_choice
 from .translation.spin_loops import with_turns as with_turns
 from .translation.translate import KernelText as KernelText, translate as translate
 from .translation.uninitialized import with_values as with_values

@@ -1,4 +1,10 @@
-"""What a kernel accesses, as counted by its run on the host, and a cache of it on disk."""
+"""The accesses of a kernel that the timing model needs: counted by a run, or found in the text.
+
+A compiler leaves some loads in branches of their own. A conditional load,
+``if (inside) value = data[index];``, becomes a predicated instruction if its address has been
+computed before; many such loads can be in flight at a time. If the address still takes a division,
+the load becomes a branch, and what follows waits for the value. NVRTC 13.5 does so for sm_90.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +14,66 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.emulator.translation.cuda_text import definition_of
 
+# How branched loads are found.
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
+
+
+_POINTER = re.compile(r"\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*(?:,|$)")
+
+
+_BARRIER = "__syncthreads"
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+# How private arrays are found.
+_WORDS = {
+    **dict.fromkeys(("char", "bool", "int8_t", "uint8_t"), 0.25),
+    **dict.fromkeys(("half", "short", "int16_t", "uint16_t", "__half", "__nv_bfloat16"), 0.5),
+    **dict.fromkeys(("float", "int", "unsigned", "uint", "int32_t", "uint32_t", "half2"), 1.0),
+    **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2"), 2.0),
+    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 4.0),
+}
+
+
+_ARRAY = re.compile(
+    r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+(?P<name>\w+)[ \t]*"
+    r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
+    re.MULTILINE,
+)
+
+
+_BRACE_OR_ARRAY = re.compile(rf"(?P<brace>[{{}}])|{_ARRAY.pattern}", re.MULTILINE)
+
+
+_VECTOR_WORDS = 4.0
+
 
 @dataclass(frozen=True)
 class Traffic:
     """What an average block of one launch accesses.
 
     Attributes:
-        global_read_bytes: bytes read from tensors; a repeated read counts again unless the host's
-            compiler keeps the value in a register.
-        global_write_bytes: bytes written to tensors; an atomic update counts as a store.
-        shared_read_bytes: bytes read from shared memory, likewise.
-        shared_write_bytes: bytes written to shared memory, likewise.
-        barriers: block-wide barriers passed.
-        load_intervals: intervals between barriers in which tensors are loaded.
-        static_shared_bytes: static shared memory.
-        global_loads: warp-wide loads of tensors. A word that a thread loaded shortly before, with
-            no barrier in between, is assumed to be in a register and counts once.
-        branched_loads: those of them in a branch of their own, according to the text.
-        global_stores: warp-wide stores to tensors.
-        global_sectors: sectors of 32 bytes that those loads and stores touch, summed over them.
-        l2_sectors: the same without what the block reads again, which its L1 holds.
-        contended_updates: atomic updates of sectors in the kilobyte of global memory that takes
-            most of them, in the whole launch. Lanes that update the same word count singly.
-        shared_accesses: warp-wide accesses to shared memory, with loads counted as above. Accesses
-            to neighbouring words that a compiler merges into up to 16 bytes count once.
-        shared_wavefronts: parts that they take, each of at most 128 bytes without bank conflicts,
-            and without two atomic updates of the same word.
-        private_words: 4-byte words in a thread's own arrays, according to the text.
-        active_warps: warps that would share all accesses if each made as many as the busiest one;
-            0 if that is not known.
+        global_read_bytes: the bytes read from tensors. A repeated read counts again unless the
+            compiler of the host keeps the value in a register.
+        global_write_bytes: the bytes written to tensors; an atomic update counts as a store.
+        shared_read_bytes: the bytes read from shared memory, counted in the same way.
+        shared_write_bytes: the bytes written to shared memory, counted in the same way.
+        barriers: the block-wide barriers passed.
+        load_intervals: the intervals between barriers in which tensors are loaded.
+        static_shared_bytes: the static shared memory.
+        global_loads: the warp-wide loads of tensors. A word that a thread loaded shortly before,
+            without a barrier in between, is assumed to be in a register and counts once.
+        branched_loads: the loads of tensors in branches of their own, according to the text.
+        global_stores: the warp-wide stores to tensors.
+        global_sectors: the sectors of 32 bytes that these loads and stores touch, summed over them.
+        l2_sectors: the same without the sectors that the block reads again, which its L1 holds.
+        contended_updates: the atomic updates of the busiest kilobyte of global memory in the whole
+            launch. Lanes that update the same word count separately.
+        shared_accesses: the warp-wide accesses to shared memory, with loads counted as above.
+            Accesses to neighbouring words that a compiler merges into up to 16 bytes count once.
+        shared_wavefronts: the parts of these accesses, each of at most 128 bytes, without bank
+            conflicts and without two atomic updates of the same word.
+        private_words: the 4-byte words in a thread's own arrays, according to the text.
+        active_warps: the warps that would share all accesses if each made as many as the busiest
+            one; 0 if they are not known.
     """
 
     global_read_bytes: float = 0.0
@@ -59,7 +96,7 @@ class Traffic:
 
     @property
     def total_bytes(self) -> float:
-        """Bytes of tensors and of shared memory that are read and written."""
+        """The bytes of tensors and of shared memory that are read and written."""
         return (
             self.global_read_bytes
             + self.global_write_bytes
@@ -68,13 +105,18 @@ class Traffic:
         )
 
 
-_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
+def branched_share(source: str, entry: str) -> float:
+    """Return the share of branched loads among the loads by pointers of a thread of ``entry``.
 
-
-_POINTER = re.compile(r"\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*(?:,|$)")
-
-
-_BARRIER = "__syncthreads"
+    Only expressions that name `threadIdx` are taken to depend on the thread, loops whose bounds are
+    not numbers count once, and loads within the condition of a branch are not found. If the share
+    is wrong, a modelled time is wrong and nothing else.
+    """
+    definition = definition_of(source, entry)
+    pointers = frozenset(_POINTER.findall(definition.parameters))
+    loads = list(_loads(_TOKEN.findall(definition.body), pointers))
+    total = sum(load.count for load in loads)
+    return sum(load.count for load in loads if load.branched) / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -83,8 +125,8 @@ class _Scope:
 
     Attributes:
         condition: whether it is a condition.
-        trips: number of iterations of a loop; 1 where its head does not give it in numbers.
-        variable: loop variable of a loop with a barrier in it, which is not unrolled.
+        trips: the number of iterations of a loop, or 1 if its head does not give it in numbers.
+        variable: the variable of a loop that is not unrolled because it contains a barrier.
     """
 
     condition: bool
@@ -94,7 +136,13 @@ class _Scope:
 
 @dataclass(frozen=True)
 class _Load:
-    """One load in the text: the tokens of its index, and the scopes around it."""
+    """One load in the text.
+
+    Attributes:
+        index: the tokens of its index.
+        scopes: the scopes around it.
+        conditional: whether it depends on a condition.
+    """
 
     index: Sequence[str]
     scopes: Sequence[_Scope]
@@ -102,7 +150,7 @@ class _Load:
 
     @property
     def count(self) -> int:
-        """How often a thread executes it."""
+        """The number of times that a thread executes it."""
         count = 1
         for scope in self.scopes:
             count *= scope.trips
@@ -110,32 +158,18 @@ class _Load:
 
     @property
     def branched(self) -> bool:
+        """Whether the compiler leaves it in a branch of its own."""
         variables = {scope.variable for scope in self.scopes if scope.variable}
         return self.conditional and any(
-            # What depends neither on the thread nor on the iteration is computed beforehand.
+            # A dividend that depends neither on thread nor iteration is divided beforehand.
             "threadIdx" in dividend and (not variables or variables & set(dividend))
             for dividend in _dividends(self.index)
         )
 
 
-def branched_share(source: str, entry: str) -> float:
-    """The share of branched loads among the loads that a thread of ``entry`` makes by pointers.
-
-    Only expressions that name `threadIdx` are taken to depend on the thread, loops whose bounds are
-    not numbers count once, and loads within the condition of a branch are not found. The share
-    decides what a modelled load waits for: if it is wrong, a modelled time is wrong and nothing
-    else.
-    """
-    definition = definition_of(source, entry)
-    pointers = frozenset(_POINTER.findall(definition.parameters))
-    loads = list(_loads(_TOKEN.findall(definition.body), pointers))
-    total = sum(load.count for load in loads)
-    return sum(load.count for load in loads if load.branched) / total if total else 0.0
-
-
 def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
-    blocks: list[list[_Scope]] = []  # of the braces around the statement
-    heads: list[_Scope] = []  # of the statement itself
+    blocks: list[list[_Scope]] = []  # scopes of the braces around the statement
+    heads: list[_Scope] = []  # scopes of the statement itself
     at = begin = 0
     while at < len(tokens):
         word = tokens[at]
@@ -162,7 +196,7 @@ def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
 
 
 def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
-    """The scope of the loop whose head is in the parentheses that open at ``head``."""
+    """Return the scope of the loop whose head is in the parentheses that open at ``head``."""
     first, _, rest = " ".join(tokens[head + 1 : body - 1]).partition(";")
     start = re.search(r"(\w+) = (\d+) $", first)
     stop = re.search(r"< (\d+) $", rest.partition(";")[0])
@@ -172,9 +206,9 @@ def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
 
 
 def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:
-    """An access such as `p[i]` or `*(T*)(p + i)`: its index, its end, and whether it is a store.
+    """Return index and end of an access such as `p[i]` or `*(T*)(p + i)`, and whether it stores.
 
-    ``at`` is the position after the pointer's name. None if there is no access.
+    The access is the one whose pointer's name ends at ``at``; without one, the result is None.
     """
     if tokens[at : at + 1] == ["["]:
         end = _closing(tokens, at)
@@ -189,7 +223,7 @@ def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] |
 
 
 def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The dividends of all divisions except those by a power of two, which are mere shifts."""
+    """Yield the dividends of all divisions except by a power of two, which are mere shifts."""
     for at, word in enumerate(index[:-1]):
         if word not in ("/", "%") or at == 0:
             continue
@@ -202,11 +236,8 @@ def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
         yield index[begin:at]
 
 
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
-
-
 def _closing(tokens: Sequence[str], at: int) -> int:
-    """Where the bracket that opens at ``at`` is closed; the end of the text if it is not."""
+    """Return where the bracket that opens at ``at`` is closed, or the end of the text."""
     if at >= len(tokens) or tokens[at] not in _CLOSING:
         return at
     opened, closed, depth = tokens[at], _CLOSING[tokens[at]], 0
@@ -218,7 +249,7 @@ def _closing(tokens: Sequence[str], at: int) -> int:
 
 
 def _opening(tokens: Sequence[str], at: int) -> int:
-    """Where the operand that ends at ``at`` begins."""
+    """Return where the operand that ends at ``at`` begins."""
     depth = 0
     for place in range(at, -1, -1):
         depth += (tokens[place] == ")") - (tokens[place] == "(")
@@ -227,40 +258,18 @@ def _opening(tokens: Sequence[str], at: int) -> int:
     return 0
 
 
-_WORDS = {
-    **dict.fromkeys(("char", "bool", "int8_t", "uint8_t"), 0.25),
-    **dict.fromkeys(("half", "short", "int16_t", "uint16_t", "__half", "__nv_bfloat16"), 0.5),
-    **dict.fromkeys(("float", "int", "unsigned", "uint", "int32_t", "uint32_t", "half2"), 1.0),
-    **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2"), 2.0),
-    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 4.0),
-}
-
-
-_ARRAY = re.compile(
-    r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+(?P<name>\w+)[ \t]*"
-    r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
-    re.MULTILINE,
-)
-
-
-_BRACE_OR_ARRAY = re.compile(rf"(?P<brace>[{{}}])|{_ARRAY.pattern}", re.MULTILINE)
-
-
-_VECTOR_WORDS = 4.0
-
-
 def private_words(source: str, entry: str) -> int:
-    """Words of 4 bytes that the private arrays of the kernel function ``entry`` take at once.
+    """Return the 4-byte words that the private arrays of the function ``entry`` take at once.
 
-    Arrays in blocks that follow one another share their place. One that is filled by a vector load,
-    or is stored by one, is the register of a load in flight, which does not count for loads of
-    single words either.
+    Arrays in successive blocks share their registers. An array that a vector load fills or a vector
+    store empties does not count: it is the register of a load in flight.
 
-    Only declarations with literal extents, one per line, are recognized. The result decides what
-    the registers can hold: if it is wrong, a modelled time is wrong and nothing else.
+    Only declarations with literal extents, one on a line, are recognized. If the result is wrong, a
+    modelled time is wrong and nothing else.
     """
     body = definition_of(source, entry).body
-    most, within = [0.0], [0.0]  # of the blocks so far in each open block, and of its own arrays
+    # For each open block: the most of the blocks in it so far, and its own arrays.
+    most, within = [0.0], [0.0]
     for match in _BRACE_OR_ARRAY.finditer(body):
         if match["brace"] == "{":
             most.append(0.0)

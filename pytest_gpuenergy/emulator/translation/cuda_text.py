@@ -1,4 +1,4 @@
-"""The tokens of CUDA C++ text, as far as the translation for the host needs them."""
+"""CUDA C++ text as the translation reads it: tokens, expressions, definitions of functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SKIPPED = r"""
   | /\*.*?\*/
   | (?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
 """
-"""Pattern (verbose, dot matches all) of comments and raw strings."""
+"""The pattern of comments and raw strings (verbose; a dot matches all)."""
 
 LITERAL = r"""
     "(?:[^"\\\n]|\\.)*"
   | '(?:[^'\\\n]|\\.)*'
 """
-"""Pattern (verbose) of ordinary strings and characters."""
+"""The pattern of ordinary strings and characters (verbose)."""
 
 LAUNCH_BOUNDS, CLUSTER_DIMS = "__launch_bounds__", "__cluster_dims__"
 ATTRIBUTES = frozenset(
@@ -26,8 +26,9 @@ ATTRIBUTES = frozenset(
         *("__attribute__", "alignas", "__align__", "__declspec", "decltype", ""),
     )
 )
-"""Names whose parentheses hold no parameters of the function being declared."""
+"""The names whose parentheses hold no parameters of the function being declared."""
 
+# Symbols are single characters here, except ``::``.
 _TOKEN = re.compile(
     rf"""
     (?P<skipped>{SKIPPED} | \s+)
@@ -38,11 +39,42 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+# Operators are whole here, and a directive is one token.
+_EXPRESSION_TOKEN = re.compile(
+    rf"""
+    (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
+  | (?P<skipped>{SKIPPED} | [^\S\n]+ | \n | \\\n)
+  | (?P<literal>{LITERAL})
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
+  | (?P<symbol><<<|<<=|>>=|->\*?|\.\.\.|<<|>>|::|\+\+|--|&&|\|\||\#\#|[-+*/%&|^=!<>]=|.)
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+_DEFINE = re.compile(r"[ \t]*\#[ \t]*define\b[ \t]*\w+(?P<parameters>\([^)]*\))?")
+_INTEGERS = """
+    int unsigned signed char short long size_t ptrdiff_t uint ushort uchar ulong wchar_t
+    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t
+"""
+_INTEGER_TYPES = frozenset(_INTEGERS.split())
+_OPENING, _CLOSING = "([{", ")]}"
+_PREFIXES = frozenset(("-", "+", "!", "~", "*", "&", "++", "--"))
+_OTHER_TYPES = frozenset(["float", "double", "half", "bool", "void", "const", "volatile"])
+_CASTS = frozenset(("static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "bit_cast"))
+_BEFORE_EXPRESSION = frozenset(("return", "case", "else", "do", "throw", "and", "or", "not"))
+_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token: ``kind`` is ``literal``, ``name``, ``number`` or ``symbol``."""
+    """One token.
+
+    Attributes:
+        kind: ``literal``, ``name``, ``number``, ``symbol`` or ``directive``.
+        text: its text.
+        start: the position of its first character.
+        end: the position after its last character.
+    """
 
     kind: str
     text: str
@@ -50,10 +82,10 @@ class Token:
     end: int
 
 
-def nested(source: str, position: int) -> Iterator[tuple[Token, int]]:
-    """The tokens from ``position`` on, each with the depth of parentheses and square brackets.
+def tokens_with_depth(source: str, position: int) -> Iterator[tuple[Token, int]]:
+    """Yield the tokens from ``position`` on, each with the depth of parentheses and brackets.
 
-    An opening bracket has the depth of what it encloses, a closing one that of what surrounds it.
+    An opening bracket has the depth of its contents, a closing one the depth around it.
     """
     depth = 0
     while match := _TOKEN.match(source, position):
@@ -70,7 +102,7 @@ def nested(source: str, position: int) -> Iterator[tuple[Token, int]]:
 
 
 def without_attributes(tokens: Iterable[Token]) -> Iterator[Token]:
-    """``tokens`` without `ATTRIBUTES` and their arguments."""
+    """Yield ``tokens`` without `ATTRIBUTES` and their arguments."""
     depth, dropping = 0, False
     for token in tokens:
         if not dropping and token.text in ATTRIBUTES:
@@ -84,38 +116,14 @@ def without_attributes(tokens: Iterable[Token]) -> Iterator[Token]:
         yield token
 
 
-_WHOLE_TOKEN = re.compile(
-    rf"""
-    (?P<directive>^[ \t]*\#(?:[^\n\\/]|\\.|\\\n|/(?![/*])|/\*.*?\*/)*)
-  | (?P<skipped>{SKIPPED} | [^\S\n]+ | \n | \\\n)
-  | (?P<literal>{LITERAL})
-  | (?P<name>[A-Za-z_]\w*)
-  | (?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)
-  | (?P<symbol><<<|<<=|>>=|->\*?|\.\.\.|<<|>>|::|\+\+|--|&&|\|\||\#\#|[-+*/%&|^=!<>]=|.)
-    """,
-    re.VERBOSE | re.DOTALL | re.MULTILINE,
-)
-_DEFINE = re.compile(r"[ \t]*\#[ \t]*define\b[ \t]*\w+(?P<parameters>\([^)]*\))?")
-_INTEGERS = """
-    int unsigned signed char short long size_t ptrdiff_t uint ushort uchar ulong wchar_t
-    int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t uintptr_t
-"""
-_OPENING, _CLOSING = "([{", ")]}"
-_PREFIXES = frozenset(("-", "+", "!", "~", "*", "&", "++", "--"))
-INTEGER_TYPES = frozenset(_INTEGERS.split())
-OTHER_TYPES = frozenset(["float", "double", "half", "bool", "void", "const", "volatile"])
-_CASTS = frozenset(("static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "bit_cast"))
-_BEFORE_EXPRESSION = frozenset(("return", "case", "else", "do", "throw", "and", "or", "not"))
-
-
 class Expressions:
     """The tokens of a text or of a macro's replacement.
 
     Attributes:
-        tokens: all of them, without comments and white space.
-        partner: the other bracket of each bracket that has one, by position in ``tokens``.
-        closers: positions of the ``>`` and ``>>`` that close template arguments.
-        types: names of types that may be integers.
+        tokens: the tokens, without comments and white space.
+        partner: the position of the matching bracket, by the position of each bracket.
+        closers: the positions of the ``>`` and ``>>`` that close template arguments.
+        types: the names of types that may be integers.
     """
 
     def __init__(self, tokens: Sequence[Token], types: frozenset[str], templates: frozenset[str]):
@@ -127,7 +135,7 @@ class Expressions:
         self._match(templates)
 
     def text(self, position: int) -> str:
-        """Of the token at ``position``; empty beyond the ends."""
+        """Return the text of the token at ``position``; it is empty beyond the ends."""
         return self.tokens[position].text if 0 <= position < len(self.tokens) else ""
 
     def _match(self, templates: frozenset[str]) -> None:
@@ -159,7 +167,7 @@ class Expressions:
         return qualified or before in templates or before in _CASTS or before == "template"
 
     def begins_expression(self, k: int) -> bool:
-        """Whether the token at ``k`` is where an operand may begin, by the token before it."""
+        """Return whether an operand may begin at ``k``, judged by the token before it."""
         if not k or k - 1 in self._casts:
             return True
         before = self.tokens[k - 1]
@@ -168,7 +176,7 @@ class Expressions:
         return before.kind == "symbol" and before.text not in ")]" and k - 1 not in self.closers
 
     def cast_at(self, k: int) -> int | None:
-        """The position after the type of a cast ``(type)`` whose parenthesis is at ``k``."""
+        """Return the position after the cast ``(type)`` whose parenthesis is at ``k``, or None."""
         if self.text(k) != "(" or not self.begins_expression(k):
             return None
         end = self.partner.get(k)
@@ -186,7 +194,7 @@ class Expressions:
         found = False
         for k in range(begin, end):
             text = self.text(k)
-            named = text in self.types or text in INTEGER_TYPES or text in OTHER_TYPES
+            named = text in self.types or text in _INTEGER_TYPES or text in _OTHER_TYPES
             found |= named
             mark = text == "::" or (pointers and text in "*&")
             if not named and not mark and self.text(k + 1) != "::":
@@ -194,13 +202,13 @@ class Expressions:
         return found
 
     def is_integer_type(self, begin: int, end: int) -> bool:
-        """Whether the tokens name a type that may be an integer."""
+        """Return whether the tokens name a type that may be an integer."""
         return self._is_type(begin, end, pointers=False) and any(
-            self.text(k) in self.types or self.text(k) in INTEGER_TYPES for k in range(begin, end)
+            self.text(k) in self.types or self.text(k) in _INTEGER_TYPES for k in range(begin, end)
         )
 
     def operand_end(self, k: int) -> int:
-        """The position after the operand of a cast that begins at ``k``."""
+        """Return the position after the operand of a cast that begins at ``k``."""
         while self.text(k) in _PREFIXES or self.cast_at(k) is not None:
             k = self.cast_at(k) or k + 1
         while self.text(k) == "::" or self.text(k + 1) == "::":
@@ -220,25 +228,25 @@ class Expressions:
                 return min(k, len(self.tokens))
 
 
-def tokens_of(source: str, begin: int = 0, end: int | None = None) -> Iterator[tuple[str, Token]]:
-    """The tokens of ``source``, each with its kind; a directive is one token."""
-    for match in _WHOLE_TOKEN.finditer(source, begin, len(source) if end is None else end):
+def expression_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator[Token]:
+    """Yield the tokens of ``source`` with whole operators; a directive is one token."""
+    for match in _EXPRESSION_TOKEN.finditer(source, begin, len(source) if end is None else end):
         kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
         if kind != "skipped":
-            yield kind, Token(kind, match[0], match.start(), match.end())
+            yield Token(kind, match[0], match.start(), match.end())
 
 
 def expressions_of(source: str) -> Iterator[Expressions]:
-    """Those of ``source`` and of the replacement of each macro that it defines."""
+    """Yield the expressions of ``source`` and of each macro that it defines."""
     main: list[Token] = []
     macros: list[tuple[list[Token], frozenset[str]]] = []
-    for kind, token in tokens_of(source):
-        if kind != "directive":
+    for token in expression_tokens(source):
+        if token.kind != "directive":
             main.append(token)
         elif defined := _DEFINE.match(token.text):
             named = frozenset(re.findall(r"\w+", defined["parameters"] or ""))
             begin = token.start + defined.end()
-            macros.append(([one for _, one in tokens_of(source, begin, token.end)], named))
+            macros.append((list(expression_tokens(source, begin, token.end)), named))
     types, templates = _declared(main)
     yield Expressions(main, types, templates)
     for tokens, named in macros:
@@ -246,20 +254,20 @@ def expressions_of(source: str) -> Iterator[Expressions]:
 
 
 def _cast_to(tokens: Sequence[Token], names: frozenset[str]) -> frozenset[str]:
-    """Those parameters of a macro that it casts to, as in ``(T)(x)``."""
+    """Return the parameters of a macro that it uses as types of casts, as in ``(T)(x)``."""
     texts = [token.text for token in tokens]
     places = zip(texts, texts[1:], texts[2:], texts[3:], strict=False)
     return frozenset(b for a, b, c, d in places if (a, c, d) == ("(", ")", "(") and b in names)
 
 
 def _declared(tokens: Sequence[Token]) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of types that may be integers, and of templates, that the text declares."""
+    """Return the names of types that may be integers and of templates that a text declares."""
     types: set[str] = set()
     templates: set[str] = {"thread_block_tile", "Array", "vector", "is_same", "conditional"}
     texts = [token.text for token in tokens]
     for k, text in enumerate(texts):
         if text in ("typename", "using", "class"):
-            types.update(one.text for one in tokens[k + 1 : k + 2] if one.kind == "name")
+            types.update(t.text for t in tokens[k + 1 : k + 2] if t.kind == "name")
         elif text == "typedef":
             end = texts.index(";", k) if ";" in texts[k:] else k
             types.add(texts[end - 1])
@@ -269,7 +277,7 @@ def _declared(tokens: Sequence[Token]) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _template_at(tokens: Sequence[Token], k: int) -> str:
-    """The name that a template declares whose parameters begin at ``k``."""
+    """Return the name that the template whose parameters begin at ``k`` declares."""
     depth = 1
     while k < len(tokens) and depth > 0:
         depth += {"<": 1, ">": -1, ">>": -2}.get(tokens[k].text, 0)
@@ -283,12 +291,9 @@ def _template_at(tokens: Sequence[Token], k: int) -> str:
     return name
 
 
-_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
-
-
 @dataclass(frozen=True)
 class Definition:
-    """Text of a function without its comments and strings.
+    """The text of a function without comments and strings.
 
     Attributes:
         parameters: the text in its parentheses.
@@ -300,12 +305,12 @@ class Definition:
 
 
 def function_of(entry: str) -> str:
-    """The bare name of the function, without namespaces and template arguments."""
+    """Return the bare name of the function, without namespaces and template arguments."""
     return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
 def definition_of(source: str, entry: str) -> Definition:
-    """The definition of the function ``entry``; if none is found, its body is the whole text."""
+    """Return the definition of the function ``entry``, or the whole text as its body."""
     text = _SKIPPED.sub("", source)
     name = re.escape(function_of(entry))
     found = re.search(rf"\b{name}\s*\(([^;{{}}]*)\)\s*\{{", text)

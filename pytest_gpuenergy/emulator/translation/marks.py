@@ -1,8 +1,9 @@
-"""Marks the arithmetic of CUDA C++ text whose results differ between a GPU and the host.
+"""Marks on arithmetic whose results would differ between a GPU and the host.
 
-Shifts, divisions and casts to integers get the marks that ``cuda/host/arithmetic.h`` describes.
-What cannot differ is left alone, since marks take time to compile: division by and shifts by a
-literal, and casts of indices.
+Shifts, divisions and conversions to integers get the marks that ``cuda/host/arithmetic.h``
+describes. Operations that cannot differ get none, since marks take time to compile: divisions and
+shifts by a literal, and casts of indices. Only a compiler knows where implicit conversions are: it
+reports them, and the text is compiled again with their marks.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pytest_gpuenergy.emulator.translation.cuda_text import (
     SKIPPED,
     Expressions,
     Token,
+    expression_tokens,
     expressions_of,
-    tokens_of,
 )
 
 _MARKS = {
@@ -29,7 +30,7 @@ _MARKS = {
 }
 _TYPES = r"(?:\w+::)*(?:unsigned|char|short|long|(?:u?int|size|ptrdiff)(?:\d*_t)?|u\w+|[A-Z]\w*)"
 _INDICES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
-# Text without any of these needs no marks, and is not looked at in detail.
+# A text without any of these needs no marks.
 _SUSPECT = re.compile(
     rf"""
     (?:{SKIPPED}|{LITERAL}|^[ \t]*\#[ \t]*(?!define)[^\n]*)
@@ -44,10 +45,25 @@ _SUSPECT = re.compile(
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 
+CONVERSION_WARNINGS = ("-Wfloat-conversion",)
+"""The options of the compiler that report implicit conversions."""
+
+_MARK = " cuhost_real ="
+_FIRST_LINE = '#line 1 "kernel.cu"\n'
+_WARNING = re.compile(
+    r"^[^\s:]*kernel\.cu:(?P<line>\d+):(?P<column>\d+): warning: (?P<text>.*)"
+    r"\[-W(?:float|literal)-conversion\]$",
+    re.MULTILINE,
+)
+# In GCC's words, then in clang's.
+_TO = re.compile(r"to '(?P<to>[^']+)'(?: (?:\{aka|\(aka) '(?P<aka>[^']+)')?")
+_REAL = re.compile(r"\b(?:float|double|_Float16|__fp16|bool)\b")
+_ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/="))
+
 
 def marked(source: str) -> str:
-    """``source`` with its marks, and as many lines as before."""
-    if not _needs_marks(source):
+    """Return ``source`` with its marks and as many lines as before."""
+    if not any(match["found"] for match in _SUSPECT.finditer(source)):
         return source
     edits: list[tuple[int, int, str]] = []
     for expressions in expressions_of(source):
@@ -62,13 +78,9 @@ def marked(source: str) -> str:
 
 
 def unmarked(message: str) -> str:
-    """``message`` with the marks of text that it quotes removed."""
+    """Return ``message`` without the marks in the text that it quotes."""
     text = re.sub(r"(?:<< cuhost_op |>> cuhost_op |\* !cuhost_op )(?=<<|>>|/|%)", "", message)
     return re.sub(r" ?cuhost_(?:op|real) =|cuhost_to<([^>]*)>", r"\1", text)
-
-
-def _needs_marks(source: str) -> bool:
-    return any(match["found"] for match in _SUSPECT.finditer(source))
 
 
 def _operators(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
@@ -83,7 +95,7 @@ def _operators(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
 
 
 def _is_harmless(operator: str, expressions: Expressions, k: int) -> bool:
-    """Whether the right operand at ``k`` is a literal that a host treats as a GPU does."""
+    """Return whether the right operand at ``k`` is a literal for which host and GPU agree."""
     if expressions.tokens[k].kind != "number":
         return False
     text = expressions.text(k).lower()
@@ -104,7 +116,7 @@ def _casts(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
             begin, end = tokens[k], tokens[operand - 1]
             if _converts(expressions, operand):
                 last = tokens[expressions.operand_end(operand) - 1]
-                kind = " ".join(one.text for one in tokens[k + 1 : operand - 1])
+                kind = " ".join(t.text for t in tokens[k + 1 : operand - 1])
                 yield begin.start, end.end, f"cuhost_to<{kind}>("
                 yield last.end, last.end, ")"
         elif token.text == "static_cast" and expressions.text(k + 1) == "<":
@@ -116,7 +128,7 @@ def _casts(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
 
 
 def _converts(expressions: Expressions, k: int) -> bool:
-    """Whether the operand at ``k`` may be a floating-point number."""
+    """Return whether the operand at ``k`` may be a floating-point number."""
     if expressions.text(k) in _INDICES:
         return False
     following = expressions.text(k + 1)
@@ -125,7 +137,7 @@ def _converts(expressions: Expressions, k: int) -> bool:
 
 
 def _is_called_type(expressions: Expressions, k: int) -> bool:
-    """Whether a cast ``type(...)`` begins at ``k``, not a declarator or a function type."""
+    """Return whether a cast ``type(...)`` begins at ``k``, not a declarator or a function type."""
     if not expressions.is_integer_type(k, k + 1) or expressions.text(k + 1) != "(":
         return False
     if not expressions.begins_expression(k) or expressions.text(k - 1) in (";", "}", "", "::"):
@@ -136,42 +148,26 @@ def _is_called_type(expressions: Expressions, k: int) -> bool:
     return not expressions.is_integer_type(k + 2, k + 3)
 
 
-CONVERSION_WARNINGS = ("-Wfloat-conversion",)
-"""The compiler's options that name them."""
-
-_MARK = " cuhost_real ="
-_FIRST_LINE = '#line 1 "kernel.cu"\n'
-_WARNING = re.compile(
-    r"^[^\s:]*kernel\.cu:(?P<line>\d+):(?P<column>\d+): warning: (?P<text>.*)"
-    r"\[-W(?:float|literal)-conversion\]$",
-    re.MULTILINE,
-)
-# In GCC's words, then in clang's.
-_TO = re.compile(r"to '(?P<to>[^']+)'(?: (?:\{aka|\(aka) '(?P<aka>[^']+)')?")
-_REAL = re.compile(r"\b(?:float|double|_Float16|__fp16|bool)\b")
-_ASSIGNMENTS = frozenset(("=", "+=", "-=", "*=", "/="))
-
-
 @dataclass(frozen=True)
-class Place:
-    """A line and a column in bytes, both from 1, of the text that was compiled."""
+class _Place:
+    """A place in compiled text: a line and a column in bytes, both counted from 1."""
 
     line: int
     column: int
 
 
-def conversions_in(stderr: str) -> list[Place]:
-    """The implicit conversions to integers that a compiler's output names, each once."""
-    found: dict[Place, None] = {}
+def conversions_in(stderr: str) -> list[_Place]:
+    """Return the places of implicit conversions to integers in a compiler's output, each once."""
+    found: dict[_Place, None] = {}
     for warning in _WARNING.finditer(stderr):
         to = _TO.search(warning["text"])
         if to is not None and not _REAL.search(to["aka"] or to["to"]):
-            found[Place(int(warning["line"]), int(warning["column"]))] = None
+            found[_Place(int(warning["line"]), int(warning["column"]))] = None
     return list(found)
 
 
-def with_conversions(text: str, places: Sequence[Place]) -> str:
-    """``text`` with a mark before each expression that contains one of ``places``."""
+def with_conversions(text: str, places: Sequence[_Place]) -> str:
+    """Return ``text`` with a mark before each expression that contains one of ``places``."""
     begin = text.index(_FIRST_LINE) + len(_FIRST_LINE)
     lines = text[begin:].splitlines(keepends=True)
     starts = [begin]
@@ -195,21 +191,20 @@ def with_conversions(text: str, places: Sequence[Place]) -> str:
 
 
 def _tokens(text: str, begin: int) -> list[Token]:
-    """All tokens, with those of directives between semicolons."""
+    """Return all tokens, with those of directives between semicolons."""
     tokens: list[Token] = []
-    for kind, token in tokens_of(text, begin):
-        if kind != "directive":
+    for token in expression_tokens(text, begin):
+        if token.kind != "directive":
             tokens.append(token)
             continue
         fence = Token("symbol", ";", token.start, token.start)
         hash_end = token.start + token.text.index("#") + 1
-        inner = [one for _, one in tokens_of(text, hash_end, token.end)]
-        tokens += [fence, *inner, fence]
+        tokens += [fence, *expression_tokens(text, hash_end, token.end), fence]
     return tokens
 
 
 def _before_expression(tokens: Sequence[Token], at: int) -> int:
-    """Where the assignment, argument or returned value begins that contains the token ``at``."""
+    """Return where the assignment, argument or returned value around the token ``at`` begins."""
     if tokens[at].text in _ASSIGNMENTS:
         return tokens[at].end
     depth, k = int(tokens[at].text in (")", "]", "}")), at

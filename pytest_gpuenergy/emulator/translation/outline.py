@@ -1,4 +1,4 @@
-"""One pass over CUDA C++ text that collects the edits its translation for the host needs.
+"""One pass over CUDA C++ text that collects the edits for its translation into C++.
 
 Only what no header can express is edited: declarations of ``__shared__`` and device variables,
 ``extern "C"``, inline assembler and ``#include``. ``cuda/host/kernel.h`` does the rest.
@@ -17,10 +17,10 @@ from pytest_gpuenergy.emulator.translation.cuda_text import (
     LITERAL,
     SKIPPED,
     Token,
-    nested,
+    tokens_with_depth,
     without_attributes,
 )
-from pytest_gpuenergy.emulator.translation.ptx.assembler import Assembler
+from pytest_gpuenergy.emulator.translation.ptx.assembler import AsmStatements
 from pytest_gpuenergy.emulator.translation.ptx.statements import CANNOT
 from pytest_gpuenergy.support import KernelFault
 
@@ -33,7 +33,8 @@ _SUPPORTED_NAMES = """
     cuda/std/utility cuda/std/chrono
 """
 SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
-"""Those of which the host's own, or `kernel.h`, provide what there is."""
+"""The headers that the host has, or whose contents are in `kernel.h`."""
+
 _STANDARD = "algorithm array functional initializer_list numeric optional ratio tuple variant"
 EMULATED = {
     **{f"cuda/std/{name}": name for name in _STANDARD.split()},
@@ -50,11 +51,11 @@ EMULATED = {
     "cuda_pipeline_primitives.h": "pipeline.h",
     "mma.h": "fragments.h",
 }
-"""CUDA's headers, and those of ``cuda/host`` or of C++ that stand for them."""
+"""Headers of CUDA, with the headers of ``cuda/host`` or C++ that stand for them."""
 
-# Headers of cuda/host for what a text may name without a header of CUDA's own. They cost compile
-# time, so only texts that need them have them.
-_NAMED = {
+# Headers of cuda/host for names that CUDA declares without a header. They take time to compile, so
+# only texts that use such a name include them.
+_HEADERS_OF_NAMES = {
     "simd.h": re.compile(r"\b__v(?:[a-z]+[24]|i[a-z]+\d?_[su]\w+)\b"),
     "special_functions.h": re.compile(
         r"\b(?:(?:sin|cos|sincos)pi|erfc?inv|erfcx|normcdf(?:inv)?|cyl_bessel_i[01]|rcbrt|rhypot"
@@ -66,23 +67,18 @@ _NAMED = {
 
 
 def is_offered(header: str) -> bool:
-    """Whether CUDA text may include a header."""
+    """Return whether CUDA text may include a header."""
     return header in SUPPORTED or header in EMULATED
 
 
-def headers_named_in(source: str) -> set[str]:
-    """Headers of ``cuda/host`` that a text needs although it includes none of CUDA's for it."""
-    return {header for header, named in _NAMED.items() if named.search(source)}
-
-
 @dataclass(frozen=True)
-class Variables:
+class _Variables:
     """The variables of one declaration.
 
     Attributes:
-        names: of the variables.
+        names: the names of the variables.
         words: the texts of all tokens that belong to their types.
-        end: position after the declaration.
+        end: the position after the declaration.
     """
 
     names: Sequence[Token]
@@ -91,8 +87,14 @@ class Variables:
 
 
 @dataclass(frozen=True)
-class SharedArray:
-    """The array that ``extern __shared__`` declares; ``dimensions`` are those after the first."""
+class _SharedArray:
+    """The array that ``extern __shared__`` declares.
+
+    Attributes:
+        element: the type of its elements.
+        name: its name.
+        dimensions: the text of its dimensions after the first.
+    """
 
     element: str
     name: str
@@ -100,14 +102,14 @@ class SharedArray:
 
 
 @dataclass(frozen=True)
-class KernelHeader:
-    """A ``__global__`` function.
+class _KernelHeader:
+    """The declaration of a ``__global__`` function.
 
     Attributes:
-        name: of the function.
-        bounds: the arguments of its launch bounds.
-        cluster: those of ``__cluster_dims__``.
-        defined: whether this is its definition.
+        name: the name of the function.
+        bounds: the arguments of ``__launch_bounds__``.
+        cluster: the arguments of ``__cluster_dims__``.
+        defined: whether this is the definition.
     """
 
     name: str
@@ -116,38 +118,37 @@ class KernelHeader:
     defined: bool
 
 
-def variables_at(source: str, position: int) -> Variables | None:
-    """The variables declared from ``position`` on.
+def _variables_at(source: str, position: int) -> _Variables | None:
+    """Return the variables declared from ``position`` on.
 
-    Returns:
-        None for a function, and for a declaration that is not understood.
+    The result is None for a function and for a declaration that is not understood.
     """
     names: list[Token] = []
     words: set[str] = set()
-    depth, angles, sought = 0, 0, True  # whether the next name is still to come
+    depth, angles, expecting = 0, 0, True  # expecting: the next name is still to come
     before = ""
     last: Token | None = None
-    for token in without_attributes(token for token, _ in nested(source, position)):
+    for token in without_attributes(token for token, _ in tokens_with_depth(source, position)):
         text = token.text
-        if sought:
+        if expecting:
             words.add(text)
             if last is not None and depth == angles == 0 and _is_variable(before, last, text):
                 if before == "::":
                     return None
                 names.append(last)
-                sought = False
+                expecting = False
         if text in "([{":
-            if text == "(" and sought:
+            if text == "(" and expecting:
                 return None
             depth += 1
         elif text in ")]}":
             depth -= 1
-        elif depth == 0 and text in "<>" and sought:
+        elif depth == 0 and text in "<>" and expecting:
             angles += 1 if text == "<" else -1
         elif depth == angles == 0 and text == ",":
-            sought = True
+            expecting = True
         elif depth == 0 and text == ";":
-            return Variables(names, frozenset(words), token.end) if names else None
+            return _Variables(names, frozenset(words), token.end) if names else None
         if depth < 0:
             return None
         before, last = last.text if last else "", token
@@ -155,44 +156,44 @@ def variables_at(source: str, position: int) -> Variables | None:
 
 
 def _is_variable(before: str, token: Token, after: str) -> bool:
-    """Whether ``token`` names a variable, by the texts around it."""
+    """Return whether ``token`` names a variable, judged by the texts around it."""
     is_type = bool({before, token.text} & {"struct", "union", "class"})
     return token.kind == "name" and after in "[,;={" and not is_type
 
 
-def declarator_at(source: str, position: int) -> list[Token]:
-    """The tokens from ``position`` up to the first ``;``, ``{`` or ``=`` outside of brackets."""
+def _declarator_at(source: str, position: int) -> list[Token]:
+    """Return the tokens from ``position`` to the first ``;``, ``{`` or ``=`` outside brackets."""
     tokens: list[Token] = []
-    for token, depth in nested(source, position):
+    for token, depth in tokens_with_depth(source, position):
         if token.text in ";{=" and depth == 0:
             break
         tokens.append(token)
     return tokens
 
 
-def shared_array(declarator: Sequence[Token]) -> SharedArray | None:
-    """The array declared by the tokens after ``extern``; None when they declare none."""
+def _shared_array(declarator: Sequence[Token]) -> _SharedArray | None:
+    """Return the array that the tokens after ``extern`` declare, or None."""
     texts = [token.text for token in without_attributes(declarator)]
     texts = [text for text in texts if text != "__shared__"]
     opening = texts.index("[") if "[" in texts else 0
     if opening < 2 or "]" not in texts[opening:]:
         return None
     closing = texts.index("]", opening)
-    return SharedArray(
+    return _SharedArray(
         element=" ".join(texts[: opening - 1]),
         name=texts[opening - 1],
         dimensions="".join(texts[closing + 1 :]),
     )
 
 
-def kernel_at(source: str, position: int) -> KernelHeader | None:
-    """The kernel whose ``__global__`` ends at ``position``; None when the text ends before it."""
+def _kernel_at(source: str, position: int) -> _KernelHeader | None:
+    """Return the kernel whose ``__global__`` ends at ``position``, or None at the text's end."""
     name, previous, attribute, begin = "", "", "", 0
     arguments: dict[str, str] = {}
-    for token, depth in nested(source, position):
+    for token, depth in tokens_with_depth(source, position):
         if depth == 0 and token.text in ";{":
-            bounds, cluster = (arguments.get(one, "") for one in (LAUNCH_BOUNDS, CLUSTER_DIMS))
-            return KernelHeader(name, bounds, cluster, token.text == "{")
+            bounds, cluster = arguments.get(LAUNCH_BOUNDS, ""), arguments.get(CLUSTER_DIMS, "")
+            return _KernelHeader(name, bounds, cluster, token.text == "{")
         if token.text == "(" and depth == 1:
             attribute, begin = previous, token.end
             name = name if previous in ATTRIBUTES else name or previous
@@ -203,7 +204,7 @@ def kernel_at(source: str, position: int) -> KernelHeader | None:
     return None
 
 
-# What may need an edit; all other text is skipped. A digit separator is not a quote.
+# Text that may need an edit; everything else is skipped. A digit separator is not a quote.
 _OUTLINE = re.compile(
     rf"""
     (?P<skipped>{SKIPPED} | {LITERAL} | (?<!\w)\d[\w.]*(?:'[\w.]+)+)
@@ -231,7 +232,7 @@ _REFUSED_ATTRIBUTES = {
 
 
 def cluster_of(kernel: str) -> str:
-    """The name of a constant: the blocks of a cluster of the kernel, packed."""
+    """Return the name of the constant that holds the packed cluster size of the kernel."""
     return f"cuhost_cluster_{kernel}"
 
 
@@ -239,33 +240,33 @@ class Outline:
     """The parts of a text that its translation depends on, and the edits that it needs.
 
     Attributes:
-        edits: start, end and replacement, in order.
-        kernels: names of the ``__global__`` functions.
-        bounds: numbers of the launch bounds of each kernel that has any.
-        clusters: kernels with ``__cluster_dims__``.
+        edits: the start, the end and the replacement of each edit, in order.
+        kernels: the names of the ``__global__`` functions.
+        bounds: the numbers of the launch bounds of each kernel that has any.
+        clusters: the kernels with ``__cluster_dims__``.
         in_macros: whether a macro may declare kernels.
-        unsupported: why a kernel with a certain name cannot run.
-        headers: of ``cuda/host`` that the text needs besides ``kernel.h``.
+        unsupported: the reasons why some kernels cannot run, by kernel.
+        headers: the headers of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.edits: list[tuple[int, int, str]] = []
-        self._assembler = Assembler(source)
+        self._asm_statements = AsmStatements(source)
         self.kernels: set[str] = set()
         self.bounds: dict[str, list[int]] = {}
         self.clusters: set[str] = set()
         self.in_macros = False
-        self.headers = headers_named_in(source)
+        self.headers = {h for h, names in _HEADERS_OF_NAMES.items() if names.search(source)}
         self.unsupported: dict[str, str] = {}
         self._depth = 0
         self._kernel = ""
         self._kernel_depth = -1
         self._named = ""
-        self._bound = ""  # arguments of the launch bounds of the kernel named last
-        self._cluster = ""  # and of __cluster_dims__
+        self._bound = ""  # arguments of __launch_bounds__ of the latest kernel
+        self._cluster = ""  # arguments of its __cluster_dims__
         self._variables = 0
-        self._elsewhere: set[str] = set()  # names declared extern
+        self._extern_names: set[str] = set()
         self._gap = (0, 0)  # the last comments and directives
         self._namespaces: list[int] = []  # brace depths at which the open namespaces began
 
@@ -286,15 +287,15 @@ class Outline:
                 )
             elif match["directive"]:
                 self._directive(match)
-                self._pass_over(match)
+                self._widen_gap(match)
             elif word := match["word"]:
                 position = self._handlers[word](match.start(), match.end())
             elif match["skipped"].startswith("/"):
-                self._pass_over(match)
-        self.headers |= self._assembler.headers
+                self._widen_gap(match)
+        self.headers |= self._asm_statements.headers
 
     def rewritten(self) -> str:
-        """The text with the edits made, and as many lines as before."""
+        """Return the text with the edits made and as many lines as before."""
         parts, last = [], 0
         for start, end, text in self.edits:
             lines = "\n" * (self.source.count("\n", start, end) - text.count("\n"))
@@ -304,17 +305,17 @@ class Outline:
 
     @property
     def refusals(self) -> Sequence[str]:
-        """Why calls that must not be compiled are refused, by number."""
-        return self._assembler.refusals
+        """The reasons why calls that must not be compiled are refused, by number."""
+        return self._asm_statements.refusals
 
     @property
     def _handlers(self) -> Mapping[str, Callable[[int, int], int]]:
         return {
             "extern": self._extern,
-            "__shared__": self._static,
-            "__global__": self._global,
-            **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._of_device),
-            **dict.fromkeys(("asm", "__asm__", "__asm"), self._assembled),
+            "__shared__": self._shared_variables,
+            "__global__": self._kernel_header,
+            **dict.fromkeys(("__device__", "__constant__", "__managed__"), self._device_variables),
+            **dict.fromkeys(("asm", "__asm__", "__asm"), self._asm),
         }
 
     def _brace(self, brace: str, start: int, end: int) -> None:
@@ -347,11 +348,11 @@ class Outline:
         self.in_macros |= "__global__" in match[0]
         include = _INCLUDE.match(match[0])
         if include is None:
-            macro = [*self._assembler.in_macro(match.start(), match.end())]
+            macro = [*self._asm_statements.in_macro(match.start(), match.end())]
             if match[0].lstrip("# \t").startswith("define"):
                 macro += (
-                    (one.start(), one.end(), rf"{one[1]} * const {one[2]} = ({one[1]} *){_DYNAMIC}")
-                    for one in _SHARED_IN_MACRO.finditer(self.source, match.start(), match.end())
+                    (m.start(), m.end(), rf"{m[1]} * const {m[2]} = ({m[1]} *){_DYNAMIC}")
+                    for m in _SHARED_IN_MACRO.finditer(self.source, match.start(), match.end())
                 )
             self.edits += sorted(macro)
             return
@@ -363,66 +364,64 @@ class Outline:
             text = f"#error {CANNOT}: #include <{header}>"
         self.edits.append((match.start(), match.end(), text))
 
-    def _attributes(self, kernel: str, end: int) -> None:
-        """Note the attributes of a kernel because of which it cannot run."""
-        for token in declarator_at(self.source, end):
-            if reason := _REFUSED_ATTRIBUTES.get(token.text):
-                self.unsupported[kernel] = f"line {self._line(token.start)}: {CANNOT}: {reason}"
-
-    def _pass_over(self, match: re.Match[str]) -> None:
-        """Note a directive or comment; with those directly before it, it is one gap."""
+    def _widen_gap(self, match: re.Match[str]) -> None:
+        """Note the end of a gap of directives and comments between declarations."""
         begin, end = self._gap
         joined = not self.source[end : match.start()].strip()
         self._gap = (begin if joined else match.start(), match.end())
 
-    def _of_template(self, start: int) -> bool:
+    def _is_template(self, start: int) -> bool:
+        """Return whether ``template<...>`` precedes the declaration that begins at ``start``."""
         begin, end = self._gap
         if not self.source[end:start].strip():
             start = begin
         return self.source[:start].rstrip().endswith(">")
 
-    def _global(self, start: int, end: int) -> int:
-        """Remember the name and the launch bounds of a kernel; a definition begins a kernel."""
-        header = kernel_at(self.source, end)
+    def _kernel_header(self, start: int, end: int) -> int:
+        """Note the name, the launch bounds and the cluster size of a kernel."""
+        header = _kernel_at(self.source, end)
         if header is not None:
-            self._attributes(header.name, end)
+            for token in _declarator_at(self.source, end):
+                if reason := _REFUSED_ATTRIBUTES.get(token.text):
+                    line = self._line(token.start)
+                    self.unsupported[header.name] = f"line {line}: {CANNOT}: {reason}"
             self.kernels.add(header.name)
             self._named = header.name if header.defined else ""
             self._bound = header.bounds if header.defined else ""
-            if self._of_template(start) and not self._bound.isdecimal():
+            if self._is_template(start) and not self._bound.isdecimal():
                 self._bound = ""
             self._cluster = header.cluster if header.defined else ""
-            plain = _PLAIN_SIZES.fullmatch(header.cluster) or not self._of_template(start)
+            plain = _PLAIN_SIZES.fullmatch(header.cluster) or not self._is_template(start)
             if header.cluster and not (header.defined and plain):
                 reason = f"{CLUSTER_DIMS} that depends on a template, or is not at the definition"
                 self.unsupported[header.name] = f"line {self._line(start)}: {CANNOT}: {reason}"
         return end
 
     def _extern(self, start: int, end: int) -> int:
-        """Remove ``extern "C"``, rewrite ``extern __shared__`` and note other ``extern`` names.
+        """Remove ``extern "C"``, rewrite ``extern __shared__``, and note other ``extern`` names.
 
-        A function that is ``extern "C"`` and declared before its definition would be visible
-        outside of the text, which is compiled twice.
+        An ``extern "C"`` function that is declared before its definition would be visible outside
+        the text, which is compiled twice.
         """
         if linkage := _LINKAGE.match(self.source, end):
             block = self.source[linkage.end() :].lstrip().startswith("{")
             self.edits.append((start, linkage.end(), "namespace" if block else ""))
             return linkage.end()
-        declarator = declarator_at(self.source, end)
+        declarator = _declarator_at(self.source, end)
         if any(token.text == "__shared__" for token in declarator):
             return self._dynamic_shared(start, declarator)
-        elsewhere = variables_at(self.source, end)
-        if elsewhere is None:
+        declared = _variables_at(self.source, end)
+        if declared is None:
             return end
-        self._elsewhere.update(token.text for token in elsewhere.names)
-        return elsewhere.end
+        self._extern_names.update(token.text for token in declared.names)
+        return declared.end
 
     def _dynamic_shared(self, start: int, declarator: Sequence[Token]) -> int:
         """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory.
 
         Further dimensions stay, as in ``extern __shared__ float tile[][32];``.
         """
-        array = shared_array(declarator)
+        array = _shared_array(declarator)
         if array is None:
             raise KernelFault(
                 "compile",
@@ -441,9 +440,9 @@ class Outline:
         self.edits.append((start, declarator[-1].end, text))
         return declarator[-1].end
 
-    def _static(self, start: int, end: int) -> int:
+    def _shared_variables(self, start: int, end: int) -> int:
         """Register ``__shared__`` variables with the runtime."""
-        declared = variables_at(self.source, end)
+        declared = _variables_at(self.source, end)
         if declared is None:
             raise KernelFault(
                 "compile",
@@ -453,26 +452,26 @@ class Outline:
         self.edits.append((start, end, ""))
         return self._register(declared, f'CUHOST_SHARED({{}}, "{self._kernel}", {{}})')
 
-    def _of_device(self, start: int, end: int) -> int:
+    def _device_variables(self, start: int, end: int) -> int:
         """Register ``__device__`` and ``__constant__`` variables with the runtime.
 
-        Constants are left alone, since the compiler may need their values, and so is what is
-        declared in a function, a class or a template, or before its definition.
+        Constants keep their names, since the compiler may need their values. Declarations in a
+        function, a class or a template and those before a definition are left alone.
         """
-        if len(self._namespaces) < self._depth or self._of_template(start):
+        if len(self._namespaces) < self._depth or self._is_template(start):
             return end
-        declared = variables_at(self.source, end)
+        declared = _variables_at(self.source, end)
         if declared is None:
             return end
         constant = "__constant__" in {*declared.words, self.source[start:end]}
         counted = " CUHOST_CONSTANT({0}, {1})" if constant else ""
-        if not declared.words & (_LEFT_ALONE | self._elsewhere):
+        if not declared.words & (_LEFT_ALONE | self._extern_names):
             return self._register(declared, f"CUHOST_DEVICE({{0}}, {{1}}){counted}")
-        if constant and not declared.words & _NO_DEFINITION | self._elsewhere & declared.words:
+        if constant and not declared.words & _NO_DEFINITION | self._extern_names & declared.words:
             return self._register(declared, counted, rename=False)
         return end
 
-    def _register(self, declared: Variables, registration: str, *, rename: bool = True) -> int:
+    def _register(self, declared: _Variables, registration: str, *, rename: bool = True) -> int:
         text = ""
         for token in declared.names:
             if rename:
@@ -482,11 +481,11 @@ class Outline:
         self.edits.append((declared.end, declared.end, text))
         return declared.end
 
-    def _assembled(self, start: int, end: int) -> int:
+    def _asm(self, start: int, end: int) -> int:
         """Replace inline assembler, or refuse it where the compiler finds it reachable."""
-        stop, text = self._assembler.replaced(end)
+        stop, text = self._asm_statements.replaced(end)
         if not self._depth:
-            reason = self._assembler.refusal(end)
+            reason = self._asm_statements.refusal(end)
             raise KernelFault("compile", f"line {self._line(start)}: {reason}")
         self.edits.append((start, stop, text))
         return stop

@@ -1,21 +1,21 @@
-"""Lets other threads run while one waits in a loop for memory to change."""
+"""Loops in which a thread waits for memory to change, and turns for other threads in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_text import Token, nested
+from pytest_gpuenergy.emulator.translation.cuda_text import Token, tokens_with_depth
 
 _TURN = "::cuhost::cuhost_turn(), "
-# Not of assembler, nor in TVM's prelude, which defines __volatile__.
+# Before a ``volatile`` that belongs to assembler or to the prelude of TVM.
 _NO_VARIABLE = re.compile(r"//|\basm\s*$|\b__asm(?:__)?\s*$|#\s*define\s+__volatile__")
 
 _ATOMIC = r"\batomic\w*\s*[(<]|\b(?:atom|red)\.[a-z]|\bld\.(?:volatile|relaxed|acquire)\b"
 
 
 def occurs(source: str, pattern: str, besides: re.Pattern[str] = re.compile("//")) -> bool:
-    """Whether ``pattern`` occurs in a line of which ``besides`` matches nothing before it."""
+    """Return whether a line contains ``pattern`` with no earlier match of ``besides``."""
     for match in re.finditer(pattern, source):
         line = source.rfind("\n", 0, match.start()) + 1
         if not besides.search(source, line, match.start()):
@@ -23,35 +23,31 @@ def occurs(source: str, pattern: str, besides: re.Pattern[str] = re.compile("//"
     return False
 
 
-def is_volatile(source: str) -> bool:
-    """Whether anything in a text is volatile, apart from assembler."""
-    return occurs(source, r"\bvolatile\b", _NO_VARIABLE)
-
-
-def is_reloaded(source: str) -> bool:
-    """Whether a thread may see memory change: it is volatile, or loaded past the L1 cache."""
-    return is_volatile(source) or occurs(source, r"\b__ldc[gv]\s*\(")
+def _is_reloaded(source: str) -> bool:
+    """Return whether a thread may see memory change by volatile loads or ones past the L1 cache."""
+    volatile = occurs(source, r"\bvolatile\b", _NO_VARIABLE)
+    return volatile or occurs(source, r"\b__ldc[gv]\s*\(")
 
 
 def may_wait(source: str) -> bool:
-    """Whether a thread may wait for another block: by an atomic or such a load, also of PTX."""
-    return occurs(source, _ATOMIC) or is_reloaded(source)
+    """Return whether a thread may wait for another block, by an atomic or a load of CUDA or PTX."""
+    return occurs(source, _ATOMIC) or _is_reloaded(source)
 
 
 def may_decide(source: str) -> bool:
-    """Whether an atomic may do more than add: a plain read before it may then be a guess."""
+    """Return whether an atomic may do more than add, so that a plain read before it is a guess."""
     return occurs(source, r"\batomic(?!Add|Sub|Inc|Dec|Xor)\w*\s*\(|\batom\.")
 
 
 def with_turns(source: str) -> str:
-    """``source`` with a call in the condition of each loop, if memory is loaded again and again.
+    """Return ``source`` with a call in the condition of each loop, if it reloads memory.
 
-    Threads take turns on the host, so that one which waits without such a call would wait forever.
-    Atomics contain one; without them only what `is_reloaded` can be waited for.
+    Threads take turns on the host, so a thread that waits without such a call waits forever.
+    Atomics contain the call; all other loops that wait reload memory, see `_is_reloaded`.
     """
-    if not is_reloaded(source):
+    if not _is_reloaded(source):
         return source
-    tokens = list(nested(source, 0))
+    tokens = list(tokens_with_depth(source, 0))
     texts = [token.text for token, _ in tokens]
     parts, last = [], 0
     for k, text in enumerate(texts[:-1]):
@@ -67,7 +63,7 @@ def with_turns(source: str) -> str:
 
 
 def _after_semicolon(tokens: Sequence[tuple[Token, int]], opening: int) -> int | None:
-    """Index after the first semicolon in the parentheses that open at ``opening``."""
+    """Return the index after the first semicolon in the parentheses that open at ``opening``."""
     depth = tokens[opening][1]
     for k in range(opening + 1, len(tokens)):
         token, here = tokens[k]
@@ -79,7 +75,7 @@ def _after_semicolon(tokens: Sequence[tuple[Token, int]], opening: int) -> int |
 
 
 def _declares(texts: Sequence[str], k: int) -> bool:
-    """Whether the condition at ``k`` declares a variable, such as ``int left = count()``."""
+    """Return whether the condition at ``k`` declares a variable, as ``int left = count()`` does."""
     words = texts[k : k + 4]
     if not words[0].isidentifier():
         return False

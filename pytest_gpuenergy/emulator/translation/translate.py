@@ -1,4 +1,4 @@
-"""Translates CUDA C++ text to C++ for the host compiler, keeping its line numbers."""
+"""The translation of CUDA C++ text into C++ for the host compiler, with the same line numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_gpuenergy.emulator.translation.spin_loops import with_turns
 from pytest_gpuenergy.emulator.translation.uninitialized import with_values
 from pytest_gpuenergy.support import KernelFault
 
-# Functions that texts overload for types of their own, which would hide them: CUDA's, and C's.
+# Functions of CUDA and C that a text may overload for its own types, which hides the originals.
 _OVERLOADED = re.compile(
     r"(?<![\w.:>~])(?:"
     r"(?P<cuda>make_(?:u?(?:char|short|int|long|longlong)|float|double)[1-4]|min|max|rsqrtf?"
@@ -29,11 +29,11 @@ class KernelText:
     """CUDA C++ text and its translations.
 
     Args:
-        source: CUDA C++ text.
-        entries: as of `translate`.
+        source: the CUDA C++ text.
+        entries: the kernel functions that are launched, see `translate`.
 
     Raises:
-        KernelFault: as of `translate`.
+        KernelFault: ``compile`` when the text is malformed.
     """
 
     def __init__(self, source: str, entries: Sequence[str]) -> None:
@@ -48,12 +48,12 @@ class KernelText:
 
 
 def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str:
-    """Text for the host compiler, complete except for the precompiled ``kernel.h``.
+    """Return text for the host compiler, complete except for the precompiled ``kernel.h``.
 
     Args:
-        source: CUDA C++ text.
+        source: the CUDA C++ text.
         entries: the kernel functions that are launched, such as ``scale<4>``.
-        marks: whether arithmetic is marked, so that it gives what a GPU gives.
+        marks: whether to mark arithmetic, so that it gives the results of a GPU.
 
     Raises:
         KernelFault: ``compile`` when the text is malformed.
@@ -74,14 +74,14 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
 
 
 def _bound(outline: Outline, entry: str) -> str:
-    """The largest block that the entry's launch bounds allow, as an expression; 0 if unknown."""
+    """Return an expression for the largest block that launch bounds allow; 0 if unknown."""
     numbers = outline.bounds.get(function_of(entry), [])
     scope = entry.partition("<")[0].rpartition("::")
     return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
 
 
 def _cluster(outline: Outline, entry: str) -> str:
-    """The blocks of the entry's clusters, packed, as an expression; 0 if they are not declared."""
+    """Return an expression for the packed cluster size of an entry; 0 if it is not declared."""
     if (name := function_of(entry)) not in outline.clusters:
         return "0"
     scope = entry.partition("<")[0].rpartition("::")

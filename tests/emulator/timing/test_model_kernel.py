@@ -113,7 +113,8 @@ def test_the_model_stays_physical(
     THREADS,
     traffics(),
     WORKS,
-    st.sampled_from([field.name for field in fields(Traffic)]),
+    # More active warps share the same accesses, which takes less time.
+    st.sampled_from([f.name for f in fields(Traffic) if f.name != "active_warps"]),
     st.floats(1, 10),
 )
 def test_more_of_anything_takes_no_less_time_and_energy(

@@ -1,4 +1,4 @@
-"""Instructions that compute with a thread's own registers."""
+"""PTX that computes, moves and converts in the registers of a thread."""
 
 from __future__ import annotations
 
@@ -47,13 +47,18 @@ _COMPARISON = re.compile(
     rf"setp\.(?P<name>eq|ne|lt|le|gt|ge|lo|ls|hi|hs|equ|neu|ltu|leu|gtu|geu|num|nan)"
     rf"(?:\.(?P<joined>and|or|xor))?(?P<flags>\.ftz)?\.(?P<type>{_BITS}|{_WHOLE}|f(?:32|64)|f16|bf16)"
 )
-# How many operands have the instruction's type; the others are counts of bits.
-_OF_TYPE = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}
+# The number of operands of the instruction's type; the others are counts of bits.
+_TYPED_OPERANDS = {"shl": 1, "shr": 1, "bfe": 1, "bfi": 2}
 _JOINS = {"and": "&", "or": "|", "xor": "^"}
 
 
-def arithmetic(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def register_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for an instruction of this kind; it is empty for any other instruction."""
+    return _move_code(instruction, names) or _arithmetic_code(instruction, names)
+
+
+def _arithmetic_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for arithmetic, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _COMPARISON.fullmatch(opcode):
         return _comparison(found, operands, names)
@@ -75,11 +80,11 @@ def _operation(found: re.Match[str], operands: tuple[str, ...], names: Names) ->
     if kind[0] in "us":
         names.require_bits(*operands)
     flags = found["flags"].split(".")
-    of_type = _OF_TYPE.get(name, len(operands))
+    typed = _TYPED_OPERANDS.get(name, len(operands))
     values = [
-        names.value(text, kind if k < of_type else "u32") for k, text in enumerate(operands[1:])
+        names.value(text, kind if k < typed else "u32") for k, text in enumerate(operands[1:])
     ]
-    types = ", ".join(f"{HOST}{one}" for one in kind.split("."))
+    types = ", ".join(f"{HOST}{part}" for part in kind.split("."))
     flushes = "ftz" in flags and "f" in kind
     if flushes:
         values = [f"{HOST}flushed<{types}>({value})" for value in values]
@@ -95,16 +100,16 @@ def _operation(found: re.Match[str], operands: tuple[str, ...], names: Names) ->
 
 
 def _comparison(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """Sets one or two predicates, the second to the opposite, possibly joined with another."""
+    """Set one or two predicates, the second to the opposite, possibly joined with another."""
     kind, joined = found["type"], found["joined"]
     count = len(operands) - 2 - bool(joined)
     if count not in (1, 2):
         return ""
-    one, other = (names.value(text, kind) for text in operands[count : count + 2])
+    values = [names.value(text, kind) for text in operands[count : count + 2]]
     if found["flags"]:
-        one, other = (f"{HOST}flushed<{HOST}{kind}>({value})" for value in (one, other))
+        values = [f"{HOST}flushed<{HOST}{kind}>({value})" for value in values]
     also = f" {_JOINS[joined]} {names.predicate(operands[-1])}" if joined else ""
-    call = f"const bool cuhost_d = {HOST}setp_{found['name']}<{HOST}{kind}>({one}, {other});"
+    call = f"const bool cuhost_d = {HOST}setp_{found['name']}<{HOST}{kind}>({', '.join(values)});"
     sets = [f"{names.target(operands[0])} = cuhost_d{also};"]
     if count == 2:
         sets.append(f"{names.target(operands[1])} = !cuhost_d{also};")
@@ -122,8 +127,8 @@ _SELECT = re.compile(r"selp\.(?P<type>[busf](?:16|32|64))")
 _INTEGER = re.compile(r"[us]\d+")
 
 
-def conversions(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _move_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for moves and conversions, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if (found := _MOVE.fullmatch(opcode)) and len(operands) == 2:
         return _move(found["type"], *operands, names)
@@ -132,14 +137,14 @@ def conversions(instruction: Instruction, names: Names) -> str:
     if found := _CONVERSION.fullmatch(opcode):
         return _conversion(found, operands, names)
     if (found := _SELECT.fullmatch(opcode)) and len(operands) == 4:
-        one, other = (names.value(text, found["type"]) for text in operands[1:3])
+        value, other = (names.value(text, found["type"]) for text in operands[1:3])
         condition = names.predicate(operands[3])
-        return f"{names.target(operands[0])} = {condition} ? {one} : {other};"
+        return f"{names.target(operands[0])} = {condition} ? {value} : {other};"
     return ""
 
 
 def _move(kind: str, to: str, given: str, names: Names) -> str:
-    """Also one that packs several registers into one, or takes one apart."""
+    """Move a value, pack several registers into one, or take one apart."""
     if kind == "pred":
         return f"{names.target(to)} = {names.predicate(given)};"
     parts, wholes = elements(to), elements(given)

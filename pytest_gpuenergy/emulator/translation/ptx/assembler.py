@@ -1,4 +1,4 @@
-"""The asm statements of a text, with what stands for them."""
+"""The asm statements of a text and the C++ that replaces them, also in macros and conditionals."""
 
 from __future__ import annotations
 
@@ -16,37 +16,26 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import (
     statement_at,
 )
 
+_KEYWORD = re.compile(
+    rf"(?P<skipped>{SKIPPED}|{LITERAL})|(?<!\w)(?:asm|__asm__|__asm)(?!\w)(?=\s*[\w(\\])",
+    re.VERBOSE | re.DOTALL,
+)
 _KEYWORD_MACRO = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)[ \t]+(?:asm|__asm__|__asm)"
     r"(?:[ \t]+(?:volatile|__volatile__|__volatile))?[ \t]*$",
     re.MULTILINE,
 )
-
-
-def with_keywords(source: str) -> str:
-    """``source`` with the keyword in place of macros for it, and as many lines."""
-    names = {found["name"] for found in _KEYWORD_MACRO.finditer(source)}
-    if not names:
-        return source
-    used = rf"\b(?:{'|'.join(sorted(names))})\b(?=\s*\()"
-    return re.sub(used, "asm volatile", _KEYWORD_MACRO.sub("", source))
-
-
-_KEYWORD = re.compile(
-    rf"(?P<skipped>{SKIPPED}|{LITERAL})|(?<!\w)(?:asm|__asm__|__asm)(?!\w)(?=\s*[\w(\\])",
-    re.VERBOSE | re.DOTALL,
-)
-# What the translation needs of the host besides interface.h.
+# Names in a replacement that interface.h does not declare.
 _OF_HEADER = re.compile(r"::cuhost::cuhost_(?!(?:commit_copies|finish_copies|yield)\b)")
 _DEFINE = re.compile(r"[ \t]*#[ \t]*define\b")
 
 
-class Assembler:
-    """Replaces the asm statements of a text.
+class AsmStatements:
+    """The asm statements of a text and their replacements.
 
     Attributes:
-        refusals: why those that cannot run are refused, by number.
-        headers: of ``cuda/host`` that they need.
+        refusals: the reasons why statements cannot run, by number.
+        headers: the headers of ``cuda/host`` that the statements need.
     """
 
     def __init__(self, source: str) -> None:
@@ -55,11 +44,11 @@ class Assembler:
         self.headers: set[str] = set()
 
     @functools.cached_property
-    def _strings(self) -> Strings:
-        return Strings(self._source)
+    def _strings(self) -> MacroStrings:
+        return MacroStrings(self._source)
 
     def replaced(self, position: int) -> tuple[int, str]:
-        """The end of the statement whose keyword ends at ``position``, and what stands for it."""
+        """Return the end of the statement whose keyword ends at ``position``, and its code."""
         end = end_of_statement(self._source, position)
         code = self._code(self._source[position:end])
         if code.count("\n") > self._source.count("\n", position, end):
@@ -87,7 +76,7 @@ class Assembler:
         return code
 
     def _chosen(self, text: str, name: str, choices: Sequence[str]) -> str:
-        """Code for each string that a macro may stand for, of which the compiler takes one."""
+        """Return code for each string that a macro may stand for; the compiler selects one."""
         parts = (
             f"if constexpr (::cuhost::cuhost_same({name}, {choice})) "
             f"{{ {self._code(with_choice(text, name, choice))}; }}"
@@ -97,13 +86,13 @@ class Assembler:
         return f"__extension__ ({{ {' else '.join(parts)} (void)0; }})"
 
     def _translated(self, text: str) -> str:
-        # It makes its tables of instructions in 25 ms, and most texts have no PTX.
+        # Its tables of instructions take 25 ms to build, and most texts have no PTX.
         from pytest_gpuenergy.emulator.translation.ptx.code import code_of
 
         return code_of(statement_at(text, self._strings.value, self._strings.body))
 
     def refusal(self, position: int) -> str:
-        """Why the statement is refused: the instruction that cannot run, or all of them."""
+        """Return why a statement is refused: the instruction that cannot run, or all of them."""
         end = end_of_statement(self._source, position)
         try:
             self._translated(self._source[position:end])
@@ -112,7 +101,7 @@ class Assembler:
         return refusal_of(shown_template(self._source, position))
 
     def in_macro(self, start: int, end: int) -> Iterator[tuple[int, int, str]]:
-        """The edits of a directive's text: of the statements that a macro stands for."""
+        """Yield the edits of the asm statements in the macro that a directive defines."""
         if not _DEFINE.match(self._source, start, end):
             return
         position = start
@@ -138,12 +127,12 @@ _DIRECTIVE = re.compile(
 
 @dataclass(frozen=True)
 class Conditional:
-    """The first conditional part of a text.
+    """A text with a part that depends on preprocessor conditions.
 
     Attributes:
-        before: the text before it.
-        branches: each directive, and the text that holds under it.
-        after: the text after it.
+        before: the text before that part.
+        branches: each directive with the text that it selects.
+        after: the text after that part.
     """
 
     before: str
@@ -152,7 +141,7 @@ class Conditional:
 
 
 def first_conditional(text: str) -> Conditional | None:
-    """The first conditional part of ``text``; None where there is none that is complete."""
+    """Return ``text`` divided at its first complete conditional part, or None."""
     branches: list[tuple[str, str]] = []
     depth, before, directive, start = 0, "", "", 0
     for found in _DIRECTIVE.finditer(text):
@@ -187,20 +176,21 @@ _BODY = re.compile(
 _PART = re.compile(rf"(?P<literal>{LITERAL})|\#[ \t]*(?P<shown>\w+)|(?P<name>\w+)", re.VERBOSE)
 _STRINGS = re.compile(rf"(?:{LITERAL}|\s)+", re.VERBOSE)
 _USED = re.compile(rf"{LITERAL}|(?P<name>\b[A-Za-z_]\w*)", re.VERBOSE)
-_DEEPEST = 8
+_DEEPEST = 8  # levels of macros in macros
 
 
 def with_choice(text: str, name: str, choice: str) -> str:
-    """``text`` with what a macro stands for in its place."""
+    """Return ``text`` with ``choice`` in place of the macro ``name``."""
     return _USED.sub(lambda found: choice if found["name"] == name else found[0], text)
 
 
-class Strings:
-    """What a text's macros stand for, as far as asm statements use it.
+class MacroStrings:
+    """The strings and texts that the macros of a text stand for in asm statements.
+
+    A macro with several different definitions counts as unknown, since any of them may hold.
 
     Args:
-        source: CUDA C++ text. Of several definitions of a macro, any may be the one that holds: it
-            counts as unknown unless they are equal.
+        source: the CUDA C++ text.
     """
 
     def __init__(self, source: str) -> None:
@@ -214,14 +204,13 @@ class Strings:
         for found in _DEFINED.finditer(source):
             names = [name.strip() for name in (found["parameters"] or "()")[1:-1].split(",")]
             macro = (names, found["body"].replace("\\\n", " ").strip())
-            known = self._macros.setdefault(found["name"], macro)
-            if known != macro:
+            if self._macros.setdefault(found["name"], macro) != macro:
                 self._macros[found["name"]] = None
             if _STRINGS.fullmatch(macro[1]) and not found["parameters"]:
                 self._choices.setdefault(found["name"], set()).add(macro[1])
 
     def choice_in(self, text: str) -> tuple[str, list[str]] | None:
-        """A macro that a text uses and of which several strings are defined, and these strings."""
+        """Return a macro in a text for which several strings are defined, with these strings."""
         for found in _USED.finditer(text):
             choices = self._choices.get(found["name"] or "", ())
             if len(choices) > 1:
@@ -229,16 +218,16 @@ class Strings:
         return None
 
     def body(self, name: str) -> str | None:
-        """The text of a macro without parameters; None where there is none, or several."""
+        """Return the text of a macro without parameters, or None if it is unknown."""
         return self._bodies.get(name)
 
     def value(self, name: str, arguments: str, depth: int = 0) -> str | None:
-        """The string for a macro's name and its arguments in parentheses, or none; else None."""
+        """Return the string for a macro with its arguments in parentheses, or None if unknown."""
         macro = self._macros.get(name)
         if macro is None or depth > _DEEPEST:
             return None
         names, body = macro
-        given = [one.strip() for one in arguments[1:-1].split(",")] if arguments else [""]
+        given = [text.strip() for text in arguments[1:-1].split(",")] if arguments else [""]
         if len(given) != len(names):
             return None
         values = dict(zip(names, given, strict=True))
@@ -254,3 +243,12 @@ class Strings:
                     return None
                 pieces.append(inner)
         return "".join(pieces)
+
+
+def with_keywords(source: str) -> str:
+    """Return ``source`` with ``asm`` in place of macros for it, and as many lines."""
+    names = {found["name"] for found in _KEYWORD_MACRO.finditer(source)}
+    if not names:
+        return source
+    used = rf"\b(?:{'|'.join(sorted(names))})\b(?=\s*\()"
+    return re.sub(used, "asm volatile", _KEYWORD_MACRO.sub("", source))

@@ -1,4 +1,4 @@
-"""The instructions of PTX text (PTX ISA, "Syntax"), as far as inline assembler has them."""
+"""The parser of PTX instructions in inline assembler (PTX ISA, "Syntax")."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ class Label:
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers of one type; ``bits`` is 1 for predicates, ``real`` set for ``f32`` and ``f64``."""
+    """A declaration of registers of one type.
+
+    Attributes:
+        names: the names of the registers.
+        bits: the bits of each; a predicate has 1.
+        real: whether the type is ``f32`` or ``f64``.
+    """
 
     names: tuple[str, ...]
     bits: int
@@ -50,11 +56,11 @@ class Instruction:
     """One instruction.
 
     Attributes:
-        opcode: with its modifiers, such as ``add.f32``.
-        operands: as texts; an operand ``%3`` of the asm statement is ``?3``.
-        guard: name of its predicate, or empty.
-        negated: whether it is executed where the predicate is false.
-        text: for messages.
+        opcode: the opcode with its modifiers, such as ``add.f32``.
+        operands: the texts of the operands; ``%3`` of the asm statement is ``?3`` here.
+        guard: the name of the predicate that guards it, or empty.
+        negated: whether it is executed if the predicate is false.
+        text: the text for messages.
     """
 
     opcode: str
@@ -68,13 +74,13 @@ Part = Scope | Label | Registers | Instruction
 
 
 def parsed(template: str) -> Iterator[Part]:
-    """What stands in a template, in order.
+    """Yield the parts of a template in order.
 
     Args:
         template: PTX in which operands are ``%0`` and percent signs may be doubled.
 
     Raises:
-        UnsupportedError: it cannot be understood.
+        UnsupportedError: the template is not understood.
     """
     text = _OPERAND.sub(_plain, _COMMENT.sub(" ", template))
     position = 0
@@ -98,7 +104,7 @@ def _plain(found: re.Match[str]) -> str:
 
 
 def _end(text: str, position: int) -> int:
-    """The semicolon after the statement at ``position``, or the brace that closes its scope."""
+    """Return the position of the semicolon after a statement, or of the brace that closes it."""
     depth = 0
     for k in range(position, len(text)):
         if text[k] == "{":
@@ -139,7 +145,7 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Operands, parted at commas outside of brackets; ``p|q`` is two."""
+    """Yield the operands between commas outside brackets; ``p|q`` is two operands."""
     depth, last = 0, 0
     for k, letter in enumerate(text):
         depth += (letter in "[{") - (letter in "]}")

@@ -1,4 +1,4 @@
-"""Instructions for matrices that a warp holds: ``mma``, ``ldmatrix``, ``stmatrix``."""
+"""PTX for matrices: ``mma`` and ``ldmatrix`` of a warp, ``wgmma`` of a warpgroup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MMA = re.compile(
     r"mma\.sync\.aligned\.m(?P<m>16|8)n8k(?P<k>\d+)\.row\.col(?P<saturated>\.satfinite)?"
     r"\.(?P<d>\w+)\.(?P<a>\w+)\.(?P<b>\w+)\.(?P<c>\w+)"
 )
-# PTX ISA, "mma": accumulators and depths of a product, by its operands; bits of an operand.
+# The accumulators, depths and bits of the operands of a product, by their type (PTX ISA, "mma").
 _PRODUCTS = {
     "f16": (("f16", "f32"), (8, 16), 16),
     "bf16": (("f32",), (8, 16), 16),
@@ -27,8 +27,13 @@ _ROWS = re.compile(
 )
 
 
-def matrices(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def matrix_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for an instruction of this kind; it is empty for any other instruction."""
+    return _warp_matrix_code(instruction, names) or _warpgroup_code(instruction, names)
+
+
+def _warp_matrix_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for matrices that a warp holds, or nothing."""
     if found := _MMA.fullmatch(instruction.opcode):
         return _product(found, instruction, names)
     if found := _ROWS.fullmatch(instruction.opcode):
@@ -52,7 +57,7 @@ def _product(found: re.Match[str], instruction: Instruction, names: Names) -> st
     register_bits = 64 if a == "f64" else 32
     sizes = [rows * 8 * int(c[1:]), rows * depth * bits, depth * 8 * bits]
     counts = [size // (32 * register_bits) for size in sizes]
-    if [len(one) for one in registers] != [*counts, counts[0]]:
+    if [len(vector) for vector in registers] != [*counts, counts[0]]:
         return ""
     if a != "f64":
         names.require_bits(*registers[1], *registers[2])
@@ -97,8 +102,8 @@ _MOST_COLUMNS = 256
 _REGISTERS_OF_A = 4
 
 
-def warpgroups(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _warpgroup_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for products of a warpgroup, four warps, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _WARPGROUP_PRODUCT.fullmatch(opcode):
         return _warpgroup_product(found, operands, names)
@@ -115,7 +120,11 @@ def warpgroups(instruction: Instruction, names: Names) -> str:
 
 
 def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """Accumulators, A, B, scale-d, and then constants: factors of A and B, who is transposed."""
+    """Translate a product.
+
+    Its operands are accumulators, A, B, scale-d, and then constants: the factors of A and B, and
+    whether they are transposed.
+    """
     kind, columns = found["type"], int(found["columns"])
     if int(found["depth"]) != _DEPTHS[kind] or columns % 8 or not 8 <= columns <= _MOST_COLUMNS:
         return ""
@@ -143,7 +152,7 @@ def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: N
     held = ", ".join(names.value(text, "b32") for text in a) if in_registers else "0"
     accumulates = names.predicate(operands[3])
     descriptors = (
-        f"{HOST}Descriptor{{{one}}}" for one in (a_descriptor, names.value(operands[2], "b64"))
+        f"{HOST}Descriptor{{{bits}}}" for bits in (a_descriptor, names.value(operands[2], "b64"))
     )
     call = f"{HOST}wgmma<{arguments}>(__LINE__, cuhost_d, {accumulates}, {words}"
     return (

@@ -1,4 +1,4 @@
-"""Instructions that load, store and copy."""
+"""PTX that accesses memory: loads, stores, copies, atomics and bulk copies (TMA)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,17 @@ _WIDEST_BITS = 128
 _WAIT = "cp.async.wait_group"
 
 
-def memory(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def memory_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for an instruction of this kind; it is empty for any other instruction."""
+    return (
+        _access_code(instruction, names)
+        or _atomic_code(instruction, names)
+        or _bulk_copy_code(instruction, names)
+    )
+
+
+def _access_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for loads, stores and asynchronous copies, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _COPY.fullmatch(opcode):
         return _copy(found, operands, names)
@@ -40,7 +49,7 @@ def memory(instruction: Instruction, names: Names) -> str:
     if _IGNORED.fullmatch(opcode):
         return "(void)0;"
     if _POLICY.fullmatch(opcode) and operands:
-        return f"{names.target(operands[0])} = 0;"  # of a cache, which makes no difference
+        return f"{names.target(operands[0])} = 0;"  # a cache policy changes no result
     if opcode == "cp.async.commit_group" and not operands:
         return "::cuhost::cuhost_commit_copies();"
     if opcode == "cp.async.wait_all" and not operands:
@@ -51,22 +60,26 @@ def memory(instruction: Instruction, names: Names) -> str:
 
 
 def _copy(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """A copy: to, from, bytes, and then bytes to read or a predicate that ignores the source."""
+    """Translate an asynchronous copy.
+
+    Its operands are to, from, bytes, and possibly the bytes to read or a predicate that ignores the
+    source.
+    """
     given = operands[: len(operands) - bool(found["hint"])]
     if len(given) not in (3, 4) or not names.constant(given[2]):
         return ""
     to, source = names.address(given[0], shared=True), names.address(given[1], shared=False)
     size, zeros = names.value(given[2]), "0"
-    if len(given) == 4 and not names.constant(given[3]) and names.register(_bare(given[3]))[1] == 1:
+    if (
+        len(given) == 4
+        and not names.constant(given[3])
+        and names.register(given[3].lstrip("! "))[1] == 1
+    ):
         zeros = f"{names.predicate(given[3])} ? {size} : 0"
     elif len(given) == 4:
         zeros = f"{HOST}left_out({size}, {names.value(given[3])})"
     only = "16" if found["cache"] == "cg" else "4, 8, 16"
     return f"{HOST}copy_later_of<{only}>({to}, {source}, {size}, {zeros});"
-
-
-def _bare(text: str) -> str:
-    return text.lstrip("! ")
 
 
 def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
@@ -76,7 +89,7 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
         return ""
     given = operands[: len(operands) - ("L2::cache_hint" in modifiers)]
     loads, kind, count = found["name"] == "ld", found["type"], int(found["count"] or 1)
-    strength = next((one for one in modifiers if one in _STRENGTHS), "weak")
+    strength = next((name for name in modifiers if name in _STRENGTHS), "weak")
     if len(given) != 2 or strength == ("release" if loads else "acquire"):
         return ""
     place, vector = (given[1], given[0]) if loads else given
@@ -121,8 +134,8 @@ _OPERATIONS = {
 }
 
 
-def atomics(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _atomic_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for ``atom`` and ``red``, or nothing."""
     found = _ATOMIC.fullmatch(instruction.opcode)
     if found is None:
         return ""
@@ -147,7 +160,7 @@ def atomics(instruction: Instruction, names: Names) -> str:
         return ""
     place, *values = given[returns:]
     (order,) = orders or {"relaxed"}
-    arguments = [names.address_in(place, modifiers), *(names.value(one, kind) for one in values)]
+    arguments = [names.address_in(place, modifiers), *(names.value(text, kind) for text in values)]
     call = f"{HOST}atom_{operation}<{HOST}{kind}, {HOST}order_{order}>({', '.join(arguments)})"
     return f"{names.target(given[0])} = {call};" if returns else f"(void){call};"
 
@@ -169,15 +182,15 @@ _PREFETCH = re.compile(
 _TILE = re.compile(r"\[\s*(?P<map>[^,\]]+?)\s*,\s*(?P<corner>\{[^}]*\}|[^,\]]+?)\s*\]")
 
 
-def bulk_copies(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _bulk_copy_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for ``cp.async.bulk``, also of tiles of tensors, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _LOAD.fullmatch(opcode) or _STORE.fullmatch(opcode):
         given = list(operands[: len(operands) - bool(found["hint"])])
         if bool(found["tile"]) > bool(found["rank"]):
             return ""
         loads = ".mbarrier" in opcode
-        blocks = ""  # of the cluster, to which a load goes
+        blocks = ""  # the mask of the blocks of the cluster to which a load goes
         if loads and found["multicast"]:
             blocks = given.pop() if given else ""
         rank, mask = int(found["rank"] or 0), f"(unsigned){names.value(blocks)}" if blocks else "0"
@@ -196,7 +209,7 @@ def bulk_copies(instruction: Instruction, names: Names) -> str:
 
 
 def _bytes(given: Sequence[str], names: Names, blocks: str, *, loads: bool) -> str:
-    """To, from, number of bytes, and of a load the barrier."""
+    """Translate a copy of bytes, whose operands are to, from, bytes, and the barrier of a load."""
     if len(given) != 3 + loads:
         return ""
     to = names.address(given[0], shared=loads)
@@ -208,7 +221,7 @@ def _bytes(given: Sequence[str], names: Names, blocks: str, *, loads: bool) -> s
 
 
 def _tile(rank: int, given: Sequence[str], names: Names, blocks: str, *, loads: bool) -> str:
-    """Of a load: to, the tensor's tile, the barrier; of a store: the tile, from."""
+    """Translate a copy of a tile: to, tile and barrier of a load, or tile and from of a store."""
     if len(given) != 2 + loads:
         return ""
     tile = _TILE.fullmatch(given[loads])
@@ -221,7 +234,7 @@ def _tile(rank: int, given: Sequence[str], names: Names, blocks: str, *, loads: 
         arguments = [shared, *arguments, _barrier(given[2], names), blocks]
     else:
         arguments.append(shared)
-    places = ", ".join(f"(int){names.value(one)}" for one in corner)
+    places = ", ".join(f"(int){names.value(text)}" for text in corner)
     call = f"{HOST}tile_{'load' if loads else 'store'}({', '.join(arguments)});"
     return f"{{ const int cuhost_d[] = {{{places}}}; {call} }}"
 

@@ -1,4 +1,4 @@
-"""What the operands of PTX instructions are in C++."""
+"""The C++ for the operands of PTX instructions: registers, numbers, addresses and labels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pytest_gpuenergy.emulator.translation.ptx.instructions import Registers
 from pytest_gpuenergy.emulator.translation.ptx.statements import Operand, UnsupportedError
 
 HOST = "::cuhost::cuhost_"
-"""Before the names of ``cuda/host``, which no macro of a text has."""
+"""The prefix of the names of ``cuda/host``, which no macro of a text has."""
 
-ANY = "a number"
-"""The type of an operand whose bits are taken as they are."""
+_ANY = "a number"  # the type of an operand whose bits are taken as they are
 
 BITS = {"r": 32, "f": 32, "h": 16, "l": 64, "d": 64, "n": 64}
-"""Of a register, by the letter of its constraint."""
+"""The bits of a register, by the letter of its constraint."""
 
 _SPECIAL = re.compile(
     r"%(tid|ntid|ctaid|nctaid|cluster_ctaid|cluster_nctaid|clusterid|nclusterid)\.([xyz])"
@@ -32,10 +31,10 @@ _SUM = re.compile(r"([^+\s]+)\s*(?:\+\s*(.+)|(-\s*\d\w*))?")
 
 
 class Names:
-    """The names that are known at one place of the instructions.
+    """The operands, registers and labels that an instruction can name at one place of a statement.
 
     Args:
-        operands: of the asm statement.
+        operands: the operands of the asm statement.
     """
 
     def __init__(self, operands: Sequence[Operand]) -> None:
@@ -48,10 +47,10 @@ class Names:
         self._labels: dict[str, str] = {}
 
     def label(self, labels: Sequence[str]) -> None:
-        """Make the statement's labels known.
+        """Declare the labels of the statement.
 
         Raises:
-            UnsupportedError: two are alike, which scopes would tell apart.
+            UnsupportedError: two labels in different scopes have the same name.
         """
         self._labels = {label: f"cuhost_l{k}" for k, label in enumerate(labels)}
         if len(self._labels) < len(labels):
@@ -59,28 +58,28 @@ class Names:
 
     @property
     def labels(self) -> str:
-        """C++ that declares them, at the beginning of the statement."""
+        """C++ that declares the labels, at the beginning of the statement."""
         return f"__label__ {', '.join(self._labels.values())};" if self._labels else ""
 
     def jump(self, label: str) -> str:
-        """The name of a label in C++.
+        """Return the name of a label in C++.
 
         Raises:
-            UnsupportedError: the statement has none of that name.
+            UnsupportedError: the statement has no label of that name.
         """
         if label not in self._labels:
             raise UnsupportedError(f"asm with a branch to {label}, which it does not have")
         return self._labels[label]
 
     def open(self) -> None:
-        """Begin a scope."""
+        """Begin a scope of registers."""
         self._scopes.append({})
 
     def close(self) -> None:
-        """End the innermost scope.
+        """End the innermost scope of registers.
 
         Raises:
-            UnsupportedError: there is none.
+            UnsupportedError: no scope is open.
         """
         if len(self._scopes) == 1:
             raise UnsupportedError("asm with a brace that nothing opens")
@@ -88,11 +87,11 @@ class Names:
 
     @property
     def depth(self) -> int:
-        """How many scopes are open."""
+        """The number of open scopes."""
         return len(self._scopes) - 1
 
     def declare(self, registers: Registers) -> str:
-        """C++ that declares the registers."""
+        """Return C++ that declares the registers."""
         made = []
         for name in registers.names:
             self._scopes[-1][name] = (f"cuhost_v{self._count}", registers.bits)
@@ -103,10 +102,10 @@ class Names:
         return " ".join(made)
 
     def register(self, text: str) -> tuple[str, int]:
-        """The variable of a register or operand, and its bits; 1 for a predicate.
+        """Return the variable of a register or operand, and its bits; a predicate has 1.
 
         Raises:
-            UnsupportedError: there is none of that name.
+            UnsupportedError: there is no register of that name.
         """
         if _OPERAND.fullmatch(text):
             return f"cuhost_r{text[1:]}", BITS[self._operand(text).constraint]
@@ -116,7 +115,7 @@ class Names:
         raise UnsupportedError(f"asm with the unknown register {text}")
 
     def target(self, text: str) -> str:
-        """The variable that an instruction sets."""
+        """Return the variable that an instruction sets."""
         if text == "_":
             return "::cuhost::cuhost_Sink()"
         if _OPERAND.fullmatch(text) and not self._operand(text).access:
@@ -124,10 +123,10 @@ class Names:
         return self.register(text)[0]
 
     def place(self, text: str) -> str:
-        """The address of the variable that an output of the asm statement is.
+        """Return the address of the variable of an output of the asm statement.
 
         Raises:
-            UnsupportedError: it is none, or not one of 32 bits.
+            UnsupportedError: the text names no output, or one that does not have 32 bits.
         """
         if not _OPERAND.fullmatch(text) or BITS[self._operand(text).constraint] != 32:
             raise UnsupportedError(
@@ -137,7 +136,7 @@ class Names:
         return f"(void*)&cuhost_o{text[1:]}"
 
     def write_back(self) -> str:
-        """C++ that gives the outputs' variables the values of their registers."""
+        """Return C++ that copies the registers of the outputs to their variables."""
         return " ".join(
             f"{HOST}set(cuhost_o{k}, cuhost_r{k});"
             for k, operand in enumerate(self._operands)
@@ -145,7 +144,7 @@ class Names:
         )
 
     def read_again(self) -> str:
-        """C++ after an instruction that may have changed the outputs' variables themselves."""
+        """Return C++ that reloads the registers of the outputs from their variables."""
         return " ".join(
             f"cuhost_r{k} = {HOST}operand<{HOST}b<{BITS[operand.constraint]}>>(cuhost_o{k});"
             for k, operand in enumerate(self._operands)
@@ -153,14 +152,14 @@ class Names:
         )
 
     def require_bits(self, *texts: str) -> None:
-        """Refuse registers of floating-point numbers, as ptxas does where these do not belong.
+        """Refuse registers of floating-point numbers where ptxas refuses them.
 
         Raises:
-            UnsupportedError: there is one among the operands.
+            UnsupportedError: an operand is a register of type f32 or f64.
         """
         for text in texts:
-            known = _OPERAND.fullmatch(text) or any(text in scope for scope in self._scopes)
-            if known and self.register(text)[0] in self._reals:
+            named = _OPERAND.fullmatch(text) or any(text in scope for scope in self._scopes)
+            if named and self.register(text)[0] in self._reals:
                 shown = text.replace("?", "%")
                 raise UnsupportedError(f"asm with {shown}, which is f32 or f64, as an integer")
 
@@ -170,12 +169,12 @@ class Names:
             raise UnsupportedError(f"asm without an operand {number}")
         return self._operands[number]
 
-    def value(self, text: str, kind: str = ANY) -> str:
-        """The bits of an operand of a type such as ``f32``; a literal has that type.
+    def value(self, text: str, kind: str = _ANY) -> str:
+        """Return the bits of an operand of a type such as ``f32``, which a literal takes.
 
         Raises:
-            UnsupportedError: it is none of a register of enough bits, a number and a special
-                register.
+            UnsupportedError: the operand is neither a register with enough bits nor a number nor a
+                special register.
         """
         if special := _SPECIAL.fullmatch(text):
             name = f"{special[1]}<'{special[2]}'>" if special[1] else special[3]
@@ -188,13 +187,13 @@ class Names:
             value = int(whole[2], 0) if not whole[2].isdecimal() else int(whole[2])
             return f"{(-value if whole[1] else value) & 0xFFFFFFFFFFFFFFFF:#x}ull"
         variable, bits = self.register(text)
-        if bits < (bits_of(kind) if kind != ANY else 2):
+        if bits < (_bits_of(kind) if kind != _ANY else 2):
             what = "predicate" if bits == 1 else f"register of {bits} bits"
             raise UnsupportedError(f"asm with {text.replace('?', '%')}, a {what}, as {kind}")
         return variable
 
     def predicate(self, text: str) -> str:
-        """A predicate, which ``!`` before it negates."""
+        """Return a predicate, negated if ``!`` precedes it."""
         name = text.lstrip("! ")
         variable, bits = self.register(name)
         if bits != 1:
@@ -202,13 +201,13 @@ class Names:
         return f"!{variable}" if text.startswith("!") else variable
 
     def constant(self, text: str) -> bool:
-        """Whether an operand is a number known at compile time."""
+        """Return whether an operand is a number known at compile time."""
         if _OPERAND.fullmatch(text):
             return self._operand(text).constraint == "n"
         return _INTEGER.fullmatch(text) is not None
 
     def address(self, text: str, *, shared: bool) -> str:
-        """The address in square brackets, as one of the host."""
+        """Return the host address for the address in square brackets."""
         inner = _SUM.fullmatch(text[1:-1].strip()) if text.startswith("[") else None
         if inner is None:
             raise UnsupportedError(f"asm with {text.replace('?', '%')} as an address")
@@ -221,21 +220,21 @@ class Names:
         return f"{HOST}address({base}, {self.value(offset)})"
 
     def address_in(self, text: str, modifiers: Collection[str]) -> str:
-        """The address in square brackets, in the space that the instruction's modifiers name."""
-        found = self.address(text, shared=any(one.startswith("shared") for one in modifiers))
+        """Return the host address for an address in the space that the modifiers name."""
+        found = self.address(text, shared=any(name.startswith("shared") for name in modifiers))
         if "shared::cluster" in modifiers:
             return f"::cuhost::cuhost_cluster_place({found})"
         return found
 
 
-def bits_of(kind: str) -> int:
-    """Of a type such as ``f32`` or ``f16x2``."""
+def _bits_of(kind: str) -> int:
+    """Return the bits of a type such as ``f32`` or ``f16x2``."""
     digits = re.search(r"\d+", kind)
     return (int(digits[0]) if digits else 1) * (2 if kind.endswith("x2") else 1)
 
 
 def elements(text: str) -> list[str]:
-    """The elements of a vector in braces; a single operand is its own only element."""
+    """Return the elements of a vector in braces; a single operand is its only element."""
     if not text.startswith("{"):
         return [text]
     return [part.strip() for part in text.strip("{} ").split(",")]

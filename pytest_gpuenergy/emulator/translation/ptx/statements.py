@@ -6,26 +6,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import LITERAL, SKIPPED, Token, nested
+from pytest_gpuenergy.emulator.translation.cuda_text import (
+    LITERAL,
+    SKIPPED,
+    Token,
+    tokens_with_depth,
+)
 
 CANNOT = "cannot run on the emulated GPU"
-"""In every message about CUDA text that the host cannot run."""
+"""The words in every message about CUDA text that the host cannot run."""
 
-_SHOWN = 60
-
-
-class UnsupportedError(Exception):
-    """PTX that the emulated GPU does not run; the argument is the instruction or says why."""
-
-
-def refusal_of(ptx: str) -> str:
-    """Why the instructions, or ``asm`` that is not understood, are refused."""
-    if ptx.startswith("asm "):
-        return f"{CANNOT}: {ptx}"
-    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
-    return f"{CANNOT}: inline PTX '{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}'"
-
-
+_SHOWN = 60  # characters of PTX in a message
 _QUALIFIERS = frozenset(("volatile", "__volatile__", "__volatile", "inline", "__inline__"))
 _PIECE = re.compile(
     rf"""
@@ -42,21 +33,30 @@ _ESCAPE = re.compile(r"\\(?:\r?\n|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "v": "\v"}
 _CONSTRAINT = re.compile(r"[=+]?[rhlfdni]")
 
-Macros = Callable[[str, str], str | None]
-"""The string that a macro with these arguments stands for; None where it is none."""
+_Macros = Callable[[str, str], str | None]
+_Bodies = Callable[[str], str | None]
 
-Bodies = Callable[[str], str | None]
-"""The text that a macro without parameters stands for; None where it is none."""
+
+class UnsupportedError(Exception):
+    """PTX that the emulated GPU does not run; the argument is the instruction or the reason."""
+
+
+def refusal_of(ptx: str) -> str:
+    """Return why PTX, or ``asm`` that is not understood, is refused."""
+    if ptx.startswith("asm "):
+        return f"{CANNOT}: {ptx}"
+    shown = re.sub(r'[\\"]', "", " ".join(ptx.split()))
+    return f"{CANNOT}: inline PTX '{shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}'"
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One operand.
+    """An operand of an asm statement.
 
     Attributes:
-        constraint: its letter; ``n`` is a constant.
+        constraint: the letter of its constraint; ``n`` is a constant.
         access: ``=`` or ``+`` for an output, empty for an input.
-        expression: C++ text in its parentheses.
+        expression: the C++ text in its parentheses.
     """
 
     constraint: str
@@ -73,8 +73,8 @@ class Statement:
 
 
 def end_of_statement(source: str, position: int) -> int:
-    """The end of the asm statement whose keyword ends at ``position``, without its semicolon."""
-    for token, depth in nested(source, position):
+    """Return the end of the asm statement whose keyword ends at ``position``, before ``;``."""
+    for token, depth in tokens_with_depth(source, position):
         if depth == 0 and token.text == ")":
             return token.end
         if depth == 0 and token.text == ";":
@@ -83,9 +83,9 @@ def end_of_statement(source: str, position: int) -> int:
 
 
 def shown_template(source: str, position: int) -> str:
-    """The strings that the statement begins with, for messages about it."""
+    """Return the strings with which the statement begins, for messages."""
     pieces = []
-    for token, depth in nested(source, position):
+    for token, depth in tokens_with_depth(source, position):
         if token.kind == "literal" and depth == 1:
             pieces.append(token.text[1:-1])
         elif token.text in (":", "::", ";") or (depth == 0 and token.text == ")"):
@@ -93,16 +93,17 @@ def shown_template(source: str, position: int) -> str:
     return re.sub(r"\\[nt]|\\\n", " ", "".join(pieces)).strip()
 
 
-def statement_at(text: str, macros: Macros, bodies: Bodies) -> Statement:
-    """The statement that is left after its keyword.
+def statement_at(text: str, macros: _Macros, bodies: _Bodies) -> Statement:
+    """Return the statement in ``text``.
 
     Args:
-        text: of the statement.
-        macros: strings of the kernel's macros.
-        bodies: of its macros, which may stand for operands.
+        text: the text after the keyword.
+        macros: a function that returns the string for a macro and its arguments, or None.
+        bodies: a function that returns the text of a macro without parameters, which may stand for
+            operands, or None.
 
     Raises:
-        UnsupportedError: it is malformed, or of a kind that nvcc does not have.
+        UnsupportedError: the statement is malformed, or nvcc has none of its kind.
     """
     if _DIRECTIVE.search(text):
         raise UnsupportedError("asm with preprocessor directives inside")
@@ -116,18 +117,18 @@ def statement_at(text: str, macros: Macros, bodies: Bodies) -> Statement:
         for item in _items(tokens):
             body = bodies(item[0].text) if len(item) == 1 else None
             given = [(text, item)] if body is None else _listed(body)
-            operands += [_operand(within, one, output=number == 0) for within, one in given]
+            operands += [_operand(source, part, output=number == 0) for source, part in given]
     return Statement(template, tuple(operands))
 
 
-Section = tuple[int, int, list[tuple[Token, int]]]
+_Section = tuple[int, int, list[tuple[Token, int]]]
 
 
-def _sections(text: str) -> Iterator[Section]:
-    """Start, end and tokens of the parts in the parentheses between colons."""
+def _sections(text: str) -> Iterator[_Section]:
+    """Yield start, end and tokens of the parts between the colons in the parentheses."""
     tokens: list[tuple[Token, int]] = []
     start = -1
-    for token, depth in nested(text, 0):
+    for token, depth in tokens_with_depth(text, 0):
         if start < 0 and token.text == "(":
             start = token.end
         elif start < 0:
@@ -145,7 +146,7 @@ def _sections(text: str) -> Iterator[Section]:
             tokens.append((token, depth))
 
 
-def _template(text: str, macros: Macros) -> str:
+def _template(text: str, macros: _Macros) -> str:
     pieces: list[str] = []
     for piece in _PIECE.finditer(text):
         if piece["raw"] is not None:
@@ -179,9 +180,9 @@ def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
 
 
 def _listed(body: str) -> list[tuple[str, list[Token]]]:
-    """The operands that a macro stands for."""
+    """Return the operands that a macro stands for."""
     text = f"({body})"
-    return [(text, item) for item in _items(list(nested(text, 0))[1:-1])]
+    return [(text, item) for item in _items(list(tokens_with_depth(text, 0))[1:-1])]
 
 
 def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:

@@ -1,4 +1,4 @@
-"""Instructions by which threads branch, wait for one another or order their accesses."""
+"""PTX by which threads branch, wait, order their accesses and exchange values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,17 @@ _CLUSTER_ARRIVAL = re.compile(
 _CLUSTER_WAIT = re.compile(r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?")
 
 
-def synchronization(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def synchronization_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for an instruction of this kind; it is empty for any other instruction."""
+    return (
+        _barrier_code(instruction, names)
+        or _warp_code(instruction, names)
+        or _mbarrier_code(instruction, names)
+    )
+
+
+def _barrier_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for branches, fences and barriers, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _FENCE.fullmatch(opcode):
         block = "cta" in (found["level"], found["scope"])
@@ -78,7 +87,7 @@ _MBARRIER_WAIT = re.compile(
     rf"mbarrier\.(?:test|(?P<tries>try))_wait(?P<parity>\.parity)?"
     rf"(?:\.acquire\.(?:cta|cluster))?{_SPACE}"
 )
-# How many operands there are, and what the host calls it.
+# The number of operands, and the name of the host's function.
 _PLAIN_CALLS = {
     "init": (2, "init"),
     "inval": (1, "inval"),
@@ -87,8 +96,8 @@ _PLAIN_CALLS = {
 }
 
 
-def barriers(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _mbarrier_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for barriers in shared memory, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _MBARRIER_PLAIN.fullmatch(opcode):
         count, name = _PLAIN_CALLS[found["name"]]
@@ -108,12 +117,12 @@ def barriers(instruction: Instruction, names: Names) -> str:
 
 
 def _arrival(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """State, barrier, and then bytes or, possibly, the number of arrivals."""
+    """Translate an arrival: state, barrier, and then bytes or possibly the number of arrivals."""
     given = operands[2:] if found["expects"] or len(operands) == 3 else ("1",)
     if len(operands) not in (2, 3) or len(given) != 1:
         return ""
     if found["cluster"] and operands[0] == "_" and not (found["drop"] or found["expects"]):
-        # Perhaps of another block of the cluster.
+        # The barrier may belong to another block of the cluster.
         return _call("arrive_in_cluster", operands[1], given, names, shared=True) + ";"
     drop = "true" if found["drop"] else "false"
     name = f"{'arrive_expect' if found['expects'] else 'arrive'}<{drop}>"
@@ -122,7 +131,7 @@ def _arrival(found: re.Match[str], operands: tuple[str, ...], names: Names) -> s
 
 
 def _call(name: str, place: str, values: tuple[str, ...], names: Names, *, shared: bool) -> str:
-    arguments = [names.address(place, shared=shared), *(names.value(one) for one in values)]
+    arguments = [names.address(place, shared=shared), *(names.value(text) for text in values)]
     return f"{HOST}mbarrier_{name}({', '.join(arguments)})"
 
 
@@ -131,8 +140,8 @@ _VOTE = re.compile(r"vote\.sync\.(?P<mode>all|any|uni|ballot)\.(?:pred|b32)")
 _REDUCTION = re.compile(r"redux\.sync\.(?P<name>add|min|max|and|or|xor)\.(?P<type>[usb]32)")
 
 
-def warps(instruction: Instruction, names: Names) -> str:
-    """C++ for the instruction; empty if it is none of these."""
+def _warp_code(instruction: Instruction, names: Names) -> str:
+    """Return C++ for exchanges and votes of the lanes of a warp, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
     if (found := _SHUFFLE.fullmatch(opcode)) and len(operands) in (5, 6):
         targets = [names.target(text) for text in operands[: len(operands) - 4]]
