@@ -169,7 +169,9 @@ class Card:
         now_ns = self.now_ns
         tick = now_ns // TICK_NS
         self.point = self._operating_point()
-        most_w = self._most_w()
+        # Whatever runs, it cannot be cooled at more than its top limit.
+        top_w = min(self.enforced_mw / 1000, self.profile.max_limit_w)
+        most_w = max(top_w, self.profile.idle_w)
         power_w = min(self.point.power_w + self._foreign_w(), most_w)
         power_w *= self._leakage(power_w)
         power_w *= (
@@ -227,10 +229,6 @@ class Card:
         """The power limit in force."""
         limits = [f.power_w for f in self.active_faults("enforced_limit")]
         return min([self.limit_mw, *(round(w * 1000) for w in limits if w is not None)])
-
-    def _most_w(self) -> float:
-        """Return the highest power that the card can draw; its cooling does not allow more."""
-        return max(min(self.enforced_mw / 1000, self.profile.max_limit_w), self.profile.idle_w)
 
     def active_faults(self, kind: str) -> Iterator[Fault]:
         """Yield the faults of this kind that are in force."""

@@ -117,11 +117,13 @@ def block_of(
         + c.instructions_per_global * (traffic.global_loads + traffic.global_stores)
         + c.instructions_per_shared * traffic.shared_accesses
     )
+    conflicts = max(0.0, traffic.shared_wavefronts - traffic.shared_accesses)
+    shared_cycles = c.shared_cycles * traffic.shared_accesses + c.conflict_cycles * conflicts
     l2_bytes = traffic.l2_sectors * SECTOR_BYTES
     busy_cycles = max(
         instructions / SCHEDULERS,
         fma * 2 * _WARP * sm_rate(profile) / (profile.fp32_tflops * 1e12),
-        _shared_cycles(traffic, c) + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
+        shared_cycles + traffic.global_sectors / _L1_SECTORS_PER_CYCLE,
         l2_bytes / L2_BYTES_PER_CYCLE,
     )
     # A warp's own instructions in sequence, and the latency of its loads; idle warps do neither.
@@ -135,11 +137,6 @@ def block_of(
     )
     resident = resident_blocks(launch, traffic.static_shared_bytes, profile, registers)
     return Block(resident, instructions, fma * spilled, l2_bytes, busy_cycles, wait_cycles)
-
-
-def _shared_cycles(traffic: Traffic, c: Coefficients) -> float:
-    conflicts = max(0.0, traffic.shared_wavefronts - traffic.shared_accesses)
-    return c.shared_cycles * traffic.shared_accesses + c.conflict_cycles * conflicts
 
 
 def sm_rate(profile: GpuProfile) -> float:

@@ -16,13 +16,10 @@ from pytest_gpuenergy.emulator.translation.cuda_text import definition_of
 
 # How branched loads are found.
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
-
-
 _POINTER = re.compile(r"\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*(?:,|$)")
-
-
 _BARRIER = "__syncthreads"
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+
 # How private arrays are found.
 _WORDS = {
     **dict.fromkeys(("char", "bool", "int8_t", "uint8_t"), 0.25),
@@ -31,18 +28,12 @@ _WORDS = {
     **dict.fromkeys(("double", "int64_t", "uint64_t", "float2", "int2"), 2.0),
     **dict.fromkeys(("float4", "int4", "uint4", "double2"), 4.0),
 }
-
-
 _ARRAY = re.compile(
     r"^[ \t]*(?:alignas\(\d+\)[ \t]*)?(?:unsigned[ \t]+)?(?P<type>\w+)[ \t]+(?P<name>\w+)[ \t]*"
     r"(?P<extents>(?:\[[ \t]*\d+[ \t]*\])+)[ \t]*(?:=|;)",
     re.MULTILINE,
 )
-
-
 _BRACE_OR_ARRAY = re.compile(rf"(?P<brace>[{{}}])|{_ARRAY.pattern}", re.MULTILINE)
-
-
 _VECTOR_WORDS = 4.0
 
 
