@@ -1,4 +1,4 @@
-"""asm statements: where they may stand, what their operands may be, and which are refused."""
+"""asm statements: their places, operands and macros, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.emulator import translate
+from pytest_gpuenergy.emulator import MacroStrings, translate, with_choice
 from pytest_gpuenergy.support import KernelFault
 
 PLACES = {
@@ -247,3 +247,29 @@ def test_any_instructions_are_translated_or_refused(words, between):
     text = between.join(words)
     source = f'void f(int a) {{ asm("{text}" : "=r"(a) : "f"(1.f), "l"(0ll)); }}'
     assert "asm(" not in translate(source, ["k"])
+
+
+# As in the header of TVM's kernels in half precision: no string, but a long row of words.
+FUNCTION = """#define UNARY(NAME, OTHER) \\
+static inline __device__ __host__ half NAME(half x) {   \\
+  return __float2half(OTHER(__half2float(x)));          \\
+}
+"""
+WORDS = f"#define WORDS {'word ' * 50}+ 1\n"
+COMMENTED = '#define TYPE ".f32"  // one of two\n'
+STRING = '#define WAIT(n) "cp.async.wait_group " #n ";"\n'
+
+
+def test_a_macro_of_many_words_that_is_no_string_is_passed_over() -> None:
+    strings = MacroStrings(FUNCTION + WORDS + STRING)
+    assert strings.value("UNARY", "(a, b)") is None
+    assert strings.value("WORDS", "") is None
+    assert strings.value("WAIT", "(3)") == "cp.async.wait_group 3;"
+
+
+def test_a_macro_with_several_definitions_is_a_choice() -> None:
+    strings = MacroStrings(COMMENTED + '#define TYPE ".s32" /* the other */\n' + STRING)
+    assert strings.value("TYPE", "") is None
+    assert strings.choice_in('("add" TYPE " TYPE")') == ("TYPE", ['".f32"', '".s32"'])
+    assert strings.choice_in('(WAIT(3) " TYPE")') is None
+    assert with_choice('("add" TYPE " TYPE")', "TYPE", '".s32"') == '("add" ".s32" " TYPE")'

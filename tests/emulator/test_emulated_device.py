@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from jobs import job_of
 
-from pytest_gpuenergy.devices import Arena, Work
+from pytest_gpuenergy.control import Lease, Setpoint
+from pytest_gpuenergy.devices import Arena, Device, Work
 from pytest_gpuenergy.emulator import (
     AFFORDABLE_S,
     DEFAULT_PROFILE,
@@ -22,12 +24,14 @@ from pytest_gpuenergy.emulator import (
     WHOLE_S,
     AccessProfile,
     EmulatedDevice,
+    HostKernel,
     LaunchProfile,
     Traffic,
     emulated_devices,
     find_profile,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
@@ -471,3 +475,85 @@ def test_several_devices_are_several_cards(tmp_path: Path, monkeypatch: pytest.M
     assert limits == [165_000, 165_000, 120_000]
     for device in devices:
         device.close()
+
+
+def limit_w(device: Device) -> float:
+    return float(device.nvml.nvmlDeviceGetPowerManagementLimit(device.handle)) / 1e3
+
+
+def test_what_passes_on_a_twin_does_not_pass_on_the_card() -> None:
+    with open_device("emulated") as device:
+        before_s = device.clock.now_s()
+        with device.twin() as twin:
+            twin.clock.sleep_s(100.0)
+        assert device.clock.now_s() - before_s < 1.0
+
+
+def test_every_twin_begins_at_the_same_moment() -> None:
+    with open_device("emulated") as device:
+        moments = []
+        for _ in range(2):
+            device.clock.sleep_s(7.0)
+            with device.twin() as twin:
+                moments.append(twin.clock.now_s())
+        assert moments[0] == moments[1]
+
+
+def test_a_twin_has_the_limit_and_the_name_of_its_card() -> None:
+    with open_device("emulated") as device:
+        lease = Lease(device)
+        lease.set(Setpoint(300.0))
+        with device.twin() as twin:
+            assert (twin.uuid, twin.name) == (device.uuid, device.name)
+            assert limit_w(twin) == 300
+        lease.restore()
+
+
+def test_a_twin_leaves_no_files_behind() -> None:
+    with open_device("emulated") as device, device.twin():
+        pass
+    assert not list(Path("/dev/shm").glob(f"gpuenergy-{os.getpid()}-*"))
+
+
+SIZE = 8
+SLOW_S, FAST_S = 3 * AFFORDABLE_S, AFFORDABLE_S / 2
+
+
+class Program:
+    """Writes the number of the run to all elements, or in a part of a launch to every stride-th."""
+
+    def __init__(self, arena: Arena, launches_s: list[float]) -> None:
+        self.arena, self.launches_s, self.runs = arena, launches_s, 0
+
+    def run(
+        self,
+        *,
+        order_seed: int = 0,  # noqa: ARG002 -- as of a `HostProgram`, like the following
+        fresh: bool = True,
+        most: int = 1,  # noqa: ARG002
+        budget_s: float = 0.0,  # noqa: ARG002
+        stride: int = 1,
+    ) -> tuple[int, float]:
+        self.runs += fresh
+        values = self.arena.value()
+        values[::stride] = self.runs
+        self.arena.fill(values)
+        return 1, self.launches_s[self.runs - 1]
+
+
+@pytest.mark.parametrize(
+    "launches_s", [[SLOW_S] * 3, [SLOW_S, SLOW_S, FAST_S], [SLOW_S, FAST_S, SLOW_S]]
+)
+def test_what_a_part_does_not_write_is_from_the_latest_run(
+    tmp_path: Path, launches_s: list[float]
+) -> None:
+    arena = Arena.create(tmp_path / "y", Tensor("y", (SIZE,), "float32", "output"))
+    program = Program(arena, launches_s)
+    with ExitStack() as stack:
+        kernel = HostKernel(
+            lambda: None, lambda: nullcontext(program), stack, [arena], divisible=True
+        )
+        for _ in launches_s:
+            kernel.run()
+        (left,) = [arena.value() for _ in kernel.relaunch(once=False)]
+    np.testing.assert_array_equal(left, np.full(SIZE, 3, np.float32))

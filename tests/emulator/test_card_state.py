@@ -1,4 +1,4 @@
-"""The emulated card's file: shared and locked, and it outlives every process."""
+"""The file of an emulated card: shared, locked, checked, and outliving every process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import (
     DEFAULT_PROFILE,
@@ -21,6 +23,7 @@ from pytest_gpuenergy.emulator import (
     CardState,
     Demand,
     EmulatedStateWarning,
+    Fault,
     Load,
     Owner,
     VirtualClock,
@@ -30,7 +33,6 @@ from pytest_gpuenergy.support import DeviceError, InputError
 
 DEMAND = Demand(time_s=20e-6, power_w=420.0, memory_time=0.1)
 SECOND_NS = 10**9
-
 CHILD = """
 import sys
 from pytest_gpuenergy.emulator import Demand
@@ -370,3 +372,91 @@ def test_an_interrupt_while_a_file_is_closed_leaves_the_card_usable(
             pass
     state.spend(SECOND_NS)
     state.close()
+
+
+STRANGE = [
+    *(-1, 0, 1, 2**31, 2**62, 2**63, 2**64, -(2**63), 10**30, 10**400),
+    *(0.5, -0.5, 1e-300, 1e300, -1e300, math.inf, -math.inf, math.nan),
+    *(None, True, "1", "x" * 1000, [], {}, [[]]),
+]
+
+
+@pytest.fixture
+def busy_state(own_folders: object) -> Iterator[CardState]:  # noqa: ARG001
+    """A card with a load and faults."""
+    busy_state = CardState(DEFAULT_PROFILE)
+    for what, value in (("foreign_process", {"pid": 7, "power_w": 50.0}), ("energy", "unknown")):
+        busy_state.inject(Fault.of(what, value))
+    with busy_state.change() as card:
+        card.start(Load(Owner.me(), Demand(20e-6, 420.0, 0.1)))
+    busy_state.spend(SECOND_NS)
+    yield busy_state
+    busy_state.close()
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all values that are no lists or objects; the first two of long lists."""
+    if isinstance(value, dict | list):
+        items = [*value.items()] if isinstance(value, dict) else [*enumerate(value)][:2]
+        for key, inner in items:
+            yield from places(inner, (*path, key))
+    else:
+        yield path
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_number_is_in_range_or_makes_a_new_card(
+    busy_state: CardState, data: st.DataObject
+) -> None:
+    with busy_state.change():
+        pass
+    good = busy_state.path.read_text()
+    content = json.loads(good)
+    path = data.draw(st.sampled_from([*places(content)]))
+    inner = content
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = data.draw(st.sampled_from(STRANGE))
+    busy_state.path.write_text(json.dumps(content))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EmulatedStateWarning)
+        other = CardState(DEFAULT_PROFILE)
+        before = other.spend(0)
+        begin_ns, begin_pj = before.now_ns, before.energy.at_pj(before.now_ns)
+        card = other.spend(SECOND_NS)
+        drawn_j = (card.energy.at_pj(card.now_ns) - begin_pj) / 1e12
+        other.close()
+    assert card.now_ns - begin_ns == SECOND_NS
+    assert 0 < drawn_j < 2e4
+    assert -50 < card.profile.cooling.temperature_c(card.warmth) < 1e5
+    busy_state.path.write_text(good)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"limit_mw": -1},
+        {"limit_mw": 10**15},
+        {"now_ns": 2**63, "edge_ns": 2**63 + 1},
+        {"power_mw": -5},
+        {"power_mw": 10**15},
+        {"tick_pj": -1},
+        {"counter_base_pj": 10**40},
+        {"counter_stuck_mj": -1},
+        {"energies_pj": [10**40]},
+        {"hidden_state": 99},
+    ],
+    ids=str,
+)
+def test_a_number_out_of_range_makes_a_new_card(
+    busy_state: CardState, damage: dict[str, object]
+) -> None:
+    content = json.loads(busy_state.path.read_text())
+    if "energies_pj" in damage:
+        damage = {"energies_pj": [*content["energies_pj"][:-1], 10**40]}
+    busy_state.path.write_text(json.dumps({**content, **damage}))
+    other = CardState(DEFAULT_PROFILE)
+    with pytest.warns(EmulatedStateWarning, match="was damaged .* replaced by a fresh one"):
+        other.spend(0)
+    other.close()

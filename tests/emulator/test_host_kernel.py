@@ -1,34 +1,40 @@
-"""The emulated GPU with kernels that really run on the host, measured in virtual time."""
+"""Kernels that really run on the host: verified, relaunched, and measured in virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from jobs import job_of
 
 from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.emulator import AFFORDABLE_S, EmulatedDevice
+from pytest_gpuenergy.emulator import (
+    AFFORDABLE_S,
+    EmulatedDevice,
+    HostKernel,
+    HostRunner,
+    is_divisible,
+)
 from pytest_gpuenergy.energy import EnergyMeter
 from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify
 from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.slow
-
 SIZE = 16_384
 SCALE = {"a": Scalar("a", "float32", 2.0)}
-
 SCALED = """
 extern "C" __global__ void scaled(float* y, const float* x, float a) {
   int i = blockIdx.x * 256 + threadIdx.x;
   y[i] = a * x[i];
 }
 """
-
 RACING = """
 extern "C" __global__ void scaled(float* y, const float* x, float a) {
   __shared__ float t[256];
@@ -183,3 +189,135 @@ def test_one_kernel_takes_longer_where_a_scalar_gives_it_more_to_do(gpu: Emulate
         with arenas_for(workload, 0) as arenas:
             times_ms.append(measure_time_ms(gpu, quick_job(looping, workload), arenas))
     assert times_ms[1] > 2 * times_ms[0]
+
+
+COUNTS_OF_BLOCKS = "__shared__ int s; if (!t) s = launches[b]++; __syncthreads();"
+DECLARED = "__device__ int launches[128];"
+SLOW = "float v = 0; for (int k = 0; k < 1000; ++k) v += x[i] * k;"
+Make = Callable[..., tuple[Kernel, dict[str, Arena]]]
+
+
+def relaunch(runner: HostRunner, kernel: Kernel, arenas: dict[str, Arena]) -> list[int]:
+    outputs = [arena for arena in arenas.values() if arena.tensor.role == "output"]
+    with ExitStack() as stack:
+        host = HostKernel(
+            lambda: None,
+            lambda: runner.open(kernel, arenas, {}, timeout_s=20.0),
+            stack,
+            outputs,
+            divisible=is_divisible(kernel),
+        )
+        for turn in range(3):
+            host.run(order_seed=turn)
+        for arena in outputs:
+            arena.fill()
+        return list(host.relaunch(once=False))
+
+
+@pytest.mark.parametrize("skips", ["s % {0} == {1}", "b == 3 && s % {0} == {1}"])
+@pytest.mark.parametrize("period", [7, 32])
+def test_a_launch_that_is_skipped_now_and_then(
+    runner: HostRunner, small_kernel: Make, period: int, skips: str
+) -> None:
+    skip = skips.format(period, period - 1)
+    body = f"{COUNTS_OF_BLOCKS} if ({skip}) return; y[i] = 2 * x[i];"
+    with pytest.raises(KernelFault, match=r"wrong in launch \d+ of those that were repeated: y\["):
+        relaunch(runner, *small_kernel(body, 128, 16, before=DECLARED))
+
+
+def test_a_slow_kernel_that_skips_a_launch(runner: HostRunner, small_kernel: Make) -> None:
+    body = f"{COUNTS_OF_BLOCKS} {SLOW} if (s % 31 == 30) return; y[i] = v;"
+    with pytest.raises(KernelFault, match="wrong in launch"):
+        relaunch(runner, *small_kernel(body, 128, 128, before=DECLARED))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[i] = 2 * x[i];",
+        SLOW + "y[i] = v;",
+        "y[i] = (launches + 64 * (s & 1))[b % 64] >= 0 ? x[i] : 0;",
+    ],
+)
+def test_launches_that_leave_the_same(runner: HostRunner, small_kernel: Make, body: str) -> None:
+    assert relaunch(runner, *small_kernel(f"{COUNTS_OF_BLOCKS} {body}", 128, 64, before=DECLARED))
+
+
+@pytest.fixture(scope="module")
+def device(host_cache: Path) -> Iterator[EmulatedDevice]:
+    with EmulatedDevice(runner=HostRunner(host_cache, jobs=2)) as emulated:
+        yield emulated
+
+
+def doubled(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"y": 2 * inputs["x"], "z": inputs["x"] + 1}
+
+
+def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
+    """Two times x, and x plus one, by a kernel that also runs ``body`` on each element ``v``."""
+    source = f"""__global__ void k(const float* x, float* y, float* z) {{
+      __shared__ float s[256];
+      int i = blockIdx.x * 256 + threadIdx.x, n = {size};
+      s[threadIdx.x] = 0;
+      if (i >= n) return;
+      float v = x[i];
+      {body}
+      y[i] = 2 * v; z[i] = x[i] + 1; }}"""
+    launch = Launch("k", (-(-size // 256), 1, 1), (256, 1, 1), ("x", "y", "z"))
+    tensors = (
+        Tensor("x", (size,), "float32", "input"),
+        *(Tensor(name, (size,), "float32", "output") for name in "yz"),
+    )
+    return verify(device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled))
+
+
+RARE = {
+    "a read past the end": ("if (v > 50.f) if (x[n + (int)v] > 1e30f) v = 0;", "reads x"),
+    "the element after the last": ("if (v > 50.f) if (x[n] > 1e30f) v = 0;", "reads x"),
+    "the element before the first": ("if (v < -50.f) if (x[-1] > 1e30f) v = 0;", "reads x"),
+    "an index that is negative": ("if (v > 50.f) if (x[-(int)v] > 1e30f) v = 0;", "reads x"),
+    "a read of an output": ("if (v > 50.f) if (y[n + 3] > 1e30f) v = 0;", "reads y"),
+    "a write past the end": ("if (v > 50.f) y[n] = v;", "(writes|wrote) y|end of y"),
+    "shared memory": ("if (v > 50.f) if (s[206 + (int)v] > 1e30f) v = 0;", "reads s"),
+    "a pointer to another tensor": (
+        "if (v > 50.f) v = (x + (1 << 26))[i] > 1e30f ? 0 : v;",
+        "reads (x|address)",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 5003])
+@pytest.mark.parametrize("name", RARE)
+def test_an_access_that_rare_inputs_make_is_found(
+    device: EmulatedDevice, name: str, size: int
+) -> None:
+    body, told = RARE[name]
+    with pytest.raises(KernelFault, match=told):
+        verified(device, size, body)
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 5003])
+def test_a_kernel_that_checks_its_index_passes(device: EmulatedDevice, size: int) -> None:
+    body = "if (v > 50.f && i + (int)v < n) if (x[i + (int)v] > 1e38f) v = 0;"
+    assert verified(device, size, body).max_relative_error < 1e-6
+
+
+LITTLE_BEFORE = ("the element before the first", "an index that is negative")
+"""Seen only in tensors of whole pages, if accesses are too many to check."""
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        (n, more)
+        for n in list(RARE)[:6]
+        for more in (0, 16, 1008)
+        if not (more and n in LITTLE_BEFORE)
+    ],
+)
+def test_an_access_in_a_run_with_too_many_for_a_check_is_found(
+    device: EmulatedDevice, name: str, more: int
+) -> None:
+    body, told = RARE[name]
+    with pytest.raises(KernelFault, match=told):
+        verified(device, (3 << 20) + more, body)

@@ -1,4 +1,4 @@
-"""``mbarrier`` in inline PTX, branches around it, and what else pipelines of Hopper need."""
+"""Barriers in inline PTX: ``mbarrier``, and ``bar`` for some of a block's warps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from pytest_gpuenergy.support import KernelFault
 
 pytestmark = pytest.mark.slow
-
-BEFORE = """
+MBARRIER = """
 #include <cstdint>
 __device__ uint32_t at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 __device__ void init(uint64_t* b, int n) {
@@ -58,7 +57,7 @@ BEGIN = """__shared__ float s[64]; __shared__ uint64_t bar, other;
   if (t == 0) asm volatile("fence.mbarrier_init.release.cluster;");
   __syncthreads();
 """
-RIGHT = {
+RIGHT_MBARRIERS = {
     "state": "s[t] = t + 1; uint64_t state = arrive(&bar); while (!test(&bar, state)) {}"
     " y[t] = s[63 - t];",
     "parity": "s[t] = t + 1; arrive(&bar); wait(&bar, 0); y[t] = s[63 - t];",
@@ -87,12 +86,12 @@ RIGHT = {
 def test_threads_meet_at_an_mbarrier(run_orders, check_races):
     body = "".join(
         f"{{ {BEGIN} {one} y[64 * {k} + t] = y[t]; __syncthreads(); }}"
-        for k, one in enumerate(RIGHT.values())
+        for k, one in enumerate(RIGHT_MBARRIERS.values())
     )
-    check_races(body, before=BEFORE)
-    for result in run_orders(body, before=BEFORE):
-        found = dict(zip(RIGHT, result["y"].reshape(-1, 64), strict=False))
-        for name in RIGHT:
+    check_races(body, before=MBARRIER)
+    for result in run_orders(body, before=MBARRIER):
+        found = dict(zip(RIGHT_MBARRIERS, result["y"].reshape(-1, 64), strict=False))
+        for name in RIGHT_MBARRIERS:
             np.testing.assert_array_equal(found[name], 64 - np.arange(64), err_msg=name)
 
 
@@ -106,7 +105,7 @@ def test_threads_meet_at_an_mbarrier(run_orders, check_races):
     ],
 )
 def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
-    assert "race on shared memory" in str(fault_of(BEGIN + body, before=BEFORE))
+    assert "race on shared memory" in str(fault_of(BEGIN + body, before=MBARRIER))
 
 
 @pytest.mark.parametrize(
@@ -122,4 +121,57 @@ def test_an_mbarrier_that_is_not_waited_for_is_a_race(fault_of, body):
 )  # fmt: skip
 def test_misuse_of_an_mbarrier_is_a_fault_with_its_reason(run_orders, body, reason):
     with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
-        run_orders(BEGIN + body, before=BEFORE)
+        run_orders(BEGIN + body, before=MBARRIER)
+
+
+NAMED_BARRIER = """
+#define SYNC(number, threads) \\
+  asm volatile("bar.sync %0, %1;" :: "r"(number), "n"(threads) : "memory")
+#define ARRIVE(number, threads) \\
+  asm volatile("barrier.cta.arrive %0, %1;" :: "r"(number), "n"(threads) : "memory")
+"""
+# Two pairs of warps reverse their halves; the first then passes everything on to the last warp.
+RIGHT_NAMED = """__shared__ float s[128], v[128];
+  int first = t / 64 * 64;
+  s[t] = t;
+  SYNC(1 + t / 64, 64);
+  v[t] = s[2 * first + 63 - t];
+  SYNC(1 + t / 64, 64);
+  s[t] = 0;
+  if (t < 96) { ARRIVE(3, 128); return; }
+  SYNC(3, 128);
+  for (int k = t - 96; k < 128; k += 32) y[k] = v[k];
+"""
+
+
+def test_some_warps_meet_and_others_only_arrive(run_orders, check_races):
+    check_races(RIGHT_NAMED, before=NAMED_BARRIER, block=128)
+    expected = np.concatenate([np.arange(64)[::-1], np.arange(64, 128)[::-1]])
+    for result in run_orders(RIGHT_NAMED, before=NAMED_BARRIER, block=128):
+        np.testing.assert_array_equal(result["y"][:128], expected)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "s[t] = t; SYNC(1 + t / 64, 64); y[t] = s[127 - t];",
+        "s[t] = t; if (t < 64) { ARRIVE(1, 128); y[t] = s[127 - t]; } else SYNC(1, 128);",
+    ],
+)
+def test_a_barrier_orders_only_those_that_wait_for_one_another(fault_of, body):
+    fault = fault_of(f"__shared__ float s[128]; {body}", before=NAMED_BARRIER, block=128)
+    assert "race on shared memory" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("if (t < 96) SYNC(2, 128);", "deadlock: .* at barrier 2, to which 96 of 128 threads"),
+        ("if (t < 64) SYNC(2, 128); else SYNC(2, 96);", "for (96|128) threads, and others for"),
+        ("SYNC(1, 100);", "for whole warps"),
+        ("SYNC(16, 128);", "there are 16"),
+    ],
+)  # fmt: skip
+def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, reason):
+    with pytest.raises(KernelFault, match=reason, check=lambda e: e.outcome == "runtime"):
+        run_orders(body, before=NAMED_BARRIER, block=128)
