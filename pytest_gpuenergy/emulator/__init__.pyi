@@ -3,7 +3,7 @@ from .card.card_state import (
     EmulatedStateWarning as EmulatedStateWarning,
     VirtualClock as VirtualClock,
 )
-from .card.emulated_nvml import EmulatedNvml as EmulatedNvml, Handle as Handle
+from .card.emulated_nvml import EmulatedNvml as EmulatedNvml
 from .card.faults import (
     ALIASES as ALIASES,
     ERRORS as ERRORS,
@@ -25,7 +25,6 @@ from .card.governor import (
 from .card.load import Load as Load
 from .card.physics import Card as Card
 from .card.profiles import (
-    CLOCK_STEP_MHZ as CLOCK_STEP_MHZ,
     DEFAULT_PROFILE as DEFAULT_PROFILE,
     PROFILES as PROFILES,
     GpuProfile as GpuProfile,
@@ -43,14 +42,7 @@ from .host.access_profile import (
     TrafficCache as TrafficCache,
 )
 from .host.compiler import find_compiler as find_compiler
-from .host.host_kernel import (
-    AFFORDABLE_S as AFFORDABLE_S,
-    MOST as MOST,
-    PERIOD as PERIOD,
-    WHOLE_S as WHOLE_S,
-    HostKernel as HostKernel,
-    is_divisible as is_divisible,
-)
+from .host.host_kernel import HostKernel as HostKernel
 from .host.host_protocol import Answers as Answers
 from .host.host_runner import HostRunner as HostRunner
 from .host.toolchain import Toolchain as Toolchain
@@ -73,7 +65,6 @@ from .timing.traffic import (
     private_words as private_words,
 )
 from .translation.outline import EMULATED as EMULATED, SUPPORTED as SUPPORTED
-from .translation.ptx.assembler import MacroStrings as MacroStrings, with_choice as with_choice
 from .translation.spin_loops import with_turns as with_turns
 from .translation.translate import KernelText as KernelText, translate as translate
 from .translation.uninitialized import with_values as with_values

@@ -17,11 +17,7 @@ from jobs import job_of
 from pytest_gpuenergy.control import Lease, Setpoint
 from pytest_gpuenergy.devices import Arena, Device, Work
 from pytest_gpuenergy.emulator import (
-    AFFORDABLE_S,
     DEFAULT_PROFILE,
-    MOST,
-    PERIOD,
-    WHOLE_S,
     AccessProfile,
     EmulatedDevice,
     HostKernel,
@@ -34,6 +30,9 @@ from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, InputError, KernelFault
 from pytest_gpuenergy.workloads import Tensor
+
+# What `HostKernel` documents: launches, and the processor time of one and of all.
+MOST, PERIOD, AFFORDABLE_S, WHOLE_S = 10_000, 32, 0.025, 1.0
 
 LAUNCH = Launch("f", (196, 1, 1), (128, 1, 1), ("x",))
 BARE = Kernel("__global__ void f(float* x) {}", (LAUNCH,))

@@ -14,7 +14,6 @@ from hypothesis import assume, given, strategies as st
 
 from pytest_gpuenergy.devices import CLOCK_SPAN_S, ClockSamples
 from pytest_gpuenergy.emulator import (
-    CLOCK_STEP_MHZ,
     DEFAULT_PROFILE,
     PROFILES,
     SW_POWER_CAP,
@@ -25,12 +24,15 @@ from pytest_gpuenergy.emulator import (
     Fault,
     GpuProfile,
     VirtualRepeater,
+    noise,
     operating_point,
     power_at,
     time_at,
     voltage,
 )
 from pytest_gpuenergy.opening import open_device
+
+CLOCK_STEP_MHZ = 15
 
 profiles = st.sampled_from(list(PROFILES.values()))
 fractions = st.floats(0, 1)
@@ -424,3 +426,13 @@ def test_a_state_that_does_not_exist_is_damage(state: CardState) -> None:
     state.path.write_text(json.dumps({**content, "hidden_state": 9}))
     with pytest.warns(UserWarning, match="was damaged"):
         assert state.spend(0).hidden_state == 0
+
+
+def test_noise_is_standard_and_repeats() -> None:
+    values = [noise(12345, 2, index) for index in range(20_000)]
+    mean = sum(values) / len(values)
+    deviation = (sum(value**2 for value in values) / len(values)) ** 0.5
+    assert abs(mean) < 0.03
+    assert deviation == pytest.approx(1, rel=0.03)
+    assert max(map(abs, values)) < 3.47
+    assert values[7] == noise(12345, 2, 7) != noise(12345, 1, 7)

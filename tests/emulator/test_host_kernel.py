@@ -13,11 +13,9 @@ from jobs import job_of
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import (
-    AFFORDABLE_S,
     EmulatedDevice,
     HostKernel,
     HostRunner,
-    is_divisible,
 )
 from pytest_gpuenergy.energy import EnergyMeter
 from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify
@@ -113,10 +111,8 @@ TOGETHER = "if (i < 0) atomicAdd(&launches[0], 1); "
 
 @pytest.fixture
 def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a launch be slow that takes a tenth of the time that usually counts as slow."""
-    monkeypatch.setattr(
-        "pytest_gpuenergy.emulator.host.host_kernel.AFFORDABLE_S", AFFORDABLE_S / 10
-    )
+    """Let a launch count as slow from a tenth of the usual time on."""
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.host_kernel._AFFORDABLE_S", 0.0025)
 
 
 @pytest.mark.usefixtures("little_affordable")
@@ -205,7 +201,7 @@ def relaunch(runner: HostRunner, kernel: Kernel, arenas: dict[str, Arena]) -> li
             lambda: runner.open(kernel, arenas, {}, timeout_s=20.0),
             stack,
             outputs,
-            divisible=is_divisible(kernel),
+            divisible=True,
         )
         for turn in range(3):
             host.run(order_seed=turn)

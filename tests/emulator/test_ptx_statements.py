@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.emulator import MacroStrings, translate, with_choice
+from pytest_gpuenergy.emulator import translate
 from pytest_gpuenergy.support import KernelFault
 
 PLACES = {
@@ -261,15 +261,16 @@ STRING = '#define WAIT(n) "cp.async.wait_group " #n ";"\n'
 
 
 def test_a_macro_of_many_words_that_is_no_string_is_passed_over() -> None:
-    strings = MacroStrings(FUNCTION + WORDS + STRING)
-    assert strings.value("UNARY", "(a, b)") is None
-    assert strings.value("WORDS", "") is None
-    assert strings.value("WAIT", "(3)") == "cp.async.wait_group 3;"
+    text = "__global__ void k() { asm volatile(WAIT(3)); asm volatile(WORDS); }"
+    translated = translate(FUNCTION + WORDS + STRING + text, ["k"])
+    assert "cuhost_finish_copies((size_t)0x3ull)" in translated
+    assert "asm whose text comes from WORDS" in translated
 
 
 def test_a_macro_with_several_definitions_is_a_choice() -> None:
-    strings = MacroStrings(COMMENTED + '#define TYPE ".s32" /* the other */\n' + STRING)
-    assert strings.value("TYPE", "") is None
-    assert strings.choice_in('("add" TYPE " TYPE")') == ("TYPE", ['".f32"', '".s32"'])
-    assert strings.choice_in('(WAIT(3) " TYPE")') is None
-    assert with_choice('("add" TYPE " TYPE")', "TYPE", '".s32"') == '("add" ".s32" " TYPE")'
+    macros = COMMENTED + '#define TYPE ".s32" /* the other */\n'
+    add = 'asm("add" TYPE " %0, %0, %0;" : "+r"(a));'
+    translated = translate(f"{macros}__global__ void k() {{ int a; {add} }}", ["k"])
+    for string, kind in (('".f32"', "f32"), ('".s32"', "s32")):
+        assert f"cuhost_same(TYPE, {string})" in translated
+        assert f"ptx_add<::cuhost::cuhost_{kind}>" in translated

@@ -13,19 +13,11 @@ from pytest_gpuenergy.devices import Arena, Bytes
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
 
-MOST = 10_000
-"""The limit for the launches that stand in for those of a measurement."""
-
+_MOST = 10_000  # launches that stand in for those of a measurement
 _BUDGET_S = 0.05  # the processor time for these launches
-AFFORDABLE_S = _BUDGET_S / 2
-"""The processor time of a launch above which only a part of its blocks is relaunched."""
-
-WHOLE_S = 1.0
-"""The processor time of a launch above which an indivisible kernel is not relaunched."""
-
-PERIOD = 32
-"""The limit for the repeated launches of a part of the blocks, within `AFFORDABLE_S`."""
-
+_AFFORDABLE_S = _BUDGET_S / 2  # above it, a launch is only repeated in part
+_WHOLE_S = 1.0  # above it, a launch of blocks that depend on one another is not repeated
+_PERIOD = 32  # repeated launches of a part of the blocks, within `_AFFORDABLE_S`
 _INSPECTED_BYTES = 8e6  # the accesses of the runs that are inspected after the first
 _LAST_SEED = 2  # the greatest seed of the order of threads that verification asks for
 _TOGETHER = r"\b__threadfence|\bcooperative_groups\b"
@@ -55,11 +47,11 @@ class HostKernel:
     """A `Loaded` kernel on the host.
 
     A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
-    `MOST` of them, or as many as fit in 50 ms of processor time. If one launch takes more than
-    `AFFORDABLE_S`, only so many of its blocks are launched that it takes that long. The outputs of
-    the other blocks are those of the latest run; an extra launch between two runs finds out which
-    elements the launched part writes. If blocks depend on one another, the whole kernel is launched
-    once, if that takes at most `WHOLE_S`.
+    10,000 of them, or as many as fit in 50 ms of processor time. If one launch takes more than
+    25 ms, only so many of its blocks are launched that it takes that long. The outputs of the other
+    blocks are those of the latest run; an extra launch between two runs finds out which elements
+    the launched part writes. If blocks depend on one another, the whole kernel is launched once, if
+    that takes at most 1 s.
 
     Args:
         before: a function to call before each run.
@@ -116,30 +108,30 @@ class HostKernel:
             self._find_part(self._program)
         count, self._launch_s = self._program.run(order_seed=order_seed)
         self._launches += count
-        if self._divisible and self._launch_s > AFFORDABLE_S and not self._stride:
+        if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
             # A power of two, so that it hardly depends on how fast the host is.
-            self._stride = 2 ** math.ceil(math.log2(self._launch_s / AFFORDABLE_S))
-        if self._stride or self._launch_s > AFFORDABLE_S:  # a later run may be faster
+            self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
+        if self._stride or self._launch_s > _AFFORDABLE_S:  # a later run may be faster
             self._results = self._payloads()
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch the kernel or a part of it again; yield the number of launches so far."""
         if self._program is None:
             return
-        if self._divisible and not once and self._launch_s * PERIOD > _BUDGET_S:
+        if self._divisible and not once and self._launch_s * _PERIOD > _BUDGET_S:
             self._repeat_part(self._program)
         if self._stride:
             if not self._written:
                 return
             self._before()
             self._launch_part(self._program)
-        elif self._launch_s > WHOLE_S:
+        elif self._launch_s > _WHOLE_S:
             return
-        elif self._launch_s > AFFORDABLE_S and not once:
+        elif self._launch_s > _AFFORDABLE_S and not once:
             self._restore(self._results)  # for the single launch that follows
         else:
             self._before()
-            most, budget_s = (1, 0.0) if once else (MOST, _BUDGET_S)
+            most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
             self._interrupted += 2 * once  # even seeds interrupt atomics, each at other places
             count, _ = self._program.run(
                 order_seed=self._interrupted if once else 0,
@@ -168,8 +160,8 @@ class HostKernel:
 
     def _repeat_part(self, program: HostProgram) -> None:
         """Launch a small part repeatedly to find launches that differ from the others."""
-        stride = 2 ** math.ceil(math.log2(self._launch_s * PERIOD / AFFORDABLE_S))
-        count, _ = program.run(fresh=False, most=PERIOD, budget_s=AFFORDABLE_S, stride=stride)
+        stride = 2 ** math.ceil(math.log2(self._launch_s * _PERIOD / _AFFORDABLE_S))
+        count, _ = program.run(fresh=False, most=_PERIOD, budget_s=_AFFORDABLE_S, stride=stride)
         self._launches += count
 
     def _restore(self, payloads: Sequence[Bytes]) -> None:

@@ -19,7 +19,6 @@ from pytest_gpuenergy.emulator import (
     GpuProfile,
     Traffic,
     demand_of,
-    noise,
     resident_blocks,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
@@ -283,16 +282,6 @@ def test_the_coefficients_are_those_of_the_documentation() -> None:
     page = (root / "docs/explanation/timing-model.md").read_text(encoding="utf-8")
     values = asdict(COEFFICIENTS).items()
     assert not [name for name, v in values if not re.search(rf"\b{v:g}\b", page)]
-
-
-def test_noise_is_standard_and_repeats() -> None:
-    values = [noise(12345, 2, index) for index in range(20_000)]
-    mean = sum(values) / len(values)
-    deviation = (sum(value**2 for value in values) / len(values)) ** 0.5
-    assert abs(mean) < 0.03
-    assert deviation == pytest.approx(1, rel=0.03)
-    assert max(map(abs, values)) < 3.47
-    assert values[7] == noise(12345, 2, 7) != noise(12345, 1, 7)
 
 
 H100 = PROFILES["h100"]
