@@ -46,7 +46,7 @@ state = CardState(DEFAULT_PROFILE)
 
 @contextlib.contextmanager
 def child(body: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs ``body`` after making ``state``; killed at the end."""
+    """Start a process that runs ``body`` after making ``state``; kill it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD + body],
         stdout=subprocess.PIPE,
@@ -395,7 +395,7 @@ def busy_state(own_folders: object) -> Iterator[CardState]:  # noqa: ARG001
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths to all values that are no lists or objects; the first two of long lists."""
+    """Yield the paths to all plain values, and to the first two values of long lists."""
     if isinstance(value, dict | list):
         items = [*value.items()] if isinstance(value, dict) else [*enumerate(value)][:2]
         for key, inner in items:

@@ -57,7 +57,7 @@ COUNTS = Traffic(
 
 
 class FakeRunner:
-    """Notes what it is asked, and fails on demand."""
+    """A runner that records its calls and fails on demand."""
 
     def __init__(self, fault: KernelFault | None = None) -> None:
         self.calls: list[str] = []
@@ -519,7 +519,7 @@ SLOW_S, FAST_S = 3 * AFFORDABLE_S, AFFORDABLE_S / 2
 
 
 class Program:
-    """Writes the number of the run to all elements, or in a part of a launch to every stride-th."""
+    """A program that writes the number of its run to all elements, or to every stride-th."""
 
     def __init__(self, arena: Arena, launches_s: list[float]) -> None:
         self.arena, self.launches_s, self.runs = arena, launches_s, 0

@@ -64,7 +64,7 @@ class Card:
         self.state.spend(round(seconds * 1e9))
 
     def runs(self) -> float:
-        """Runs of the load so far."""
+        """Return the number of runs of the load so far."""
         card = self.state.spend(0)
         assert card.load is not None
         return card.load.runs_at(card.now_ns)

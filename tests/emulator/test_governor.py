@@ -151,7 +151,7 @@ def lock(device: Any, least_mhz: int, most_mhz: int | None = None) -> None:
 
 
 def clocks(device: EmulatedDevice, demand: Demand = HUNGRY) -> tuple[int, float, float, int]:
-    """Under a load: NVML's clock, the SMs' own, the time of a run in us, and the event reasons."""
+    """Return NVML's clock, that of the SMs, the us of a run and the event reasons under a load."""
     nvml, handle = device.nvml, device.handle
     with device.play(demand) as repeater:
         repeater.start()

@@ -88,7 +88,7 @@ COUNTS = "int calls = ++launches[i]; "
 
 
 def counting(condition: str) -> Kernel:
-    """A kernel that leaves its output alone where the condition holds."""
+    """Return a kernel that does not write its output where the condition holds."""
     body = f"{COUNTS} if ({condition}) return; y[i] ="
     return kernel(f"__device__ int launches[{SIZE}];{SCALED.replace('y[i] =', body)}")
 
@@ -250,7 +250,7 @@ def doubled(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
-    """Two times x, and x plus one, by a kernel that also runs ``body`` on each element ``v``."""
+    """Verify a kernel of 2 x and x + 1 that also runs ``body`` on each element ``v``."""
     source = f"""__global__ void k(const float* x, float* y, float* z) {{
       __shared__ float s[256];
       int i = blockIdx.x * 256 + threadIdx.x, n = {size};

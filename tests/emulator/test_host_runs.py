@@ -467,7 +467,7 @@ def test_an_output_that_is_not_written_is_told_so(gpu: EmulatedDevice) -> None:
 
 
 def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: EmulatedDevice) -> None:
-    """An emulated figure: the same kernel with an output and with an inout."""
+    """Compare the modelled times of a kernel with an output and with an inout."""
     times = []
     for role in ("output", "inout"):
         job = Job.of(kernel("y[i] = x[i];"), workload(role))

@@ -196,7 +196,7 @@ def test_a_misaligned_address_is_a_fault(runner, tmp_path, statement, said):
 
 
 def test_a_kernel_is_not_begun_once_the_device_is_closed(tmp_path, host_cache):
-    """By a thread that goes on when an interrupt has ended everything else."""
+    """A thread may go on after an interrupt has ended everything else."""
     host = HostRunner(host_cache)
     kernel = Kernel(
         'extern "C" __global__ void k(float* y) { y[0] = 1; }',
@@ -458,7 +458,7 @@ __global__ void BOUNDS k(const float* x, float* y, int n) {
 
 
 def _sums(run, threads, bounds="", update="acc[j] += x[i]"):
-    """y after one turn of the loop, with x = 3."""
+    """Return y after one turn of the loop, with x = 3."""
     source = SUMS.replace("BOUNDS", bounds).replace("UPDATE", update)
     inputs, outputs = {"x": np.full(1024, 3, np.float32)}, {"y": (1024, "float32")}
     once = (Scalar("n", "int32", 1),)

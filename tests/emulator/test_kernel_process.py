@@ -48,7 +48,7 @@ GETPID, TGKILL, PRLIMIT, OPENAT, EXECVE = 39, 234, 302, 257, 59
 
 @pytest.fixture
 def stranger() -> Iterator[int]:
-    """A process that ends when it is told so, and must not have ended by then."""
+    """A process that must not end before it is told to."""
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -385,7 +385,7 @@ Restrict = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def restrict(tmp_path_factory: pytest.TempPathFactory) -> Restrict:
-    """restrict(version, call that fails or 0, files): the calls that are made, one a line."""
+    """Make restrict(version, failing call or 0, files), which returns the calls made."""
     folder = tmp_path_factory.mktemp("sandbox")
     (folder / "recorded.cpp").write_text(RECORDED)
     command = [find_compiler(), "-std=c++17", f"-I{cuda_dir() / 'host'}", "recorded.cpp"]
@@ -438,7 +438,7 @@ def test_a_sandbox_that_is_gone_is_one_sentence(
 
 
 def cut(text: bytes, places: list[int]) -> list[bytes]:
-    """``text`` in pieces, as a pipe may deliver it."""
+    """Divide ``text`` into pieces, as a pipe may deliver it."""
     ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
     return [text[start:end] for start, end in pairwise(ends)]
 

@@ -226,7 +226,7 @@ template <int bytes> __device__ __forceinline__ void copy(float* to, const float
 
 
 def _run(run, body, *, before=BEFORE, block=32, size=256, shared_bytes=0):
-    """y after the body, which knows its thread t, with x = 1, 2, ..."""
+    """Return y after the body of thread t has run with x = 1, 2, ..."""
     source = (
         f"{before}\n__global__ void k(const float* x, float* y) {{ int t = threadIdx.x;\n{body}\n}}"
     )
@@ -361,7 +361,7 @@ def _rows_body(count, trans, store):
 
 
 def _held(matrices):
-    """Lane, register and half: elements 2 p and 2 p + 1 of row r in lane 4 r + p."""
+    """Return lane, register and half of an element: 2 p and 2 p + 1 of row r in lane 4 r + p."""
     return matrices.reshape(len(matrices), 32, 2).transpose(1, 0, 2)
 
 
@@ -430,7 +430,7 @@ def test_a_copy_counts_as_one_load_and_one_store(check_races, words):
 
 @pytest.mark.parametrize(("stride", "wavefronts"), [(40, 4), (8, 4), (32, 16), (64, 32)])
 def test_bank_conflicts_of_matrices_are_those_of_their_rows(check_races, stride, wavefronts):
-    """Also after a warp function, from which the lanes go on in another order."""
+    """Lanes may go on in another order after a warp function."""
     body = f"""__shared__ __align__(16) unsigned short s[2048]; unsigned w[4];
     for (int k = 0; k < 64; ++k) s[k * 32 + t] = 0;
     __syncthreads();

@@ -91,7 +91,7 @@ template <int a, int b> __device__ int two(int x, int y) { return x + y; }
 
 @pytest.fixture
 def increments(run):
-    """increments(before, body): whether each thread t gets t + 1."""
+    """Make increments(before, body), which tells whether each thread t gets t + 1."""
 
     def go(before, body):
         source = f"{before}\n__global__ void k(int* y) {{ int t = threadIdx.x;\n{body}\n}}"

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def check(runner, tmp_path):
-    """check(body of k(const float* x, float* y), ...) -> AccessProfile; x, y have 64 elements."""
+    """Make check(body, ...): the profile of k(const float* x, float* y) with 64 elements each."""
 
     def go(body, *, block=64, grid=1, shared_bytes=0, before=""):
         x, y = (Tensor(n, (64,), "float32", r) for n, r in (("x", "input"), ("y", "output")))

@@ -58,7 +58,7 @@ RIGHT = [
 
 
 def everywhere(bodies: list[str]) -> pytest.MarkDecorator:
-    """Each of the kernels with each cell."""
+    """Combine each kernel with each cell."""
     cases = [
         pytest.param(body, cell, marks=[pytest.mark.thorough] * (cell in THOROUGH_CELLS and at > 0))
         for at, body in enumerate(bodies)
@@ -170,7 +170,7 @@ def test_what_is_written_after_the_fence_is_not_covered(fault_of):
 
 
 def test_knowledge_passes_on_from_block_to_block(check_races):
-    """A chain of blocks in which each adds to what the one before has left."""
+    """Each block of a chain adds to the result of the block before it."""
     body = """
     __shared__ int mine;
     if (!t) mine = atomicAdd(&n[0], 0);

@@ -287,7 +287,7 @@ def driver(tmp_path: Path) -> Path:
 
 
 def started(folder: Path) -> int:
-    """The number of the process that the driver starts; waits for it."""
+    """Wait for the process that the driver starts, and return its number."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if (folder / "started").exists():

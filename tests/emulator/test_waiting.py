@@ -494,7 +494,7 @@ __global__ void k(const int* x, int* part, int* y) {{
 
 @pytest.fixture
 def summed(tmp_path):
-    """summed(source, blocks): the kernel, its arenas, and what y should be."""
+    """Make summed(source, blocks): the kernel, its arenas and the right y."""
 
     def make(source, blocks=6):
         x = np.arange(64 * blocks, dtype="int32")

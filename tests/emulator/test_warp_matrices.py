@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Shape:
-    """A product's rows, depth and the PTX types of A, B, and C."""
+    """The rows and the depth of a product, and the PTX types of A, B and C."""
 
     rows: int
     depth: int
@@ -60,7 +60,7 @@ NUMPY = {"f16": "<f2", "s8": "i1", "u8": "u1", "f64": "<f8", "f32": "<f4", "s32"
 
 
 def _places(shape):
-    """By the PTX ISA: row and column of each element that a lane holds of A, B and C, in order."""
+    """Return row and column of each element that a lane holds of A, B and C (PTX ISA)."""
     lanes = np.arange(32)
     group, thread = lanes // 4, lanes % 4
     size = max(1, 32 // BITS[shape.a])  # elements of a register
@@ -75,7 +75,7 @@ def _places(shape):
 
 
 def _encoded(values, kind):
-    """Bits of the elements, as bytes."""
+    """Return the bits of the elements as bytes."""
     if kind == "bf16":
         return (values.astype("<f4").view("<u4") >> 16).astype("<u2").view("u1")
     if kind == "e5m2":
@@ -87,13 +87,13 @@ def _encoded(values, kind):
 
 
 def _fragments(matrices, places, kind):
-    """Registers of each lane of each warp, as 32-bit words."""
+    """Return the registers of each lane of each warp as 32-bit words."""
     held = np.stack([matrices[:, row, column] for row, column in places], axis=-1)
     return _encoded(np.ascontiguousarray(held), kind).reshape(-1).view("<u4")
 
 
 def _statement(shape, suffix=""):
-    """C++ for one product with fragments a, b, c and d in arrays of registers."""
+    """Return C++ for one product with fragments a, b, c and d in arrays of registers."""
     wide = 64 if shape.a == "f64" else 32
     sizes = [shape.rows * 8 * BITS[shape.c], shape.rows * shape.depth * BITS[shape.a],
              8 * shape.depth * BITS[shape.b]]  # fmt: skip
@@ -131,7 +131,7 @@ SOURCE = (
 
 @pytest.fixture
 def multiply(run):
-    """multiply(case, a, b, c): d of each of the warps, whose matrices are stacked."""
+    """Make multiply(case, a, b, c): d of each warp, whose matrices are stacked."""
 
     def go(case, a, b, c):
         shape = case[0]
@@ -180,7 +180,7 @@ FLOATS = [shape for shape in SHAPES if shape.c == "f32" and BITS[shape.a] > 8]
 
 
 def _rounded(values, kind):
-    """The values that an operand of a type can hold."""
+    """Round values to those that an operand of a type can hold."""
     if kind == "f16":
         return values.astype("<f2").astype(float)
     kept = {"bf16": 16, "tf32": 13}[kind]
@@ -322,7 +322,7 @@ def _leading(size):
 
 
 def _source(kind, element, accumulator, shape, layouts):
-    """d = 2 (a b + c) by one warp, with a in shared memory and leading dimensions of `_leading`."""
+    """Return the text of d = 2 (a b + c) by one warp, with a in shared memory."""
     m, n, k = shape
     a, b, c = layouts
     leading = [k if a == "row" else m, n if b == "row" else k, n if c == "row" else m]
@@ -356,7 +356,7 @@ def _stored(matrix, layout, element):
 
 
 def _in_each_layout():
-    """Cases with layouts of A, B and C; each case once, in another layout than the one before."""
+    """Return each case once, with layouts of A, B and C that differ from the case before."""
     for number, case in enumerate(FRAGMENTS):
         layouts = list(itertools.product(("row", "col"), repeat=3))[
             :: 3 if case[0] == "half" else 5

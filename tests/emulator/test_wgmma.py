@@ -49,7 +49,7 @@ def _source(columns, kind):
 
 
 def _held(matrix):
-    """Which elements of a result each thread holds, in the order of its registers."""
+    """Return the elements of a result that each thread holds, in the order of its registers."""
     thread, k = np.meshgrid(np.arange(128), np.arange(matrix.shape[1] // 2), indexing="ij")
     row = thread // 32 * 16 + thread % 32 // 4 + k // 2 % 2 * 8
     return matrix[row, k // 4 * 8 + thread % 4 * 2 + k % 2]
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(160) k(const __grid_constant__ CUtensorMap a,
 
 @pytest.fixture
 def product(tmp_path):
-    """product(without): the kernel, without some statement, its arenas, and what C should be."""
+    """Make product(without): the kernel without a statement, its arenas and the right C."""
     rng = np.random.default_rng(7)
     a, b = (rng.integers(-3, 4, (rows, K)).astype(np.float64) for rows in (M, N))
 

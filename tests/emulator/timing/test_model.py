@@ -298,7 +298,7 @@ if (t < 64) atomicAdd(&n[t], own[t]);
 
 @pytest.fixture
 def traffic_of(check_races):
-    """traffic_of(arguments of small_kernel): of the average block of the only launch."""
+    """Make traffic_of(...): the traffic of an average block of a `small_kernel`."""
     return lambda *arguments, **named: check_races(*arguments, **named).traffic[0]
 
 
