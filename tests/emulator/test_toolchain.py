@@ -273,7 +273,7 @@ import sys
 from pathlib import Path
 from pytest_gpuenergy.emulator import HostRunner
 sys.path[:0] = sys.argv[3:]
-from test_guard import KERNEL
+from test_toolchain import KERNEL
 HostRunner(Path(sys.argv[1]), compiler=sys.argv[2]).compile(KERNEL)
 """
 
