@@ -33,7 +33,7 @@ _LOADS_IN_FLIGHT = 8  # of one thread; a guess
 class Coefficients:
     """The numbers in the model of a kernel's time and power that no datasheet gives.
 
-    The defaults were fitted to kernels measured on H200s (``python bench/model_ranking.py --fit``,
+    The defaults were fitted to kernels measured on H200s (by ``studies/model_ranking.py --fit``,
     see docs/explanation/timing-model.md). They are used for every GPU.
 
     Attributes:

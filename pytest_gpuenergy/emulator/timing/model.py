@@ -251,7 +251,7 @@ def demand_of_figures(
 
 
 # The range of the kernels with which the model was compared on a real card, which are those of
-# docs/explanation/timing-model.md. ``python bench/model_ranking.py`` prints the range of others.
+# docs/explanation/timing-model.md. ``python studies/model_ranking.py`` prints the range of others.
 _COMPARED_GPU = "NVIDIA H200"
 COMPARED = {
     "launches": (1, 2),
