@@ -37,7 +37,7 @@ from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.physics import Card
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, TrafficCache
-from pytest_gpuenergy.emulator.host.compiler import find_compiler, version_of
+from pytest_gpuenergy.emulator.host.compiler import compiler_version, find_compiler
 from pytest_gpuenergy.emulator.host.flags import build_version
 from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, HostProgram, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
@@ -455,6 +455,6 @@ def _work(job: Job) -> Work | None:
 
 def _compiler_version() -> str:
     try:
-        return version_of(find_compiler())
+        return compiler_version(find_compiler())
     except DeviceError as error:
         return f"none ({error})"

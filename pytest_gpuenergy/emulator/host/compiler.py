@@ -68,7 +68,7 @@ def find_compiler() -> str:
     )
 
 
-def version_of(compiler: str) -> str:
+def compiler_version(compiler: str) -> str:
     """Return the first line of the output of ``compiler --version``.
 
     Raises:

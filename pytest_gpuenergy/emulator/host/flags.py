@@ -83,7 +83,7 @@ def kernel_flags(variant: str, version: str) -> list[str]:
 
     Args:
         variant: ``plain``, ``zeroed`` or ``checked``.
-        version: the version of the compiler, see `version_of`.
+        version: the version of the compiler, see `compiler_version`.
     """
     flags = [*_FLAGS, *_VARIANTS[variant]]
     if "clang" in version:

@@ -11,8 +11,8 @@ from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.emulator.host.kernel_limits import (
     STACK_BYTES,
-    blocks_at_once,
-    threads_at_once,
+    blocks_held,
+    threads_held,
 )
 from pytest_gpuenergy.emulator.translation.marks import unmarked
 from pytest_gpuenergy.emulator.translation.spin_loops import may_decide
@@ -57,7 +57,7 @@ class Sampling:
         return f"{self.profiled_blocks} {self.profiled_accesses} {self.accesses}"
 
 
-def entries_of(kernel: Kernel) -> tuple[str, ...]:
+def kernel_entries(kernel: Kernel) -> tuple[str, ...]:
     """Return the distinct kernel functions in the order of their first launches."""
     return tuple(dict.fromkeys(launch.entry for launch in kernel.launches))
 
@@ -74,7 +74,7 @@ def address_bytes(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfi
 
     The race detector takes up to 96 bytes for each byte of a tensor.
     """
-    stacks = STACK_BYTES * threads_at_once(kernel, profile)
+    stacks = STACK_BYTES * threads_held(kernel, profile)
     tensors = [arena.tensor for arena in used_arenas(kernel, arenas).values()]
     tensors += kernel.workspaces
     return (2 << 30) + stacks + sum(100 * tensor.nbytes + (1 << 27) for tensor in tensors)
@@ -115,7 +115,7 @@ def write_plan(
     lines = [
         f"{checks} {defers} {sampling.words if sampling else '0 0 0'}",
         f"{profile.shared_per_block} {profile.shared_per_sm * profile.sm_count} "
-        f"{threads_at_once(kernel, profile)} {profile.sm_count} {profile.threads_per_sm // 32}",
+        f"{threads_held(kernel, profile)} {profile.sm_count} {profile.threads_per_sm // 32}",
         str(len(tensors)),
     ]
     for tensor, file in tensors:
@@ -134,14 +134,14 @@ def _launch_lines(
     maps: Mapping[str, str],
     profile: GpuProfile,
 ) -> Iterator[str]:
-    entries = entries_of(kernel)
+    entries = kernel_entries(kernel)
     for launch in kernel.launches:
         arguments = [
             maps[name] if name in maps else _argument(name, numbers, scalars)
             for name in launch.arguments
         ]
         sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
-        resident = blocks_at_once(kernel, launch, profile)
+        resident = blocks_held(kernel, launch, profile)
         yield f"{entries.index(launch.entry)} {sizes} {resident} {len(arguments)}"
         yield from arguments
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.emulator.host.compiler import find_compiler
 from pytest_gpuenergy.emulator.host.host_protocol import (
     Sampling,
     address_bytes,
-    entries_of,
+    kernel_entries,
     used_arenas,
     write_plan,
 )
@@ -192,7 +192,7 @@ class HostRunner:
         return future.result()
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
-        entries = entries_of(kernel)
+        entries = kernel_entries(kernel)
         needed = reachable(kernel.source, entries, is_offered)
         try:
             return self._build_text(kernel, KernelText(needed, entries), variant)

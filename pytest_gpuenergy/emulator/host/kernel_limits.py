@@ -12,8 +12,8 @@ from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.emulator.translation.cuda_text import (
     CLUSTER_DIMS,
     Expressions,
-    expressions_of,
-    function_of,
+    function_name,
+    read_expressions,
 )
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait
 from pytest_gpuenergy.kernels import Kernel, Launch
@@ -138,8 +138,8 @@ def registers_at_least(source: str, entry: str) -> int:
     function is not found.
     """
     constants = {a or c: int(b or d) for a, b, c, d in _CONSTANT.findall(source)}
-    text = next(expressions_of(source))
-    body = _body(text, function_of(entry))
+    text = next(read_expressions(source))
+    body = _body(text, function_name(entry))
     if body is None:
         return 0
     loops = list(_loops(text, *body, source, constants))
@@ -246,7 +246,7 @@ _WARP = 32
 _MOST_THREADS = 1 << 17  # half the threads of an H200: a stack takes 8 KiB of memory or more
 
 
-def blocks_at_once(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
+def blocks_held(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
     """Return how many blocks that wait for one another the GPU holds at once.
 
     It is 1 if no block waits for another. Only threads are counted: shared memory may leave room
@@ -260,9 +260,9 @@ def blocks_at_once(kernel: Kernel, launch: Launch, profile: GpuProfile) -> int:
     return max(1, min(profile.sm_count * each, _MOST_THREADS // threads, launch.blocks))
 
 
-def threads_at_once(kernel: Kernel, profile: GpuProfile) -> int:
+def threads_held(kernel: Kernel, profile: GpuProfile) -> int:
     """Return how many threads the GPU holds at once, at least those of the largest block."""
     return max(
         _MAX_THREADS,
-        *(blocks_at_once(kernel, launch, profile) * launch.threads for launch in kernel.launches),
+        *(blocks_held(kernel, launch, profile) * launch.threads for launch in kernel.launches),
     )

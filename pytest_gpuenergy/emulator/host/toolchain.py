@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gpuenergy.emulator.host.compiler import first_error, run_compiler, version_of
+from pytest_gpuenergy.emulator.host.compiler import compiler_version, first_error, run_compiler
 from pytest_gpuenergy.emulator.host.flags import (
     MATRIX_FLAGS,
     PRECOMPILED,
@@ -99,7 +99,7 @@ class Toolchain:
 
     Attributes:
         compiler: the path of the compiler.
-        version: its version, see `version_of`.
+        version: its version, see `compiler_version`.
         key: a digest of everything that the objects depend on.
         folder: the prepared folder.
     """
@@ -118,7 +118,7 @@ class Toolchain:
         Raises:
             DeviceError: the compiler cannot build the runtime.
         """
-        version = version_of(compiler)
+        version = compiler_version(compiler)
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
         key = hashlib.sha256("\0".join(content).encode()).hexdigest()
         tools = cls(compiler, version, key, cache / f"host-{key[:16]}")

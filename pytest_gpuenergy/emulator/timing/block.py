@@ -94,7 +94,7 @@ class Block:
     wait_cycles: float
 
 
-def block_of(
+def block_demand(
     launch: Launch, traffic: Traffic, flops: float, profile: GpuProfile, c: Coefficients
 ) -> Block:
     """Return what an average block of ``launch`` asks for.

@@ -16,7 +16,7 @@ from pytest_gpuenergy.emulator.timing.block import (
     SCHEDULERS,
     SECTOR_BYTES,
     Coefficients,
-    block_of,
+    block_demand,
     sm_rate,
 )
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
@@ -127,7 +127,7 @@ def _launch(
     profile: GpuProfile,
     c: Coefficients,
 ) -> _Part:
-    block = block_of(launch, traffic, flops, profile, c)
+    block = block_demand(launch, traffic, flops, profile, c)
     blocks = -(-launch.blocks // profile.sm_count)  # on the busiest multiprocessor
     waves = -(-blocks // min(block.resident, blocks))
     cycles = blocks * block.busy_cycles + waves * block.wait_cycles

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import definition_of
+from pytest_gpuenergy.emulator.translation.cuda_text import find_definition
 
 # How branched loads are found.
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
@@ -103,7 +103,7 @@ def branched_share(source: str, entry: str) -> float:
     not numbers count once, and loads within the condition of a branch are not found. If the share
     is wrong, a modelled time is wrong and nothing else.
     """
-    definition = definition_of(source, entry)
+    definition = find_definition(source, entry)
     pointers = frozenset(_POINTER.findall(definition.parameters))
     loads = list(_loads(_TOKEN.findall(definition.body), pointers))
     total = sum(load.count for load in loads)
@@ -258,7 +258,7 @@ def private_words(source: str, entry: str) -> int:
     Only declarations with literal extents, one on a line, are recognized. If the result is wrong, a
     modelled time is wrong and nothing else.
     """
-    body = definition_of(source, entry).body
+    body = find_definition(source, entry).body
     # For each open block: the most of the blocks in it so far, and its own arrays.
     most, within = [0.0], [0.0]
     for match in _BRACE_OR_ARRAY.finditer(body):

@@ -236,7 +236,7 @@ def expression_tokens(source: str, begin: int = 0, end: int | None = None) -> It
             yield Token(kind, match[0], match.start(), match.end())
 
 
-def expressions_of(source: str) -> Iterator[Expressions]:
+def read_expressions(source: str) -> Iterator[Expressions]:
     """Yield the expressions of ``source`` and of each macro that it defines."""
     main: list[Token] = []
     macros: list[tuple[list[Token], frozenset[str]]] = []
@@ -304,15 +304,15 @@ class Definition:
     body: str
 
 
-def function_of(entry: str) -> str:
+def function_name(entry: str) -> str:
     """Return the bare name of the function, without namespaces and template arguments."""
     return entry.partition("<")[0].rpartition("::")[2].strip()
 
 
-def definition_of(source: str, entry: str) -> Definition:
+def find_definition(source: str, entry: str) -> Definition:
     """Return the definition of the function ``entry``, or the whole text as its body."""
     text = _SKIPPED.sub("", source)
-    name = re.escape(function_of(entry))
+    name = re.escape(function_name(entry))
     found = re.search(rf"\b{name}\s*\(([^;{{}}]*)\)\s*\{{", text)
     if found is None:
         return Definition("", text)

@@ -18,7 +18,7 @@ from pytest_gpuenergy.emulator.translation.cuda_text import (
     Expressions,
     Token,
     expression_tokens,
-    expressions_of,
+    read_expressions,
 )
 
 _MARKS = {
@@ -66,7 +66,7 @@ def marked(source: str) -> str:
     if not any(match["found"] for match in _SUSPECT.finditer(source)):
         return source
     edits: list[tuple[int, int, str]] = []
-    for expressions in expressions_of(source):
+    for expressions in read_expressions(source):
         edits += _operators(expressions)
         edits += _casts(expressions)
     parts, last = [], 0

@@ -231,7 +231,7 @@ _REFUSED_ATTRIBUTES = {
 }
 
 
-def cluster_of(kernel: str) -> str:
+def cluster_constant(kernel: str) -> str:
     """Return the name of the constant that holds the packed cluster size of the kernel."""
     return f"cuhost_cluster_{kernel}"
 
@@ -340,7 +340,9 @@ class Outline:
             self.edits.append((end, end, text))
         if self._cluster:
             packed = f"::cuhost::cuhost_packed({self._cluster})"
-            self.edits.append((end, end, f" enum {{ {cluster_of(self._kernel)} = {packed} }};"))
+            self.edits.append(
+                (end, end, f" enum {{ {cluster_constant(self._kernel)} = {packed} }};")
+            )
             self.clusters.add(self._kernel)
         self._kernel, self._kernel_depth, self._bound, self._cluster = "", -1, "", ""
 

@@ -6,9 +6,9 @@ import functools
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_text import function_of
+from pytest_gpuenergy.emulator.translation.cuda_text import function_name
 from pytest_gpuenergy.emulator.translation.marks import marked
-from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_of
+from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_constant
 from pytest_gpuenergy.emulator.translation.ptx.assembler import with_keywords
 from pytest_gpuenergy.emulator.translation.spin_loops import with_turns
 from pytest_gpuenergy.emulator.translation.uninitialized import with_values
@@ -62,7 +62,7 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
     outline = Outline(marked(with_values(text)) if marks else text)
     outline.walk()
     for entry in entries:
-        name = function_of(entry)
+        name = function_name(entry)
         if name in outline.unsupported:
             raise KernelFault("compile", outline.unsupported[name])
         declared = name in outline.kernels or outline.in_macros
@@ -73,19 +73,19 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
     return _assemble(outline, entries)
 
 
-def _bound(outline: Outline, entry: str) -> str:
+def _largest_block(outline: Outline, entry: str) -> str:
     """Return an expression for the largest block that launch bounds allow; 0 if unknown."""
-    numbers = outline.bounds.get(function_of(entry), [])
+    numbers = outline.bounds.get(function_name(entry), [])
     scope = entry.partition("<")[0].rpartition("::")
     return f"{scope[0]}{scope[1]}cuhost_bound_{numbers[0]}" if len(numbers) == 1 else "0"
 
 
-def _cluster(outline: Outline, entry: str) -> str:
+def _cluster_size(outline: Outline, entry: str) -> str:
     """Return an expression for the packed cluster size of an entry; 0 if it is not declared."""
-    if (name := function_of(entry)) not in outline.clusters:
+    if (name := function_name(entry)) not in outline.clusters:
         return "0"
     scope = entry.partition("<")[0].rpartition("::")
-    return f"{scope[0]}{scope[1]}{cluster_of(name)}"
+    return f"{scope[0]}{scope[1]}{cluster_constant(name)}"
 
 
 def _assemble(outline: Outline, entries: Sequence[str]) -> str:
@@ -95,7 +95,8 @@ def _assemble(outline: Outline, entries: Sequence[str]) -> str:
     )
     functions = "".join(
         f"  ::cuhost::cuhost_caller<&{entry}>::cuhost_entry("
-        f'"{function_of(entry)}", {_bound(outline, entry)}, {_cluster(outline, entry)}),\n'
+        f'"{function_name(entry)}", {_largest_block(outline, entry)}, '
+        f"{_cluster_size(outline, entry)}),\n"
         for entry in entries
     )
     used = {

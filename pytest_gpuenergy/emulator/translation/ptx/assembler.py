@@ -11,7 +11,7 @@ from pytest_gpuenergy.emulator.translation.cuda_text import LITERAL, SKIPPED
 from pytest_gpuenergy.emulator.translation.ptx.statements import (
     UnsupportedError,
     end_of_statement,
-    refusal_of,
+    refusal_message,
     shown_template,
     statement_at,
 )
@@ -69,7 +69,7 @@ class AsmStatements:
             code = self._translated(text)
         except UnsupportedError as unsupported:
             # An error only where the compiler finds the call reachable: helpers may be unused.
-            self.refusals.append(refusal_of(str(unsupported)))
+            self.refusals.append(refusal_message(str(unsupported)))
             return f"::cuhost_refused_{len(self.refusals) - 1}()"
         if _OF_HEADER.search(code):
             self.headers.add("ptx.h")
@@ -87,9 +87,9 @@ class AsmStatements:
 
     def _translated(self, text: str) -> str:
         # Its tables of instructions take 25 ms to build, and most texts have no PTX.
-        from pytest_gpuenergy.emulator.translation.ptx.code import code_of
+        from pytest_gpuenergy.emulator.translation.ptx.code import statement_code
 
-        return code_of(statement_at(text, self._strings.value, self._strings.body))
+        return statement_code(statement_at(text, self._strings.value, self._strings.body))
 
     def refusal(self, position: int) -> str:
         """Return why a statement is refused: the instruction that cannot run, or all of them."""
@@ -97,8 +97,8 @@ class AsmStatements:
         try:
             self._translated(self._source[position:end])
         except UnsupportedError as unsupported:
-            return refusal_of(str(unsupported))
-        return refusal_of(shown_template(self._source, position))
+            return refusal_message(str(unsupported))
+        return refusal_message(shown_template(self._source, position))
 
     def in_macro(self, start: int, end: int) -> Iterator[tuple[int, int, str]]:
         """Yield the edits of the asm statements in the macro that a directive defines."""

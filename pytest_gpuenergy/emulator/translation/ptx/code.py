@@ -21,7 +21,7 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import (
 from pytest_gpuenergy.emulator.translation.ptx.synchronization import synchronization_code
 
 
-def code_of(statement: Statement) -> str:
+def statement_code(statement: Statement) -> str:
     """Return an expression of type void that does what the statement does.
 
     Raises:

@@ -41,7 +41,7 @@ class UnsupportedError(Exception):
     """PTX that the emulated GPU does not run; the argument is the instruction or the reason."""
 
 
-def refusal_of(ptx: str) -> str:
+def refusal_message(ptx: str) -> str:
     """Return why PTX, or ``asm`` that is not understood, is refused."""
     if ptx.startswith("asm "):
         return f"{CANNOT}: {ptx}"
