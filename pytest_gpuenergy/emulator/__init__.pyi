@@ -23,7 +23,7 @@ from .card.governor import (
     voltage as voltage,
 )
 from .card.load import Load as Load
-from .card.physics import Card as Card
+from .card.physics import EmulatedCard as EmulatedCard
 from .card.profiles import (
     DEFAULT_PROFILE as DEFAULT_PROFILE,
     PROFILES as PROFILES,
@@ -43,7 +43,7 @@ from .host.access_profile import (
 )
 from .host.compiler import find_compiler as find_compiler
 from .host.host_kernel import HostKernel as HostKernel
-from .host.host_protocol import Answers as Answers
+from .host.host_protocol import ProcessAnswers as ProcessAnswers
 from .host.host_runner import HostRunner as HostRunner
 from .host.toolchain import Toolchain as Toolchain
 from .timing.block import (

@@ -34,7 +34,7 @@ from pytest_gpuenergy.emulator.card.faults import (
 )
 from pytest_gpuenergy.emulator.card.governor import Demand, on_board
 from pytest_gpuenergy.emulator.card.load import Load
-from pytest_gpuenergy.emulator.card.physics import Card
+from pytest_gpuenergy.emulator.card.physics import EmulatedCard
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
 from pytest_gpuenergy.emulator.host.access_profile import AccessProfile, TrafficCache
 from pytest_gpuenergy.emulator.host.compiler import compiler_version, find_compiler
@@ -159,7 +159,7 @@ class VirtualRepeater:
                 if card.load is not None and card.load.owner == Owner.me():
                     card.stop()
 
-    def _begin(self, card: Card, demand: Demand) -> Load:
+    def _begin(self, card: EmulatedCard, demand: Demand) -> Load:
         if card.load is not None:
             raise DeviceError(
                 f"The emulated {self._state.profile.name} already runs a kernel of process "

@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pytest_gpuenergy.emulator import (
     DEFAULT_PROFILE,
     PROFILES,
-    Card,
     CardState,
     Demand,
+    EmulatedCard,
     EmulatedStateWarning,
     Fault,
     Load,
@@ -134,7 +134,7 @@ def test_a_warm_card_draws_more(state: CardState) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 150_000_000), min_size=1, max_size=40))
 def test_energy_does_not_depend_on_the_steps_of_time(steps_ns: list[int]) -> None:
-    stepped, at_once = Card(DEFAULT_PROFILE, 7), Card(DEFAULT_PROFILE, 7)
+    stepped, at_once = EmulatedCard(DEFAULT_PROFILE, 7), EmulatedCard(DEFAULT_PROFILE, 7)
     for card in (stepped, at_once):
         card.start(Load(Owner.me(), DEMAND))
     for step_ns in steps_ns:

@@ -17,9 +17,9 @@ from pytest_gpuenergy.emulator import (
     DEFAULT_PROFILE,
     PROFILES,
     SW_POWER_CAP,
-    Card,
     CardState,
     Demand,
+    EmulatedCard,
     EmulatedDevice,
     Fault,
     GpuProfile,
@@ -308,9 +308,9 @@ def test_a_twin_has_the_same_lock(device: EmulatedDevice) -> None:
 
 
 def test_a_state_of_a_version_without_locks_is_read() -> None:
-    data = Card(H200, 1).to_json()
+    data = EmulatedCard(H200, 1).to_json()
     del data["lock_mhz"]
-    assert Card.from_json(H200, 1, data).lock_mhz is None
+    assert EmulatedCard.from_json(H200, 1, data).lock_mhz is None
 
 
 SECOND_NS = 10**9

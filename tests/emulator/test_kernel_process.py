@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices import Arena
-from pytest_gpuenergy.emulator import Answers, HostRunner, Toolchain, find_compiler
+from pytest_gpuenergy.emulator import HostRunner, ProcessAnswers, Toolchain, find_compiler
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import DeviceError, KernelFault, cuda_dir
 from pytest_gpuenergy.workloads import Scalar, Tensor
@@ -445,7 +445,7 @@ def cut(text: bytes, places: list[int]) -> list[bytes]:
 
 @given(st.integers(1, 10**9), st.integers(0, 10**6), st.lists(st.integers(0, 99)))
 def test_an_answer_is_read_however_it_is_cut(count: int, spent_us: int, places: list[int]) -> None:
-    answers = Answers("k")
+    answers = ProcessAnswers("k")
     line = f"{answers.ask()} ran {count} {spent_us / 1e6:.6f}\n"
     for piece in cut(line.encode(), places):
         answers.take(piece)
@@ -455,7 +455,7 @@ def test_an_answer_is_read_however_it_is_cut(count: int, spent_us: int, places: 
 
 @given(st.binary(min_size=1), st.lists(st.integers(0, 99)))
 def test_any_bytes_without_the_token_are_a_fault(text: bytes, places: list[int]) -> None:
-    answers = Answers("k")
+    answers = ProcessAnswers("k")
     answers.ask()
     with pytest.raises(KernelFault, match=r"^k wrote to the pipe"):
         [answers.take(piece) for piece in cut(text + b"\n", places)]
@@ -463,7 +463,7 @@ def test_any_bytes_without_the_token_are_a_fault(text: bytes, places: list[int])
 
 @given(st.one_of(st.text(), st.from_regex(r"(ran|fault|profile|done)[ 0-9a-z.\n]*")))
 def test_any_text_with_the_token_is_an_answer_or_a_fault(text: str) -> None:
-    answers = Answers("k")
+    answers = ProcessAnswers("k")
     token = answers.ask()
     count, spent_s, said = 1, 0.0, ""
     try:
@@ -477,7 +477,7 @@ def test_any_text_with_the_token_is_an_answer_or_a_fault(text: str) -> None:
 
 
 def test_an_answer_to_the_question_before_is_a_fault() -> None:
-    answers = Answers("k")
+    answers = ProcessAnswers("k")
     old = answers.ask()
     answers.take(f"{old} ran 1 0.000001\n".encode())
     answers.runs(most=1, budget_s=0.0, elapsed_s=1.0)
@@ -487,7 +487,7 @@ def test_an_answer_to_the_question_before_is_a_fault() -> None:
 
 
 def test_an_answer_without_end_is_a_fault() -> None:
-    answers = Answers("k")
+    answers = ProcessAnswers("k")
     answers.take(answers.ask().encode() + b" ")
     with pytest.raises(KernelFault, match=r"^k wrote to the pipe"):
         [answers.take(b"0" * (1 << 16)) for _ in range(17)]

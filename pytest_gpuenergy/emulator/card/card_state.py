@@ -26,7 +26,7 @@ from pytest_gpuenergy.emulator.card.faults import (
     Owner,
 )
 from pytest_gpuenergy.emulator.card.governor import noise
-from pytest_gpuenergy.emulator.card.physics import CALL_NOISE, MOST_RUN_S, TICK_NS, Card
+from pytest_gpuenergy.emulator.card.physics import CALL_NOISE, MOST_RUN_S, TICK_NS, EmulatedCard
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile
 from pytest_gpuenergy.support import DeviceError, lock, open_file, state_dir, unlock
 
@@ -39,7 +39,7 @@ class EmulatedStateWarning(UserWarning):
 
 
 class CardState:
-    """One emulated card's `Card`, kept in ``<UUID>.json`` in ``<state folder>/emulated``.
+    """An `EmulatedCard`, kept in ``<UUID>.json`` in ``<state folder>/emulated``.
 
     Every access holds a lock between processes. A change replaces the whole file, so that a process
     killed at any moment leaves either the old or the new state. How a card evolves with time is
@@ -64,14 +64,14 @@ class CardState:
         self.path = (folder or state_dir("emulated")) / f"{self.uuid}.json"
         self.mutex = threading.RLock()
         self._seed = int.from_bytes(hashlib.sha256(self.uuid.encode()).digest()[:8], "big")
-        self._card: Card | None = None
+        self._card: EmulatedCard | None = None
         self._saved_ns = 0
         self._known: tuple[int, ...] = ()
         self._held: int | None = None  # kept open so that the known file's inode is not reused
         self._clock: int | None = None
         self._pid = os.getpid()
 
-    def spend(self, duration_ns: int, spread: float = 0.0) -> Card:
+    def spend(self, duration_ns: int, spread: float = 0.0) -> EmulatedCard:
         """Let virtual time pass and return the card as it is then, for reading only.
 
         Args:
@@ -101,7 +101,7 @@ class CardState:
             return self.spend(0).now_ns
 
     @contextlib.contextmanager
-    def change(self) -> Iterator[Card]:
+    def change(self) -> Iterator[EmulatedCard]:
         """Lock the card to change it; save the changes on leaving, or discard them on an error."""
         with self._locked():
             card = self._fresh()
@@ -166,7 +166,7 @@ class CardState:
 
     # -- the files; the lock is held in all of these ---------------------------------------
 
-    def _fresh(self) -> Card:
+    def _fresh(self) -> EmulatedCard:
         card = self._card
         if card is None or self._known != self._identity():
             self._forget()
@@ -178,13 +178,13 @@ class CardState:
             self._save(card)
         return card
 
-    def _load(self) -> Card:
+    def _load(self) -> EmulatedCard:
         try:
             handle = self._held = open_file(self.path, os.O_RDONLY)
             with open(handle, "rb", closefd=False) as file:
                 text = file.read()
         except FileNotFoundError:
-            card = Card(self.profile, self._seed)
+            card = EmulatedCard(self.profile, self._seed)
             self._save(card)
             return card
         except OSError as error:
@@ -195,14 +195,14 @@ class CardState:
         try:
             data = json.loads(text)
             _check_ranges(data)
-            card = Card.from_json(self.profile, self._seed, data)
+            card = EmulatedCard.from_json(self.profile, self._seed, data)
         except (
             *(ValueError, KeyError, TypeError, AttributeError),
             *(OverflowError, RecursionError, IndexError),
         ) as error:
             damaged = self.path.with_suffix(".damaged")
             self.path.replace(damaged)
-            card = Card(self.profile, self._seed)
+            card = EmulatedCard(self.profile, self._seed)
             self._save(card)
             warnings.warn(
                 f"The state of the emulated GPU in {self.path} was damaged ({error!r}) and has "
@@ -214,7 +214,7 @@ class CardState:
             self._remember(card, handle)
         return card
 
-    def _save(self, card: Card) -> None:
+    def _save(self, card: EmulatedCard) -> None:
         # The name is always the same: what a killed process left behind is overwritten.
         scratch = self.path.with_suffix(".tmp")
         text = json.dumps(card.to_json(), separators=(",", ":")).encode()
@@ -236,7 +236,7 @@ class CardState:
         self._held = handle
         self._remember(card, handle)
 
-    def _remember(self, card: Card, handle: int) -> None:
+    def _remember(self, card: EmulatedCard, handle: int) -> None:
         self._card, self._known, self._saved_ns = card, _identity(os.fstat(handle)), card.now_ns
 
     def _identity(self) -> tuple[int, ...]:
@@ -326,7 +326,7 @@ _MOST_ENTRIES = 100_000
 
 
 def _check_ranges(data: Mapping[str, Any]) -> None:
-    """Check the numbers that `Card.to_json` wrote.
+    """Check the numbers that `EmulatedCard.to_json` wrote.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: a number is missing or out of range.

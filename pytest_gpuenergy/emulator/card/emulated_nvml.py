@@ -12,7 +12,7 @@ from typing import Any
 from pytest_gpuenergy.emulator.card import governor
 from pytest_gpuenergy.emulator.card.card_state import CardState
 from pytest_gpuenergy.emulator.card.faults import ERRORS
-from pytest_gpuenergy.emulator.card.physics import TICK_NS, Card
+from pytest_gpuenergy.emulator.card.physics import TICK_NS, EmulatedCard
 
 _FIRST_BUS = 0x18  # the PCI bus of card 0; the others follow
 _SAMPLES = 119  # what the ring buffer of an H200 holds
@@ -26,7 +26,7 @@ _SUPPORTED_REASONS = (
 
 
 @dataclass(frozen=True)
-class Handle:
+class CardHandle:
     """An opaque handle of a card."""
 
     index: int
@@ -49,7 +49,7 @@ def _takes(
         cost_ns = round(cost_us * 1000)
 
         @functools.wraps(body)
-        def call(self: EmulatedNvml, handle: Handle, *args: Any, **options: Any) -> Any:
+        def call(self: EmulatedNvml, handle: CardHandle, *args: Any, **options: Any) -> Any:
             state = self.state_of(handle)
             with state.mutex:
                 card = state.spend(cost_ns, spread)
@@ -107,10 +107,10 @@ class EmulatedNvml:
         if not self._users:
             raise self.error("NVML_ERROR_UNINITIALIZED")
 
-    def state_of(self, handle: Handle) -> CardState:
+    def state_of(self, handle: CardHandle) -> CardState:
         """Return the card of a handle."""
         self._initialized()
-        if not isinstance(handle, Handle):
+        if not isinstance(handle, CardHandle):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
         return self.states[handle.index]
 
@@ -155,57 +155,57 @@ class EmulatedNvml:
         self._initialized()
         return len(self.states)
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle:
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> CardHandle:
         """Return the handle of the card with this index."""
         self._initialized()
         if not 0 <= index < len(self.states):
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
         self.strike(self.states[index], "nvmlDeviceGetHandleByIndex")
-        return Handle(index)
+        return CardHandle(index)
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> Handle:
+    def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> CardHandle:
         """Return the handle of the card with this UUID."""
         self._initialized()
         wanted = uuid.decode() if isinstance(uuid, bytes) else uuid
         for index, state in enumerate(self.states):
             if state.uuid == wanted:
-                return Handle(index)
+                return CardHandle(index)
         raise self.error("NVML_ERROR_NOT_FOUND")
 
-    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str | bytes) -> Handle:
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id: str | bytes) -> CardHandle:
         """Return the handle of the card at this PCI address; its domain may be short or missing."""
         self._initialized()
         wanted = (bus_id.decode() if isinstance(bus_id, bytes) else bus_id).upper()
         for index in range(len(self.states)):
             address = _pci_address(index)
             if wanted in (address, address[4:], address[9:]):
-                return Handle(index)
+                return CardHandle(index)
         raise self.error("NVML_ERROR_NOT_FOUND")
 
     # -- identity and memory ---------------------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetName(self, state: CardState, _card: Card) -> str:
+    def nvmlDeviceGetName(self, state: CardState, _card: EmulatedCard) -> str:
         """Return the product name."""
         return state.profile.name
 
     @_takes()
-    def nvmlDeviceGetUUID(self, state: CardState, _card: Card) -> str:
+    def nvmlDeviceGetUUID(self, state: CardState, _card: EmulatedCard) -> str:
         """Return the UUID."""
         return state.uuid
 
     @_takes()
-    def nvmlDeviceGetIndex(self, state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetIndex(self, state: CardState, _card: EmulatedCard) -> int:
         """Return the index."""
         return self.states.index(state)
 
     @_takes()
-    def nvmlDeviceGetMinorNumber(self, state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetMinorNumber(self, state: CardState, _card: EmulatedCard) -> int:
         """Return the number of the device file."""
         return self.states.index(state)
 
     @_takes()
-    def nvmlDeviceGetPciInfo(self, state: CardState, _card: Card) -> Any:
+    def nvmlDeviceGetPciInfo(self, state: CardState, _card: EmulatedCard) -> Any:
         """Return the PCI address and IDs, as an ``nvmlPciInfo_t``."""
         index = self.states.index(state)
         info = self.pynvml.nvmlPciInfo_t()
@@ -218,18 +218,20 @@ class EmulatedNvml:
     nvmlDeviceGetPciInfo_v3 = nvmlDeviceGetPciInfo
 
     @_takes()
-    def nvmlDeviceGetCudaComputeCapability(self, state: CardState, _card: Card) -> tuple[int, int]:
+    def nvmlDeviceGetCudaComputeCapability(
+        self, state: CardState, _card: EmulatedCard
+    ) -> tuple[int, int]:
         """Return the major and minor number."""
         return state.profile.compute_capability
 
     @_takes()
-    def nvmlDeviceGetNumGpuCores(self, state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetNumGpuCores(self, state: CardState, _card: EmulatedCard) -> int:
         """Return the number of cores of all multiprocessors."""
         return state.profile.sm_count * state.profile.cores_per_sm
 
     @_takes()
     def nvmlDeviceGetMemoryInfo(
-        self, state: CardState, card: Card, version: int | None = None
+        self, state: CardState, card: EmulatedCard, version: int | None = None
     ) -> Any:
         """Return the memory in bytes, as a ``c_nvmlMemory_t`` or its second version."""
         memory = self.pynvml.c_nvmlMemory_v2_t() if version else self.pynvml.c_nvmlMemory_t()
@@ -243,22 +245,22 @@ class EmulatedNvml:
     # -- modes -----------------------------------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetPersistenceMode(self, _state: CardState, _card: EmulatedCard) -> int:
         """Return that it is always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
     @_takes()
-    def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetPowerManagementMode(self, _state: CardState, _card: EmulatedCard) -> int:
         """Return that it is always on."""
         return int(self.pynvml.NVML_FEATURE_ENABLED)
 
     @_takes()
-    def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetVirtualizationMode(self, _state: CardState, _card: EmulatedCard) -> int:
         """Return that there is no virtualization."""
         return int(self.pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE)
 
     @_takes()
-    def nvmlDeviceGetMigMode(self, state: CardState, card: Card) -> list[int]:
+    def nvmlDeviceGetMigMode(self, state: CardState, card: EmulatedCard) -> list[int]:
         """Return the current and the pending mode, which are off unless a fault sets them."""
         if not state.profile.has_mig:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
@@ -268,23 +270,25 @@ class EmulatedNvml:
     # -- power limits ----------------------------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetPowerManagementLimit(self, _state: CardState, card: Card) -> int:
+    def nvmlDeviceGetPowerManagementLimit(self, _state: CardState, card: EmulatedCard) -> int:
         """Return the requested limit in mW."""
         return card.limit_mw
 
     @_takes()
-    def nvmlDeviceGetEnforcedPowerLimit(self, _state: CardState, card: Card) -> int:
+    def nvmlDeviceGetEnforcedPowerLimit(self, _state: CardState, card: EmulatedCard) -> int:
         """Return the limit in force in mW."""
         return card.enforced_mw
 
     @_takes()
-    def nvmlDeviceGetPowerManagementDefaultLimit(self, state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetPowerManagementDefaultLimit(
+        self, state: CardState, _card: EmulatedCard
+    ) -> int:
         """Return the default limit in mW."""
         return round(state.profile.default_limit_w * 1000)
 
     @_takes()
     def nvmlDeviceGetPowerManagementLimitConstraints(
-        self, state: CardState, _card: Card
+        self, state: CardState, _card: EmulatedCard
     ) -> list[int]:
         """Return the minimum and the maximum limit in mW."""
         return [
@@ -293,7 +297,9 @@ class EmulatedNvml:
         ]
 
     @_takes(cost_us=1000)
-    def nvmlDeviceSetPowerManagementLimit(self, state: CardState, _card: Card, limit: int) -> None:
+    def nvmlDeviceSetPowerManagementLimit(
+        self, state: CardState, _card: EmulatedCard, limit: int
+    ) -> None:
         """Request a limit in mW."""
         profile = state.profile
         if type(limit) is not int:
@@ -306,20 +312,20 @@ class EmulatedNvml:
     # -- power and energy ------------------------------------------------------------------
 
     @_takes(cost_us=3500, spread=0.04)
-    def nvmlDeviceGetTotalEnergyConsumption(self, _state: CardState, card: Card) -> int:
+    def nvmlDeviceGetTotalEnergyConsumption(self, _state: CardState, card: EmulatedCard) -> int:
         """Return the energy counter in mJ."""
         if not card.profile.sensor.has_counter:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
         return card.counter_mj()
 
     @_takes()
-    def nvmlDeviceGetPowerUsage(self, _state: CardState, card: Card) -> int:
+    def nvmlDeviceGetPowerUsage(self, _state: CardState, card: EmulatedCard) -> int:
         """Return the power in mW, averaged over the window of this model of GPU."""
         return _power(card, card.profile.sensor.average_window_ms)
 
     @_takes(cost_us=2.2)
     def nvmlDeviceGetFieldValues(
-        self, state: CardState, card: Card, fields: Sequence[int | tuple[int, int]]
+        self, state: CardState, card: EmulatedCard, fields: Sequence[int | tuple[int, int]]
     ) -> Any:
         """Return an array of ``c_nvmlFieldValue_t``, each with its own ``nvmlReturn``."""
         values = (self.pynvml.c_nvmlFieldValue_t * len(fields))()
@@ -330,7 +336,7 @@ class EmulatedNvml:
             self._fill(value, state, card, value.fieldId in missing)
         return values
 
-    def _fill(self, value: Any, state: CardState, card: Card, missing: bool) -> None:
+    def _fill(self, value: Any, state: CardState, card: EmulatedCard, missing: bool) -> None:
         names, profile = self.pynvml, state.profile
         answers: dict[int, Callable[[], int]] = {
             names.NVML_FI_DEV_POWER_AVERAGE: lambda: _power(card, 1000),
@@ -357,7 +363,7 @@ class EmulatedNvml:
 
     @_takes(cost_us=100)
     def nvmlDeviceGetSamples(
-        self, _state: CardState, card: Card, sampling_type: int, last_seen_us: int
+        self, _state: CardState, card: EmulatedCard, sampling_type: int, last_seen_us: int
     ) -> tuple[int, list[Any]]:
         """Return the value type and up to 119 samples after ``last_seen_us``, in mW every 20 ms."""
         if sampling_type != self.pynvml.NVML_TOTAL_POWER_SAMPLES:
@@ -379,34 +385,36 @@ class EmulatedNvml:
     # -- temperature, clocks, processes ----------------------------------------------------
 
     @_takes()
-    def nvmlDeviceGetTemperature(self, _state: CardState, card: Card, sensor: int) -> int:
+    def nvmlDeviceGetTemperature(self, _state: CardState, card: EmulatedCard, sensor: int) -> int:
         """Return the temperature of the GPU in degrees Celsius."""
         if sensor != self.pynvml.NVML_TEMPERATURE_GPU:
             raise self.error("NVML_ERROR_INVALID_ARGUMENT")
         return round(card.temperature_c)
 
     @_takes()
-    def nvmlDeviceGetClockInfo(self, state: CardState, card: Card, kind: int) -> int:
+    def nvmlDeviceGetClockInfo(self, state: CardState, card: EmulatedCard, kind: int) -> int:
         """Return the current clock in MHz; the video clock equals the graphics clock."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return card.point.clock_mhz
 
     @_takes()
-    def nvmlDeviceGetMaxClockInfo(self, state: CardState, _card: Card, kind: int) -> int:
+    def nvmlDeviceGetMaxClockInfo(self, state: CardState, _card: EmulatedCard, kind: int) -> int:
         """Return the maximum clock in MHz."""
         if kind == self.pynvml.NVML_CLOCK_MEM:
             return state.profile.memory_clock_mhz
         return state.profile.max_clock_mhz
 
     @_takes()
-    def nvmlDeviceGetSupportedMemoryClocks(self, state: CardState, _card: Card) -> list[int]:
+    def nvmlDeviceGetSupportedMemoryClocks(
+        self, state: CardState, _card: EmulatedCard
+    ) -> list[int]:
         """Return the only memory clock in MHz."""
         return [state.profile.memory_clock_mhz]
 
     @_takes()
     def nvmlDeviceGetSupportedGraphicsClocks(
-        self, state: CardState, _card: Card, memory_mhz: int
+        self, state: CardState, _card: EmulatedCard, memory_mhz: int
     ) -> list[int]:
         """Return the graphics clocks in MHz at a memory clock, the highest first."""
         if memory_mhz != state.profile.memory_clock_mhz:
@@ -417,7 +425,7 @@ class EmulatedNvml:
 
     @_takes(cost_us=1000)
     def nvmlDeviceSetGpuLockedClocks(
-        self, state: CardState, _card: Card, least_mhz: int, most_mhz: int
+        self, state: CardState, _card: EmulatedCard, least_mhz: int, most_mhz: int
     ) -> None:
         """Lock the SMs to a range of clocks, whose ends are rounded to supported clocks."""
         clocks_mhz = state.profile.sm_clocks_mhz
@@ -432,7 +440,7 @@ class EmulatedNvml:
             card.lock_clocks((next(ends), next(ends)))
 
     @_takes(cost_us=1000)
-    def nvmlDeviceResetGpuLockedClocks(self, state: CardState, _card: Card) -> None:
+    def nvmlDeviceResetGpuLockedClocks(self, state: CardState, _card: EmulatedCard) -> None:
         """Unlock the SMs, whoever locked them."""
         if not state.profile.sm_clocks_mhz:
             raise self.error("NVML_ERROR_NOT_SUPPORTED")
@@ -440,12 +448,14 @@ class EmulatedNvml:
             card.lock_clocks(None)
 
     @_takes()
-    def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: Card) -> int:
+    def nvmlDeviceGetCurrentClocksEventReasons(self, _state: CardState, card: EmulatedCard) -> int:
         """Return the bits of the reasons for the current clocks."""
         return card.point.event_reasons
 
     @_takes()
-    def nvmlDeviceGetSupportedClocksEventReasons(self, _state: CardState, _card: Card) -> int:
+    def nvmlDeviceGetSupportedClocksEventReasons(
+        self, _state: CardState, _card: EmulatedCard
+    ) -> int:
         """Return the bits of the reasons that can occur."""
         return _SUPPORTED_REASONS
 
@@ -453,7 +463,9 @@ class EmulatedNvml:
     nvmlDeviceGetSupportedClocksThrottleReasons = nvmlDeviceGetSupportedClocksEventReasons
 
     @_takes(cost_us=20)
-    def nvmlDeviceGetComputeRunningProcesses(self, _state: CardState, card: Card) -> list[Any]:
+    def nvmlDeviceGetComputeRunningProcesses(
+        self, _state: CardState, card: EmulatedCard
+    ) -> list[Any]:
         """Return the processes on the card: the owner of the load and those that faults add."""
         pids = {fault.pid for fault in card.active_faults("foreign_process")}
         if card.load is not None:
@@ -474,7 +486,7 @@ class EmulatedNvml:
     nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
 
     @_takes()
-    def nvmlDeviceGetUtilizationRates(self, _state: CardState, card: Card) -> Any:
+    def nvmlDeviceGetUtilizationRates(self, _state: CardState, card: EmulatedCard) -> Any:
         """Return a ``c_nvmlUtilization_t`` in percent; memory is the share of time bound by it."""
         rates = self.pynvml.c_nvmlUtilization_t()
         if card.load is not None:
@@ -482,7 +494,7 @@ class EmulatedNvml:
         return rates
 
 
-def _power(card: Card, window_ms: float) -> int:
+def _power(card: EmulatedCard, window_ms: float) -> int:
     return card.mean_power_mw(card.sensor_edge_ns(), round(window_ms * 1e6))
 
 

@@ -158,7 +158,7 @@ _KERNEL_SPREAD = 0.002  # the relative spread of the clock between kernels
 
 
 @dataclass(frozen=True)
-class _State:
+class _HiddenState:
     """A hidden state: its factors of the clock and of the power."""
 
     clock: float
@@ -166,7 +166,12 @@ class _State:
 
 
 # The first bit of a state is set by warmth, the second one by chance.
-_STATES = (_State(1.0, 1.0), _State(0.998, 0.99), _State(1.001, 1.008), _State(0.999, 0.998))
+_STATES = (
+    _HiddenState(1.0, 1.0),
+    _HiddenState(0.998, 0.99),
+    _HiddenState(1.001, 1.008),
+    _HiddenState(0.999, 0.998),
+)
 HIDDEN_STATES = len(_STATES)
 
 

@@ -107,7 +107,7 @@ class EnergyTrace:
         return cls(times_ns, energies_pj, int(data["power_mw"]))
 
 
-class Card:
+class EmulatedCard:
     """The state of one emulated card and how it evolves. Changes go through its methods.
 
     Attributes:
@@ -382,7 +382,7 @@ class Card:
         }
 
     @classmethod
-    def from_json(cls, profile: GpuProfile, seed: int, data: dict[str, Any]) -> Card:
+    def from_json(cls, profile: GpuProfile, seed: int, data: dict[str, Any]) -> EmulatedCard:
         """Return the card that `to_json` wrote.
 
         Raises:

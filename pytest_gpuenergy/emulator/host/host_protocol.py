@@ -202,7 +202,7 @@ def _argument(name: str, numbers: Mapping[str, int], scalars: Mapping[str, Scala
     return f"{kind}{number(scalar.rounded)!r} {_word(name)} {scalar.dtype} {size}"
 
 
-class Answers:
+class ProcessAnswers:
     """The answers of a process, on a pipe to which its kernel can write, too.
 
     Each question carries a token, and each line of its answer begins with that token. The kernel

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile
-from pytest_gpuenergy.emulator.translation.cuda_text import (
+from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     CLUSTER_DIMS,
-    Expressions,
+    CudaExpressions,
     function_name,
     read_expressions,
 )
@@ -114,7 +114,7 @@ _UNROLLED = 8  # iterations of a loop that compilers always unroll if their numb
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _CountedLoop:
     """A loop in a kernel's text.
 
     Attributes:
@@ -146,7 +146,7 @@ def registers_at_least(source: str, entry: str) -> int:
     return max((_words(text, body, k, loops, constants) for k in _arrays(text, *body)), default=0)
 
 
-def _body(text: Expressions, name: str) -> tuple[int, int] | None:
+def _body(text: CudaExpressions, name: str) -> tuple[int, int] | None:
     """Return the positions of the kernel's braces, or None if it has launch bounds."""
     for k, token in enumerate(text.tokens):
         if token.text != name or text.text(k + 1) != "(":
@@ -159,7 +159,7 @@ def _body(text: Expressions, name: str) -> tuple[int, int] | None:
     return None
 
 
-def _arrays(text: Expressions, begin: int, end: int) -> Iterator[int]:
+def _arrays(text: CudaExpressions, begin: int, end: int) -> Iterator[int]:
     """Yield the positions of the names of arrays of 32-bit words that the body declares."""
     for k in range(begin + 2, end):
         declared = text.text(k - 1) in ("float", "int", "unsigned") and text.text(k + 1) == "["
@@ -168,8 +168,8 @@ def _arrays(text: Expressions, begin: int, end: int) -> Iterator[int]:
 
 
 def _loops(
-    text: Expressions, begin: int, end: int, source: str, constants: dict[str, int]
-) -> Iterator[_Loop]:
+    text: CudaExpressions, begin: int, end: int, source: str, constants: dict[str, int]
+) -> Iterator[_CountedLoop]:
     for k in range(begin, end):
         if text.text(k) not in ("for", "while") or text.text(k + 1) != "(":
             continue
@@ -181,10 +181,12 @@ def _loops(
             extent = int(counted[2])
         pragma = _PRAGMA.search(source[: text.tokens[k].start]) is not None
         unrolled = extent is not None and (pragma or extent <= _UNROLLED)
-        yield _Loop(counted[1] if counted else "", k, _statement_end(text, closing + 1), unrolled)
+        yield _CountedLoop(
+            counted[1] if counted else "", k, _statement_end(text, closing + 1), unrolled
+        )
 
 
-def _statement_end(text: Expressions, k: int) -> int:
+def _statement_end(text: CudaExpressions, k: int) -> int:
     """Return the position after the statement that begins at ``k``."""
     while text.text(k) in ("for", "while", "if"):
         k = text.partner.get(k + 1, k + 1) + 1
@@ -196,10 +198,10 @@ def _statement_end(text: Expressions, k: int) -> int:
 
 
 def _words(
-    text: Expressions,
+    text: CudaExpressions,
     body: tuple[int, int],
     declared: int,
-    loops: list[_Loop],
+    loops: list[_CountedLoop],
     constants: dict[str, int],
 ) -> int:
     """Return the words of the array declared at a position; 0 unless registers must hold it."""
@@ -231,7 +233,7 @@ def _words(
     return words if kept else 0
 
 
-def _updates(text: Expressions, k: int, name: str) -> bool:
+def _updates(text: CudaExpressions, k: int, name: str) -> bool:
     """Return whether the assignment at ``k`` updates an element with a value made from one."""
     if text.text(k) in _UPDATES:
         return True

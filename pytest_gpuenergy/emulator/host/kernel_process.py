@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-from pytest_gpuenergy.emulator.host.host_protocol import Answers, shown, write_runs
+from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown, write_runs
 from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
 _PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
@@ -67,7 +67,7 @@ class KernelProcess:
                 "on a file system whose programs may not run? Start again, or set "
                 f"{compiled_variable()}."
             ) from None
-        self._answers = Answers(entry)
+        self._answers = ProcessAnswers(entry)
         self._unsent, self._printed = bytearray(), bytearray()
         self._open = [self._stream("stdout"), self._stream("stderr")]
         os.set_blocking(self._stream("stdin").fileno(), False)

@@ -88,7 +88,7 @@ def recorded_on(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LaunchCost:
     """The modelled time and activity of one launch or copy.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Part:
     dram_activity_s: float
 
 
-def _demand(parts: Sequence[_Part], profile: GpuProfile) -> Demand:
+def _demand(parts: Sequence[_LaunchCost], profile: GpuProfile) -> Demand:
     """Return what launches that follow one another take together."""
     time_s = sum(part.time_s for part in parts)
     memory_s = sum(part.memory_s for part in parts)
@@ -126,7 +126,7 @@ def _launch(
     dram_share: float,
     profile: GpuProfile,
     c: Coefficients,
-) -> _Part:
+) -> _LaunchCost:
     block = block_demand(launch, traffic, flops, profile, c)
     blocks = -(-launch.blocks // profile.sm_count)  # on the busiest multiprocessor
     waves = -(-blocks // min(block.resident, blocks))
@@ -149,10 +149,10 @@ def _launch(
     )
     # Where the memory binds, a lower clock costs nothing until the cores would bind.
     memory_s = _LAUNCH_S + max(0.0, dram_s - core_s)
-    return _Part(time_s, memory_s, activity_s, dram_activity_s)
+    return _LaunchCost(time_s, memory_s, activity_s, dram_activity_s)
 
 
-def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) -> _Part:
+def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) -> _LaunchCost:
     """Return the part of a copy within the card's memory."""
     l2_bytes = 2 * nbytes
     dram_bytes = l2_bytes if cache == "cold" else max(0, l2_bytes - profile.l2_bytes)
@@ -161,7 +161,9 @@ def _copy(nbytes: int, profile: GpuProfile, cache: CacheState, c: Coefficients) 
     dram_s = dram_peak_s / _DRAM_SHARE
     time_s = max(l2_s, dram_s) + _LAUNCH_S
     activity_s = c.power_base * time_s + c.power_l2 * l2_s + _POWER_DRAM * dram_peak_s
-    return _Part(time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s)
+    return _LaunchCost(
+        time_s, _LAUNCH_S + max(0.0, dram_s - l2_s), activity_s, _POWER_DRAM * dram_peak_s
+    )
 
 
 def _dram_share(

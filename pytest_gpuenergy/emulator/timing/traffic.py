@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import find_definition
+from pytest_gpuenergy.emulator.translation.cuda_syntax import find_definition
 
 # How branched loads are found.
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|[=!<>]=|\S")
@@ -111,7 +111,7 @@ def branched_share(source: str, entry: str) -> float:
 
 
 @dataclass(frozen=True)
-class _Scope:
+class _Enclosing:
     """A loop or a condition around a statement.
 
     Attributes:
@@ -126,7 +126,7 @@ class _Scope:
 
 
 @dataclass(frozen=True)
-class _Load:
+class _TextLoad:
     """One load in the text.
 
     Attributes:
@@ -136,7 +136,7 @@ class _Load:
     """
 
     index: Sequence[str]
-    scopes: Sequence[_Scope]
+    scopes: Sequence[_Enclosing]
     conditional: bool
 
     @property
@@ -158,19 +158,19 @@ class _Load:
         )
 
 
-def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
-    blocks: list[list[_Scope]] = []  # scopes of the braces around the statement
-    heads: list[_Scope] = []  # scopes of the statement itself
+def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_TextLoad]:
+    blocks: list[list[_Enclosing]] = []  # scopes of the braces around the statement
+    heads: list[_Enclosing] = []  # scopes of the statement itself
     at = begin = 0
     while at < len(tokens):
         word = tokens[at]
         at += 1
         if word == "for" or word == "if":
             after = _closing(tokens, at) + 1
-            heads.append(_loop(tokens, at, after) if word == "for" else _Scope(condition=True))
+            heads.append(_loop(tokens, at, after) if word == "for" else _Enclosing(condition=True))
             at = begin = after
         elif word == "else":
-            heads.append(_Scope(condition=True))
+            heads.append(_Enclosing(condition=True))
             begin = at
         elif word in ("{", "}", ";"):
             if word == "{":
@@ -183,17 +183,17 @@ def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_Load]:
             if not stored:
                 scopes = [scope for block in (*blocks, heads) for scope in block]
                 chosen = any(scope.condition for scope in scopes) or "?" in tokens[begin:at]
-                yield _Load(index, scopes, chosen)
+                yield _TextLoad(index, scopes, chosen)
 
 
-def _loop(tokens: Sequence[str], head: int, body: int) -> _Scope:
+def _loop(tokens: Sequence[str], head: int, body: int) -> _Enclosing:
     """Return the scope of the loop whose head is in the parentheses that open at ``head``."""
     first, _, rest = " ".join(tokens[head + 1 : body - 1]).partition(";")
     start = re.search(r"(\w+) = (\d+) $", first)
     stop = re.search(r"< (\d+) $", rest.partition(";")[0])
     trips = int(stop[1]) - int(start[2]) if start and stop else 1
     kept = start is not None and _BARRIER in tokens[body : _closing(tokens, body)]
-    return _Scope(False, max(1, trips), start[1] if start and kept else "")
+    return _Enclosing(False, max(1, trips), start[1] if start and kept else "")
 
 
 def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] | None:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import (
+from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     LITERAL,
     SKIPPED,
-    Expressions,
-    Token,
+    CudaExpressions,
+    CudaToken,
     expression_tokens,
     read_expressions,
 )
@@ -83,7 +83,7 @@ def unmarked(message: str) -> str:
     return re.sub(r" ?cuhost_(?:op|real) =|cuhost_to<([^>]*)>", r"\1", text)
 
 
-def _operators(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
+def _operators(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
     for k, token in enumerate(expressions.tokens):
         mark = _MARKS.get(token.text)
         if mark is None or token.kind != "symbol" or k in expressions.closers:
@@ -94,7 +94,7 @@ def _operators(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
         yield token.start, token.end, mark
 
 
-def _is_harmless(operator: str, expressions: Expressions, k: int) -> bool:
+def _is_harmless(operator: str, expressions: CudaExpressions, k: int) -> bool:
     """Return whether the right operand at ``k`` is a literal for which host and GPU agree."""
     if expressions.tokens[k].kind != "number":
         return False
@@ -106,7 +106,7 @@ def _is_harmless(operator: str, expressions: Expressions, k: int) -> bool:
     return value < 32 if operator[0] in "<>" else value > 0
 
 
-def _casts(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
+def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
     tokens = expressions.tokens
     for k, token in enumerate(tokens):
         if token.text == "(":
@@ -127,7 +127,7 @@ def _casts(expressions: Expressions) -> Iterator[tuple[int, int, str]]:
             yield token.start, token.end, f"cuhost_to<{token.text}>"
 
 
-def _converts(expressions: Expressions, k: int) -> bool:
+def _converts(expressions: CudaExpressions, k: int) -> bool:
     """Return whether the operand at ``k`` may be a floating-point number."""
     if expressions.text(k) in _INDICES:
         return False
@@ -136,7 +136,7 @@ def _converts(expressions: Expressions, k: int) -> bool:
     return not (is_literal and re.fullmatch(r"(?:0x[\da-f]+|\d+)[ul]*", expressions.text(k), re.I))
 
 
-def _is_called_type(expressions: Expressions, k: int) -> bool:
+def _is_called_type(expressions: CudaExpressions, k: int) -> bool:
     """Return whether a cast ``type(...)`` begins at ``k``, not a declarator or a function type."""
     if not expressions.is_integer_type(k, k + 1) or expressions.text(k + 1) != "(":
         return False
@@ -149,24 +149,24 @@ def _is_called_type(expressions: Expressions, k: int) -> bool:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _SourcePlace:
     """A place in compiled text: a line and a column in bytes, both counted from 1."""
 
     line: int
     column: int
 
 
-def conversions_in(stderr: str) -> list[_Place]:
+def conversions_in(stderr: str) -> list[_SourcePlace]:
     """Return the places of implicit conversions to integers in a compiler's output, each once."""
-    found: dict[_Place, None] = {}
+    found: dict[_SourcePlace, None] = {}
     for warning in _WARNING.finditer(stderr):
         to = _TO.search(warning["text"])
         if to is not None and not _REAL.search(to["aka"] or to["to"]):
-            found[_Place(int(warning["line"]), int(warning["column"]))] = None
+            found[_SourcePlace(int(warning["line"]), int(warning["column"]))] = None
     return list(found)
 
 
-def with_conversions(text: str, places: Sequence[_Place]) -> str:
+def with_conversions(text: str, places: Sequence[_SourcePlace]) -> str:
     """Return ``text`` with a mark before each expression that contains one of ``places``."""
     begin = text.index(_FIRST_LINE) + len(_FIRST_LINE)
     lines = text[begin:].splitlines(keepends=True)
@@ -190,20 +190,20 @@ def with_conversions(text: str, places: Sequence[_Place]) -> str:
     return "".join([*parts, text[last:]])
 
 
-def _tokens(text: str, begin: int) -> list[Token]:
+def _tokens(text: str, begin: int) -> list[CudaToken]:
     """Return all tokens, with those of directives between semicolons."""
-    tokens: list[Token] = []
+    tokens: list[CudaToken] = []
     for token in expression_tokens(text, begin):
         if token.kind != "directive":
             tokens.append(token)
             continue
-        fence = Token("symbol", ";", token.start, token.start)
+        fence = CudaToken("symbol", ";", token.start, token.start)
         hash_end = token.start + token.text.index("#") + 1
         tokens += [fence, *expression_tokens(text, hash_end, token.end), fence]
     return tokens
 
 
-def _before_expression(tokens: Sequence[Token], at: int) -> int:
+def _before_expression(tokens: Sequence[CudaToken], at: int) -> int:
     """Return where the assignment, argument or returned value around the token ``at`` begins."""
     if tokens[at].text in _ASSIGNMENTS:
         return tokens[at].end

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import (
+from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     ATTRIBUTES,
     CLUSTER_DIMS,
     LAUNCH_BOUNDS,
     LITERAL,
     SKIPPED,
-    Token,
+    CudaToken,
     tokens_with_depth,
     without_attributes,
 )
@@ -72,7 +72,7 @@ def is_offered(header: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Variables:
+class _DeclaredVariables:
     """The variables of one declaration.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Variables:
         end: the position after the declaration.
     """
 
-    names: Sequence[Token]
+    names: Sequence[CudaToken]
     words: frozenset[str]
     end: int
 
@@ -118,16 +118,16 @@ class _KernelHeader:
     defined: bool
 
 
-def _variables_at(source: str, position: int) -> _Variables | None:
+def _variables_at(source: str, position: int) -> _DeclaredVariables | None:
     """Return the variables declared from ``position`` on.
 
     The result is None for a function and for a declaration that is not understood.
     """
-    names: list[Token] = []
+    names: list[CudaToken] = []
     words: set[str] = set()
     depth, angles, expecting = 0, 0, True  # expecting: the next name is still to come
     before = ""
-    last: Token | None = None
+    last: CudaToken | None = None
     for token in without_attributes(token for token, _ in tokens_with_depth(source, position)):
         text = token.text
         if expecting:
@@ -148,22 +148,22 @@ def _variables_at(source: str, position: int) -> _Variables | None:
         elif depth == angles == 0 and text == ",":
             expecting = True
         elif depth == 0 and text == ";":
-            return _Variables(names, frozenset(words), token.end) if names else None
+            return _DeclaredVariables(names, frozenset(words), token.end) if names else None
         if depth < 0:
             return None
         before, last = last.text if last else "", token
     return None
 
 
-def _is_variable(before: str, token: Token, after: str) -> bool:
+def _is_variable(before: str, token: CudaToken, after: str) -> bool:
     """Return whether ``token`` names a variable, judged by the texts around it."""
     is_type = bool({before, token.text} & {"struct", "union", "class"})
     return token.kind == "name" and after in "[,;={" and not is_type
 
 
-def _declarator_at(source: str, position: int) -> list[Token]:
+def _declarator_at(source: str, position: int) -> list[CudaToken]:
     """Return the tokens from ``position`` to the first ``;``, ``{`` or ``=`` outside brackets."""
-    tokens: list[Token] = []
+    tokens: list[CudaToken] = []
     for token, depth in tokens_with_depth(source, position):
         if token.text in ";{=" and depth == 0:
             break
@@ -171,7 +171,7 @@ def _declarator_at(source: str, position: int) -> list[Token]:
     return tokens
 
 
-def _shared_array(declarator: Sequence[Token]) -> _SharedArray | None:
+def _shared_array(declarator: Sequence[CudaToken]) -> _SharedArray | None:
     """Return the array that the tokens after ``extern`` declare, or None."""
     texts = [token.text for token in without_attributes(declarator)]
     texts = [text for text in texts if text != "__shared__"]
@@ -418,7 +418,7 @@ class Outline:
         self._extern_names.update(token.text for token in declared.names)
         return declared.end
 
-    def _dynamic_shared(self, start: int, declarator: Sequence[Token]) -> int:
+    def _dynamic_shared(self, start: int, declarator: Sequence[CudaToken]) -> int:
         """Turn ``extern __shared__ T name[];`` into a pointer to the dynamic shared memory.
 
         Further dimensions stay, as in ``extern __shared__ float tile[][32];``.
@@ -473,7 +473,9 @@ class Outline:
             return self._register(declared, counted, rename=False)
         return end
 
-    def _register(self, declared: _Variables, registration: str, *, rename: bool = True) -> int:
+    def _register(
+        self, declared: _DeclaredVariables, registration: str, *, rename: bool = True
+    ) -> int:
         text = ""
         for token in declared.names:
             if rename:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_text import Token, tokens_with_depth
+from pytest_gpuenergy.emulator.translation.cuda_syntax import CudaToken, tokens_with_depth
 
 _TURN = "::cuhost::cuhost_turn(), "
 # Before a ``volatile`` that belongs to assembler or to the prelude of TVM.
@@ -62,7 +62,7 @@ def with_turns(source: str) -> str:
     return "".join([*parts, source[last:]])
 
 
-def _after_semicolon(tokens: Sequence[tuple[Token, int]], opening: int) -> int | None:
+def _after_semicolon(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int | None:
     """Return the index after the first semicolon in the parentheses that open at ``opening``."""
     depth = tokens[opening][1]
     for k in range(opening + 1, len(tokens)):

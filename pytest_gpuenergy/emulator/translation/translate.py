@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from pytest_gpuenergy.emulator.translation.cuda_text import function_name
+from pytest_gpuenergy.emulator.translation.cuda_syntax import function_name
 from pytest_gpuenergy.emulator.translation.marks import marked
 from pytest_gpuenergy.emulator.translation.outline import Outline, cluster_constant
 from pytest_gpuenergy.emulator.translation.ptx.assembler import with_keywords

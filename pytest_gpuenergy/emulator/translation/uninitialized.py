@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_gpuenergy.emulator.translation.cuda_text import Token, tokens_with_depth
+from pytest_gpuenergy.emulator.translation.cuda_syntax import CudaToken, tokens_with_depth
 
 GCC_WARNINGS = ("-Wuninitialized", "-Wmaybe-uninitialized")
 """The options of GCC that report variables which may be used uninitialized."""
@@ -70,7 +70,7 @@ def with_values(source: str) -> str:
     return "".join([*parts, source[last:]])
 
 
-def _without_value(tokens: list[Token]) -> Iterator[int]:
+def _without_value(tokens: list[CudaToken]) -> Iterator[int]:
     """Yield the ends of the names of uninitialized local flags."""
     scopes: list[str] = []
     head: list[str] = []  # the words of the statement so far
@@ -94,7 +94,7 @@ def _scope(head: list[str], scopes: list[str]) -> str:
     return "code" if "(" in head or "code" in scopes[-1:] else "other"
 
 
-def _names(tokens: list[Token], first: int) -> Iterator[int]:
+def _names(tokens: list[CudaToken], first: int) -> Iterator[int]:
     """Yield the ends of the names without a value in the declaration that goes on at ``first``."""
     depth, begins = 0, True
     for k in range(first, len(tokens) - 1):

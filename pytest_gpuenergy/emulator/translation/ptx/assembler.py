@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import LITERAL, SKIPPED
+from pytest_gpuenergy.emulator.translation.cuda_syntax import LITERAL, SKIPPED
 from pytest_gpuenergy.emulator.translation.ptx.statements import (
     UnsupportedError,
     end_of_statement,

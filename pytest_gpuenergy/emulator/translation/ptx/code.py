@@ -7,7 +7,7 @@ from pytest_gpuenergy.emulator.translation.ptx.instructions import (
     Label,
     Part,
     Registers,
-    Scope,
+    RegisterScope,
     parsed,
 )
 from pytest_gpuenergy.emulator.translation.ptx.matrices import matrix_code
@@ -36,11 +36,14 @@ def statement_code(statement: Statement) -> str:
         raise UnsupportedError("asm with a brace that nothing closes")
     if not body and not operands:
         return "((void)0)"
-    before = [names.labels, *(_taken(k, operand) for k, operand in enumerate(operands))]
+    before = [
+        names.labels,
+        *(_operand_declaration(k, operand) for k, operand in enumerate(operands)),
+    ]
     return f"__extension__ ({{ {' '.join([*before, *body, names.write_back()])} (void)0; }})"
 
 
-def _taken(number: int, operand: Operand) -> str:
+def _operand_declaration(number: int, operand: Operand) -> str:
     """Return the declaration of the variable that stands for an operand's register."""
     variable, expression = f"cuhost_r{number}", operand.expression.strip()
     if operand.constraint == "n":
@@ -57,7 +60,7 @@ def _taken(number: int, operand: Operand) -> str:
 def _part(part: Part, names: Names) -> str:
     if isinstance(part, Label):
         return f"{names.jump(part.name)}:;"
-    if isinstance(part, Scope):
+    if isinstance(part, RegisterScope):
         names.open() if part.opens else names.close()
         return "{" if part.opens else "}"
     if isinstance(part, Registers):

@@ -23,7 +23,7 @@ _INSTRUCTION = re.compile(
 
 
 @dataclass(frozen=True)
-class Scope:
+class RegisterScope:
     """A brace that opens or closes a scope of registers."""
 
     opens: bool
@@ -70,7 +70,7 @@ class Instruction:
     text: str
 
 
-Part = Scope | Label | Registers | Instruction
+Part = RegisterScope | Label | Registers | Instruction
 
 
 def parsed(template: str) -> Iterator[Part]:
@@ -88,7 +88,7 @@ def parsed(template: str) -> Iterator[Part]:
         if text[position].isspace() or text[position] == ";":
             position += 1
         elif text[position] in "{}":
-            yield Scope(text[position] == "{")
+            yield RegisterScope(text[position] == "{")
             position += 1
         elif label := _LABEL.match(text, position):
             yield Label(label["name"])

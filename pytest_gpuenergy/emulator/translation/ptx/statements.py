@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.emulator.translation.cuda_text import (
+from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     LITERAL,
     SKIPPED,
-    Token,
+    CudaToken,
     tokens_with_depth,
 )
 
@@ -121,12 +121,12 @@ def statement_at(text: str, macros: _Macros, bodies: _Bodies) -> Statement:
     return Statement(template, tuple(operands))
 
 
-_Section = tuple[int, int, list[tuple[Token, int]]]
+_Section = tuple[int, int, list[tuple[CudaToken, int]]]
 
 
 def _sections(text: str) -> Iterator[_Section]:
     """Yield start, end and tokens of the parts between the colons in the parentheses."""
-    tokens: list[tuple[Token, int]] = []
+    tokens: list[tuple[CudaToken, int]] = []
     start = -1
     for token, depth in tokens_with_depth(text, 0):
         if start < 0 and token.text == "(":
@@ -167,8 +167,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "", found[1] or ""), text)
 
 
-def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
-    item: list[Token] = []
+def _items(tokens: Sequence[tuple[CudaToken, int]]) -> Iterator[list[CudaToken]]:
+    item: list[CudaToken] = []
     for token, depth in tokens:
         if depth == 1 and token.text == ",":
             yield item
@@ -179,13 +179,13 @@ def _items(tokens: Sequence[tuple[Token, int]]) -> Iterator[list[Token]]:
         yield item
 
 
-def _listed(body: str) -> list[tuple[str, list[Token]]]:
+def _listed(body: str) -> list[tuple[str, list[CudaToken]]]:
     """Return the operands that a macro stands for."""
     text = f"({body})"
     return [(text, item) for item in _items(list(tokens_with_depth(text, 0))[1:-1])]
 
 
-def _operand(text: str, item: Sequence[Token], *, output: bool) -> Operand:
+def _operand(text: str, item: Sequence[CudaToken], *, output: bool) -> Operand:
     k, constraint = 0, ""
     while k < len(item) and item[k].kind == "literal":
         constraint += _unescaped(item[k].text[1:-1])

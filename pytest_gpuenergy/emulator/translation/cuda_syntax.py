@@ -66,7 +66,7 @@ _SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Token:
+class CudaToken:
     """One token.
 
     Attributes:
@@ -82,7 +82,7 @@ class Token:
     end: int
 
 
-def tokens_with_depth(source: str, position: int) -> Iterator[tuple[Token, int]]:
+def tokens_with_depth(source: str, position: int) -> Iterator[tuple[CudaToken, int]]:
     """Yield the tokens from ``position`` on, each with the depth of parentheses and brackets.
 
     An opening bracket has the depth of its contents, a closing one the depth around it.
@@ -93,7 +93,7 @@ def tokens_with_depth(source: str, position: int) -> Iterator[tuple[Token, int]]
         kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
         if kind == "skipped":
             continue
-        token = Token(kind, match[0], match.start(), match.end())
+        token = CudaToken(kind, match[0], match.start(), match.end())
         if token.text in ("(", "["):
             depth += 1
         elif token.text in (")", "]"):
@@ -101,7 +101,7 @@ def tokens_with_depth(source: str, position: int) -> Iterator[tuple[Token, int]]
         yield token, depth
 
 
-def without_attributes(tokens: Iterable[Token]) -> Iterator[Token]:
+def without_attributes(tokens: Iterable[CudaToken]) -> Iterator[CudaToken]:
     """Yield ``tokens`` without `ATTRIBUTES` and their arguments."""
     depth, dropping = 0, False
     for token in tokens:
@@ -116,7 +116,7 @@ def without_attributes(tokens: Iterable[Token]) -> Iterator[Token]:
         yield token
 
 
-class Expressions:
+class CudaExpressions:
     """The tokens of a text or of a macro's replacement.
 
     Attributes:
@@ -126,7 +126,9 @@ class Expressions:
         types: the names of types that may be integers.
     """
 
-    def __init__(self, tokens: Sequence[Token], types: frozenset[str], templates: frozenset[str]):
+    def __init__(
+        self, tokens: Sequence[CudaToken], types: frozenset[str], templates: frozenset[str]
+    ):
         self.tokens = tokens
         self.types = types
         self.partner: dict[int, int] = {}
@@ -228,18 +230,18 @@ class Expressions:
                 return min(k, len(self.tokens))
 
 
-def expression_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator[Token]:
+def expression_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator[CudaToken]:
     """Yield the tokens of ``source`` with whole operators; a directive is one token."""
     for match in _EXPRESSION_TOKEN.finditer(source, begin, len(source) if end is None else end):
         kind = str(match.lastgroup if match.lastgroup != "delimiter" else "skipped")
         if kind != "skipped":
-            yield Token(kind, match[0], match.start(), match.end())
+            yield CudaToken(kind, match[0], match.start(), match.end())
 
 
-def read_expressions(source: str) -> Iterator[Expressions]:
+def read_expressions(source: str) -> Iterator[CudaExpressions]:
     """Yield the expressions of ``source`` and of each macro that it defines."""
-    main: list[Token] = []
-    macros: list[tuple[list[Token], frozenset[str]]] = []
+    main: list[CudaToken] = []
+    macros: list[tuple[list[CudaToken], frozenset[str]]] = []
     for token in expression_tokens(source):
         if token.kind != "directive":
             main.append(token)
@@ -248,19 +250,19 @@ def read_expressions(source: str) -> Iterator[Expressions]:
             begin = token.start + defined.end()
             macros.append((list(expression_tokens(source, begin, token.end)), named))
     types, templates = _declared(main)
-    yield Expressions(main, types, templates)
+    yield CudaExpressions(main, types, templates)
     for tokens, named in macros:
-        yield Expressions(tokens, types | _cast_to(tokens, named), templates)
+        yield CudaExpressions(tokens, types | _cast_to(tokens, named), templates)
 
 
-def _cast_to(tokens: Sequence[Token], names: frozenset[str]) -> frozenset[str]:
+def _cast_to(tokens: Sequence[CudaToken], names: frozenset[str]) -> frozenset[str]:
     """Return the parameters of a macro that it uses as types of casts, as in ``(T)(x)``."""
     texts = [token.text for token in tokens]
     places = zip(texts, texts[1:], texts[2:], texts[3:], strict=False)
     return frozenset(b for a, b, c, d in places if (a, c, d) == ("(", ")", "(") and b in names)
 
 
-def _declared(tokens: Sequence[Token]) -> tuple[frozenset[str], frozenset[str]]:
+def _declared(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of types that may be integers and of templates that a text declares."""
     types: set[str] = set()
     templates: set[str] = {"thread_block_tile", "Array", "vector", "is_same", "conditional"}
@@ -276,7 +278,7 @@ def _declared(tokens: Sequence[Token]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(types), frozenset(templates)
 
 
-def _template_at(tokens: Sequence[Token], k: int) -> str:
+def _template_at(tokens: Sequence[CudaToken], k: int) -> str:
     """Return the name that the template whose parameters begin at ``k`` declares."""
     depth = 1
     while k < len(tokens) and depth > 0:
