@@ -11,7 +11,7 @@ from points import each_once
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import arenas_for, verify
+from pytest_gpuenergy.engine import arenas_for, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -337,7 +337,7 @@ def verified(body: str, declared: str = "") -> Correctness:
     text = DECLARED_TEXT.replace("DECLARED", declared).replace("BODY", body)
     launch = Launch("f", (COUNTED_SIZE // 128, 1, 1), (128, 1, 1), ("x", "y"))
     with EmulatedDevice() as device:
-        return verify(device, Kernel(text, (launch,)), DOUBLE)
+        return verify_on_device(device, Kernel(text, (launch,)), DOUBLE)
 
 
 STATE = {
@@ -434,7 +434,7 @@ def workload(role: Any = "inout", dtype: str = "float32") -> Contract:
     "body", ["y[i] += x[i];", "y[i] = x[i] + y[i];", "atomicAdd(&y[i], x[i]);"]
 )
 def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str) -> None:
-    assert verify(gpu, kernel(body), workload()).max_relative_error < 1e-6
+    assert verify_on_device(gpu, kernel(body), workload()).max_relative_error < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str)
 )
 def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
     with pytest.raises(KernelFault, match=r"\by\b"):
-        verify(gpu, kernel(body), workload())
+        verify_on_device(gpu, kernel(body), workload())
 
 
 @pytest.mark.parametrize(
@@ -458,12 +458,12 @@ def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
 )
 def test_a_kernel_that_reads_an_output_is_told_so(gpu: EmulatedDevice, body: str) -> None:
     with pytest.raises(KernelFault, match=r"4096 elements .* computed from what y held before"):
-        verify(gpu, kernel(body), workload("output"))
+        verify_on_device(gpu, kernel(body), workload("output"))
 
 
 def test_an_output_that_is_not_written_is_told_so(gpu: EmulatedDevice) -> None:
     with pytest.raises(KernelFault, match=r"1 of 4096 .* never written"):
-        verify(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
+        verify_on_device(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
 
 
 def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: EmulatedDevice) -> None:
@@ -487,10 +487,10 @@ def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, bod
         lambda given: {"y": np.ma.masked_where(given["x"] <= 0, given["x"])},
     )
     if body.startswith("if"):
-        verify(gpu, kernel(body), masked)
+        verify_on_device(gpu, kernel(body), masked)
     else:
         with pytest.raises(KernelFault, match=r"written .* although the reference masks"):
-            verify(gpu, kernel(body), masked)
+            verify_on_device(gpu, kernel(body), masked)
 
 
 @pytest.mark.parametrize("limit", ["0.f", "0.001f"])
@@ -502,7 +502,7 @@ def test_an_infinite_output_is_checked_after_many_launches(gpu: EmulatedDevice, 
     )
     body = f"y[i] = x[i] > {limit} ? x[i] : -INFINITY;"
     if limit == "0.f":
-        verify(gpu, kernel(body), logits)
+        verify_on_device(gpu, kernel(body), logits)
     else:
         with pytest.raises(KernelFault, match="-inf"):
-            verify(gpu, kernel(body), logits)
+            verify_on_device(gpu, kernel(body), logits)
