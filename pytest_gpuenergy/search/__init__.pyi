@@ -16,7 +16,6 @@ from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
 from .experience import Experience as Experience
 from .explorer import GraphExplorer as GraphExplorer
 from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .folder import (
     BASELINE as BASELINE,
     SPEC_JSON as SPEC_JSON,
@@ -115,6 +114,7 @@ from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
 from .source.extraction import Extraction as Extraction, extract as extract
+from .source.macros import joined as joined, tokens_of as tokens_of
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor

@@ -12,9 +12,9 @@ from pytest_gpuenergy.search.data import check_constant, inline_data
 from pytest_gpuenergy.search.layout import layout_of
 from pytest_gpuenergy.search.reference import BUILTINS
 from pytest_gpuenergy.search.sizes import FUNCTIONS, evaluate
+from pytest_gpuenergy.search.source.triton_text import chooser_of
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import LaunchPlan, Size
-from pytest_gpuenergy.search.triton_names import chooser_of
 from pytest_gpuenergy.search.workload import block_names, scalar_of
 from pytest_gpuenergy.support import FormError, InputError, shown
 from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_text import Loop
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.source.tree import field, inside, nodes, text_of

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.layout import block_of, indented, times
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, bytes_of, shared_bytes
 from pytest_gpuenergy.search.moves.tile_loops import Copy, TileLoop, address_text, tile_loop
-from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Accesses, bytes_of, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented, times
 from pytest_gpuenergy.search.source.tree import (
     bare,
     field,

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.layout import block_of, indented
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,

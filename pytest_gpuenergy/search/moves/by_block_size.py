@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.shared_memory import dims_of
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_text import Loop
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
 from pytest_gpuenergy.search.source.triton_kernel import TritonKernel

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_text import Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
     bare,

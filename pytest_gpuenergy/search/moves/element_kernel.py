@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.reached import asks_for_thread
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.sharing import asks_for_thread
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,

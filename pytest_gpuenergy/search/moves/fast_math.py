@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_text import Loop
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,

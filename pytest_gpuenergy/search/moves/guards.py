@@ -9,18 +9,19 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.moves.shared_memory import (
+from pytest_gpuenergy.search.moves.triton_masks import mask_edits
+from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
+    Access,
+    Accesses,
     bytes_of,
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.moves.triton_masks import mask_edits
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_text import Loop, Variable
 from pytest_gpuenergy.search.source.sharing import meets_others
 from pytest_gpuenergy.search.source.tree import ancestors, inside, nodes, text_of
 

@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.moves.lanes import Lanes
 from pytest_gpuenergy.search.moves.vector_parts import HINTS, loaded, outside_of, stored, vector_of
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import inside, is_always
 

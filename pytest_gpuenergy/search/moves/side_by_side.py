@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.lanes import Lanes, is_constant
-from pytest_gpuenergy.search.moves.layout import block_of, inner_lines
 from pytest_gpuenergy.search.moves.rows import Row, Rows
 from pytest_gpuenergy.search.moves.vector_parts import element_edits
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import Variable
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inner_lines
 from pytest_gpuenergy.search.source.tree import inside, start_of, statements, text_of
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Loop, Variable
 from pytest_gpuenergy.search.source.tree import (
     bare,
     called,

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.source.accesses import (
     Accesses,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.cuda_text import CudaText
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
     ancestors,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.facts import Facts
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
-from pytest_gpuenergy.search.source.cuda_text import CudaText
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Loop, Variable
+from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,

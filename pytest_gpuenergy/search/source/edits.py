@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuenergy.search.source.tree import text_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 
 class Edit(NamedTuple):
@@ -29,3 +35,30 @@ def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None
         parts += [source[at : edit.begin], edit.text.encode()]
         at = edit.end
     return b"".join([*parts, source[at:end]]).decode()
+
+
+def block_of(head: str, lines: Iterable[str]) -> list[str]:
+    """``head`` with ``lines`` in braces."""
+    return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
+
+
+def indented(lines: Iterable[str], by: str) -> str:
+    """Lines for a place that is indented ``by``: all but the first begin with it."""
+    return f"\n{by}".join(lines)
+
+
+def inner_lines(body: str) -> list[str]:
+    """The lines of a statement, without the braces if it is a block."""
+    if not body.startswith("{"):
+        return [body]
+    first, *rest = body[1:-1].split("\n")
+    lines = textwrap.dedent("\n".join(rest)).rstrip().splitlines()
+    return [*([first.strip()] if first.strip() else []), *lines]
+
+
+def times(expression: Node | None, factor: int) -> str:
+    """A product with a number."""
+    text = text_of(expression)
+    plain = expression is not None and expression.type == "field_expression"
+    simple = plain or (expression is not None and expression.child_count == 0)
+    return f"{text} * {factor}" if simple else f"({text}) * {factor}"

@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_gpuenergy.search.extraction.tokens import Token, joined, seen, tokens_of
+_TOKEN = re.compile(
+    r"""
+    (?P<comment>//(?:\\\r?\n|[^\n])*|/\*.*?(?:\*/|\Z))
+  | (?P<string>(?:u8|[uUL])?R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
+      |(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"|(?:u8|[uUL])?'(?:\\.|[^'\\\n])*')
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|'(?=\w)|[\w.])*)
+  | (?P<line>\r?\n)
+  | (?P<blank>(?:[ \t\f\v]|\\\r?\n)+)
+  | (?P<sign>\#\#|&&|\|\||[<>=!]=|<<|>>|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_UNSEEN = ("comment", "blank", "line")
+
+
+class Token(NamedTuple):
+    """A piece of text; ``kind`` is comment, string, name, number, line, blank or sign."""
+
+    kind: str
+    text: str
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is more than a blank."""
+        return self.kind not in _UNSEEN
+
+
+def tokens_of(text: str) -> Iterator[Token]:
+    """All tokens, which joined are the text again."""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "sign"
+        yield Token("string" if kind == "mark" else kind, match[0])
+
+
+def joined(tokens: Iterable[Token]) -> str:
+    """The text of tokens."""
+    return "".join(token.text for token in tokens)
+
+
+def seen(tokens: Iterable[Token]) -> list[Token]:
+    """The tokens without blanks, comments and ends of lines."""
+    return [token for token in tokens if token.is_seen]
+
 
 _BLANK = Token("blank", " ")
 _MOST = 20_000
@@ -172,3 +217,34 @@ def _pasted(tokens: list[Token]) -> list[Token]:
             parts[-1] += token.text
     text = parts[0] + "".join(part.lstrip() for part in parts[1:])
     return list(tokens_of(text))
+
+
+_TEXTS = {
+    "FLT_MAX": "3.402823466e+38f",
+    "FLT_MIN": "1.175494351e-38f",
+    "FLT_EPSILON": "1.192092896e-7f",
+    "DBL_MAX": "1.7976931348623158e+308",
+    "DBL_MIN": "2.2250738585072014e-308",
+    "DBL_EPSILON": "2.2204460492503131e-16",
+    "INFINITY": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)",
+    "INT_MAX": "2147483647",
+    "INT_MIN": "(-2147483647 - 1)",
+    "UINT_MAX": "4294967295u",
+    "M_PI": "3.14159265358979323846",
+    "M_PI_2": "1.57079632679489661923",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440",
+    "M_E": "2.7182818284590452354",
+    "M_LN2": "0.69314718055994530942",
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned",
+    "int64_t": "long long",
+    "uint64_t": "unsigned long long",
+}
+"""C11, sections 5.2.4.2 and 7.20, as far as it goes for the GPU; pi and others as in POSIX."""
+STANDARD = {name: Macro(None, tuple(tokens_of(text))) for name, text in _TEXTS.items()}

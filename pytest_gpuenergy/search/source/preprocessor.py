@@ -11,9 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from pytest_gpuenergy.search.extraction.conditions import UndecidedError, holds, is_defined
-from pytest_gpuenergy.search.extraction.standard import STANDARD
-from pytest_gpuenergy.search.extraction.tokens import Token, joined, seen, tokens_of
-from pytest_gpuenergy.search.source.macros import Macro, definition, expanded
+from pytest_gpuenergy.search.source.macros import (
+    STANDARD,
+    Macro,
+    Token,
+    definition,
+    expanded,
+    joined,
+    seen,
+    tokens_of,
+)
 
 Read = Callable[[PurePosixPath], "str | None"]
 """The text of a file of the same tree, by its path; None if there is none."""

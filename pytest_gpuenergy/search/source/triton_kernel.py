@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.moves.facts import Facts
+from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
