@@ -15,7 +15,6 @@ from .evaluation import Bench as Bench
 from .evaluator import Evaluator as Evaluator, OwnProcess as OwnProcess
 from .experience import Experience as Experience
 from .explorer import GraphExplorer as GraphExplorer
-from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
 from .folder import (
     BASELINE as BASELINE,
     SPEC_JSON as SPEC_JSON,
@@ -52,7 +51,7 @@ from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
 from .moves.base import SourceMove as SourceMove, not_understood as not_understood
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.early_return import without_early_return as without_early_return
+from .moves.element_kernel import without_early_return as without_early_return
 from .moves.guards import PadTailAndMask as PadTailAndMask
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
@@ -117,7 +116,11 @@ from .source.extraction import Extraction as Extraction, extract as extract
 from .source.macros import joined as joined, tokens_of as tokens_of
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import Preprocessor as Preprocessor
+from .source.preprocessor import (
+    Preprocessor as Preprocessor,
+    UndecidedError as UndecidedError,
+    holds as holds,
+)
 from .source.text_checks import additions as additions
 from .space import (
     Action as Action,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
+from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (

@@ -21,6 +21,7 @@ from pytest_gpuenergy.search.source.tree import (
     name_of,
     nodes,
     operator_of,
+    outline,
     parse,
     text_of,
     walk,
@@ -299,19 +300,19 @@ class Variables:
         kind = text_of(field(node, "type"))
         for declarator in declarators:
             value = field(declarator, "value") if declarator.type == "init_declarator" else None
-            outline = list(_outline(declarator))
-            identifier = outline[-1]
+            parts = list(outline(declarator))
+            identifier = parts[-1]
             if identifier.type != "identifier":
                 continue
-            dims = [field(n, "size") for n in outline if n.type == "array_declarator"]
+            dims = [field(n, "size") for n in parts if n.type == "array_declarator"]
             yield Variable(
                 name=text_of(identifier),
                 node=identifier,
                 type=self.file.types.get(kind, kind),
                 scope=scope,
                 parameter=scope == self.function,
-                pointer=any(n.type == "pointer_declarator" for n in outline),
-                reference=any(n.type == "reference_declarator" for n in outline),
+                pointer=any(n.type == "pointer_declarator" for n in parts),
+                reference=any(n.type == "reference_declarator" for n in parts),
                 shared="__shared__" in qualifiers,
                 const=bool(qualifiers & {"const", "constexpr"}),
                 dims=tuple(reversed(dims)),
@@ -436,17 +437,6 @@ class Variables:
             return True
         is_address = outer.type == "pointer_expression"
         return is_address and outer.parent is not None and outer.parent.type != "argument_list"
-
-
-def _outline(declarator: Node) -> Iterator[Node]:
-    """The parts of a declarator, down to the name."""
-    node: Node | None = declarator
-    while node is not None:
-        yield node
-        inner = field(node, "declarator")
-        if inner is None and node.type == "reference_declarator":
-            inner = next(iter(nodes(node, "identifier")), None)
-        node = inner
 
 
 @dataclass(frozen=True)

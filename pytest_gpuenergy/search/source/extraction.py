@@ -6,19 +6,148 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.extraction.items import Item, items_of
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.preprocessor import Preprocessor, Read
 from pytest_gpuenergy.search.source.simplification import simplified
-from pytest_gpuenergy.search.source.tree import called, field, nodes, parse, text_of, walk
+from pytest_gpuenergy.search.source.tree import (
+    NAMES,
+    called,
+    declared_name,
+    field,
+    name_of,
+    nodes,
+    outline,
+    parse,
+    text_of,
+    walk,
+)
 from pytest_gpuenergy.support import FormError, shown
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_NAMES = ("identifier", "type_identifier", "namespace_identifier")
+Kind = Literal["kernel", "function", "host", "prototype", "type", "constant", "variable", "using"]
+
+_TYPES = ("struct_specifier", "class_specifier", "union_specifier", "enum_specifier")
+_LISTS = ("declaration_list", "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif")
+_FILLED = re.compile(r"\b__(constant|device|managed|shared)__\b")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A declaration or definition.
+
+    Attributes:
+        node: the whole, with what makes it a template.
+        inner: without that.
+        kind: ``host`` is a function of the host, ``variable`` one that a program can change.
+        names: what it declares.
+        namespaces: it is in, the outermost first; empty names of those without one.
+        conditional: whether only the compiler knows if it is there.
+    """
+
+    node: Node
+    inner: Node
+    kind: Kind
+    names: frozenset[str]
+    namespaces: tuple[str, ...] = ()
+    conditional: bool = False
+
+
+def items_of(
+    root: Node, namespaces: tuple[str, ...] = (), *, conditional: bool = False
+) -> Iterator[Item]:
+    """All of them, in the order of the text."""
+    for node in root.named_children:
+        if node.type == "namespace_definition":
+            name, body = text_of(field(node, "name")), field(node, "body")
+            if body is not None:
+                yield from items_of(body, (*namespaces, name), conditional=conditional)
+        elif node.type == "linkage_specification":
+            body = field(node, "body")
+            inner = node if body is None or body.type != "declaration_list" else body
+            yield from items_of(inner, namespaces, conditional=conditional)
+        elif node.type in _LISTS:
+            yield from items_of(node, namespaces, conditional=True)
+        elif (found := _item(node, node, namespaces, conditional)) is not None:
+            yield found
+
+
+def _item(node: Node, inner: Node, namespaces: tuple[str, ...], conditional: bool) -> Item | None:
+    if inner.type == "template_declaration" and inner.named_children:
+        return _item(node, inner.named_children[-1], namespaces, conditional)
+    found = _described(inner)
+    if found is None:
+        return None
+    kind, names = found
+    return Item(node, inner, kind, frozenset(names), namespaces, conditional)
+
+
+def _described(node: Node) -> tuple[Kind, list[str]] | None:
+    match node.type:
+        case "function_definition":
+            return _function(node)
+        case "type_definition":
+            declared = node.children_by_field_name("declarator")
+            return "type", [*map(declared_name, declared), *_types_in(node)]
+        case "alias_declaration" | "namespace_alias_definition":
+            return "type", [text_of(field(node, "name"))]
+        case "using_declaration":
+            return "using", [text_of(n) for n in nodes(node, *NAMES)][-1:]
+        case "declaration":
+            return _declaration(node)
+    return ("type", _types_in(node)) if node.type in _TYPES else None
+
+
+def _function(node: Node) -> tuple[Kind, list[str]] | None:
+    body, name = field(node, "body"), name_of(node)
+    if body is None or not name:
+        return None
+    head = _head(node, body)
+    if "__global__" in head:
+        return "kernel", [name]
+    own = "__device__" in head or "constexpr" in head
+    return "function" if own else "host", [name]
+
+
+def _head(node: Node, until: Node) -> str:
+    return text_of(node)[: until.start_byte - node.start_byte]
+
+
+def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
+    declared = node.children_by_field_name("declarator")
+    names = [*map(declared_name, declared), *_types_in(node)]
+    if any(n.type == "function_declarator" for one in declared for n in outline(one)):
+        head = text_of(node)
+        if "__global__" in head:
+            return None
+        return ("prototype", names) if "__device__" in head else None
+    qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
+    if qualifiers & {"const", "constexpr"} and not _is_filled(node):
+        return "constant", names
+    if not declared:
+        return "type", names
+    return "variable", names
+
+
+def _is_filled(node: Node) -> bool:
+    """Whether a variable on the device has no value in the text."""
+    has_value = any(n.type == "init_declarator" for n in node.named_children)
+    return bool(_FILLED.search(text_of(node))) and not has_value
+
+
+def _types_in(node: Node) -> list[str]:
+    """Types that a declaration defines, and the values of enumerations."""
+    found = [
+        text_of(field(one, "name"))
+        for one in walk(node)
+        if one.type == "enumerator" or (one.type in _TYPES and field(one, "body") is not None)
+    ]
+    return [name for name in found if name]
+
+
 _LIBRARIES = ("std", "cub", "thrust")
 _OF_STD = frozenset(
     [
@@ -154,7 +283,7 @@ class _Needed:
         return [item for item in self._items if item.node.id in found]
 
     def _used_by(self, item: Item) -> Iterator[Item]:
-        names = {text_of(n) for n in nodes(item.node, *_NAMES)}
+        names = {text_of(n) for n in nodes(item.node, *NAMES)}
         self._check(item, names)
         for other in self._items:
             shared = names & other.names
@@ -250,7 +379,7 @@ def _text(source: bytes, item: Item, aliases: Mapping[str, str]) -> str:
 
 
 def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
-    for leaf in nodes(node, *_NAMES):
+    for leaf in nodes(node, *NAMES):
         if (name := text_of(leaf)) in replaced:
             yield Edit(leaf.start_byte, leaf.end_byte, replaced[name])
 

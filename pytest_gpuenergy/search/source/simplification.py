@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.extraction.items import function_name
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -15,6 +14,7 @@ from pytest_gpuenergy.search.source.tree import (
     call_in,
     called,
     field,
+    name_of,
     nodes,
     operator_of,
     parse,
@@ -45,7 +45,7 @@ def simplified(text: str, entry: str) -> str:
         functions = list(nodes(parse(source), "function_definition"))
         own = [one for one in functions if _is_entry(one, name)]
         forwarders = {found.name: found for one in functions if (found := forwarder(one))}
-        names = [function_name(one) for one in functions]
+        names = [name_of(one) for one in functions]
         known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
         edits = [
             edit
@@ -104,7 +104,7 @@ def forwarder(function: Node) -> Forwarder | None:
             return None
     if call is None or not called(call) or [text_of(a) for a in arguments_of(call)] != names:
         return None
-    return Forwarder(function_name(function), called(call), tuple(types))
+    return Forwarder(name_of(function), called(call), tuple(types))
 
 
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
@@ -130,7 +130,7 @@ def _cast(value: Node, kind: str) -> str:
 
 def _is_entry(function: Node, name: str) -> bool:
     is_kernel = any(child.type == "__global__" for child in function.children)
-    return is_kernel and function_name(function) == name
+    return is_kernel and name_of(function) == name
 
 
 def _decided(function: Node) -> Iterator[Edit]:
