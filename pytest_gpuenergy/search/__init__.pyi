@@ -48,7 +48,7 @@ from .memory import check_fits as check_fits
 from .move import REGIONS as REGIONS, Application as Application, Move as Move, Region as Region
 from .moves import MOVES as MOVES
 from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.base import SourceMove as SourceMove, not_understood as not_understood
+from .moves.base import SourceMove as SourceMove
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
 from .moves.element_kernel import without_early_return as without_early_return
@@ -121,7 +121,7 @@ from .source.preprocessor import (
     UndecidedError as UndecidedError,
     holds as holds,
 )
-from .source.text_checks import additions as additions
+from .source.text_checks import additions as additions, not_understood as not_understood
 from .space import (
     Action as Action,
     Incumbent as Incumbent,

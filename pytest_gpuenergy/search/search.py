@@ -23,7 +23,6 @@ from pytest_gpuenergy.search.folder import BASELINE, SPEC_JSON, KernelFolder
 from pytest_gpuenergy.search.limit import Limit, limit_of
 from pytest_gpuenergy.search.listings import Listings
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
-from pytest_gpuenergy.search.moves.base import not_understood
 from pytest_gpuenergy.search.result import Result
 from pytest_gpuenergy.search.scales import Scales
 from pytest_gpuenergy.search.search_state import (
@@ -33,7 +32,7 @@ from pytest_gpuenergy.search.search_state import (
     SearchState,
     identity_of_spec,
 )
-from pytest_gpuenergy.search.source.text_checks import other_types
+from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.search.times import Times
 from pytest_gpuenergy.search.trace import candidate_diff, trace

@@ -18,7 +18,7 @@ from pytest_gpuenergy.search.source.accesses import (
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Loop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented, times
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
 from pytest_gpuenergy.search.source.tree import (
     bare,
     called,
@@ -267,17 +267,12 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
         Edit(array.node.end_byte, array.node.end_byte, f"[{stages}]") for array in tiles.arrays
     ]
     whole = Edit(start_of(loop.node), loop.node.end_byte, indented(lines, by))
-    return [*_included(kernel), *declared, whole]
+    return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
 def _factor(step: Node | None) -> str:
     simple = step is not None and step.child_count == 0
     return text_of(step) if simple else f"({text_of(step)})"
-
-
-def _included(kernel: CudaKernel) -> list[Edit]:
-    known = (text_of(field(n, "path")) for n in nodes(kernel.text.root, "preproc_include"))
-    return [] if _HEADER in known else [Edit(0, 0, f"#include {_HEADER}\n")]
 
 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:

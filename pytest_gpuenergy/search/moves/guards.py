@@ -20,7 +20,7 @@ from pytest_gpuenergy.search.source.accesses import (
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
@@ -109,11 +109,7 @@ def _guard_edits(kernel: CudaKernel) -> list[Edit]:
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
         for edit in _unguarded(kernels, node)
     ]
-    return [one for one in found if not any(_lies_in(one, other) for other in found)]
-
-
-def _lies_in(one: Edit, other: Edit) -> bool:
-    return one != other and other.begin <= one.begin and one.end <= other.end
+    return outermost(found)
 
 
 def _launched_otherwise(kernel: CudaKernel) -> Iterator[CudaKernel]:

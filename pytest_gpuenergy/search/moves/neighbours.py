@@ -194,11 +194,7 @@ class _Finder:
         return not any(parts)
 
     def _name(self, access: Access) -> str:
-        number, name = 2, self._kernel.fresh(f"{access.root.name}_pair")
-        while name in self._taken:
-            name = self._kernel.fresh(f"{access.root.name}_pair{number}")
-            number += 1
-        return name
+        return self._kernel.fresh(f"{access.root.name}_pair", besides=self._taken)
 
 
 def _statement_of(access: Access) -> Node | None:

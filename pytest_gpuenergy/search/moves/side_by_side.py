@@ -234,12 +234,7 @@ class Rows:
         return found
 
     def _name_for(self, access: Access) -> str:
-        taken = {row.name for row in self.all}
-        number, name = 2, self._kernel.fresh(f"{access.root.name}_row")
-        while name in taken:
-            name = self._kernel.fresh(f"{access.root.name}_row{number}")
-            number += 1
-        return name
+        return self._kernel.fresh(f"{access.root.name}_row", besides={row.name for row in self.all})
 
     def checks(self) -> list[str]:
         """Conditions under which all rows are aligned."""

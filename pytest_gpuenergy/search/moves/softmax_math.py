@@ -10,7 +10,7 @@ from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import Loop
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
@@ -28,6 +28,17 @@ from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+_FAST = {
+    "expf": "__expf",
+    "logf": "__logf",
+    "log2f": "__log2f",
+    "sinf": "__sinf",
+    "cosf": "__cosf",
+}
+_OVERLOADED = {"exp": "__expf", "log": "__logf"}
+"""Fast functions in place of those that are overloaded for double precision."""
+_ROOTS = ("sqrtf", "sqrt")
+_CUDA_LOG2_E = "1.44269504f"
 _LOG2_E = "1.4426950408889634"
 _REDUCTIONS = ("sum", "max", "min")
 
@@ -86,7 +97,7 @@ def _reciprocal_roots(kernel: TritonKernel) -> list[Edit]:
             is_one = isinstance(node.left, ast.Constant) and node.left.value == 1
             factor = "" if is_one else f"{text.operand(node.left)} * "
             edits.append(text.replaced(node, f"{factor}{text.language}.rsqrt({inner})"))
-    return _apart(edits)
+    return outermost(edits)
 
 
 def _reciprocals(kernel: TritonKernel) -> list[Edit]:
@@ -96,7 +107,7 @@ def _reciprocals(kernel: TritonKernel) -> list[Edit]:
         if isinstance(node.right, ast.Name) and _is_reduced(kernel, node.right.id):
             left = text.operand(node.left)
             edits.append(text.replaced(node, f"{left} * (1.0 / {node.right.id})"))
-    return _apart(edits)
+    return outermost(edits)
 
 
 def _is_reduced(kernel: TritonKernel, name: str) -> bool:
@@ -115,28 +126,6 @@ def _is_reduced(kernel: TritonKernel, name: str) -> bool:
     )
 
 
-def _apart(edits: list[Edit]) -> list[Edit]:
-    """The outermost ones."""
-    return [
-        one
-        for one in edits
-        if not any(o != one and o.begin <= one.begin and one.end <= o.end for o in edits)
-    ]
-
-
-_FAST = {
-    "expf": "__expf",
-    "logf": "__logf",
-    "log2f": "__log2f",
-    "sinf": "__sinf",
-    "cosf": "__cosf",
-}
-_PLAIN = {"exp": "__expf", "log": "__logf"}
-"""Functions that are overloaded for double precision."""
-_ROOTS = ("sqrtf", "sqrt")
-_CUDA_LOG2_E = "1.44269504f"
-
-
 def math_changes(kernel: CudaKernel) -> Iterator[Change]:
     """Each kind of change, wherever it can be made."""
     kinds = {
@@ -150,18 +139,7 @@ def math_changes(kernel: CudaKernel) -> Iterator[Change]:
     }
     for what, edits in kinds.items():
         if edits:
-            yield Change(what, edited(kernel.text.source, _outermost(edits)), kernel.launch)
-
-
-def _outermost(edits: list[Edit]) -> list[Edit]:
-    return [
-        one
-        for one in dict.fromkeys(edits)
-        if not any(
-            other.begin <= one.begin and one.end <= other.end and other[:2] != one[:2]
-            for other in edits
-        )
-    ]
+            yield Change(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:
@@ -201,8 +179,8 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
     for call in nodes(kernel.text.body, "call_expression"):
         name, arguments = called(call), arguments_of(call)
         fast = _FAST.get(name)
-        if fast is None and name in _PLAIN and all(is_float(kernel, a) for a in arguments):
-            fast = _PLAIN[name]
+        if fast is None and name in _OVERLOADED and all(is_float(kernel, a) for a in arguments):
+            fast = _OVERLOADED[name]
         function = field(call, "function")
         if fast is not None and function is not None:
             edits.append(Edit(function.start_byte, function.end_byte, fast))

@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.source.accesses import (
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import Loop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -313,10 +313,9 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     by = indentation(first, source)
     product_text = block_of(works, _steps(kernel, product, (tile, row, column, step)))
     loop = product.loop.node
-    known = [text_of(field(n, "path")) for n in nodes(kernel.text.root, "preproc_include")]
     after = indentation(product.outer, source)
     return [
-        *([] if _HEADER in known else [Edit(0, 0, f"#include {_HEADER}\n")]),
+        *inclusion(kernel.text.root, _HEADER),
         Edit(first.start_byte, first.start_byte, f"{indented(start, by)}\n{by}"),
         Edit(start_of(loop), loop.end_byte, indented(product_text, indentation(loop, source))),
         Edit(product.outer.end_byte, product.outer.end_byte, f"\n{after}{indented(end, after)}"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -18,7 +18,6 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     statements,
     text_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
         return []
     if any(inside(v.node, body) for v in _named(text, counted)):
         return []
-    first = _fresh(text, f"{variable.name}_start")
+    first = fresh_name(f"{variable.name}_start", text.words)
     before = [use for use in uses if not inside(use, node)]
     head = f"for ({variable.type} {variable.name} = {first}; {_condition(node)}; {by})"
     edits = [Edit(one.start_byte, one.end_byte, first) for one in (variable.node, *before)]
@@ -194,14 +193,6 @@ def _named(text: CudaText, node: Node) -> Iterator[Variable]:
         variable = text.variable(one)
         if variable is not None:
             yield variable
-
-
-def _fresh(text: CudaText, name: str) -> str:
-    taken = {text_of(node) for node in walk(text.root) if node.child_count == 0}
-    number, found = 2, name
-    while found in taken:
-        found, number = f"{name}{number}", number + 1
-    return found
 
 
 def _end_of_head(loop: Node) -> int:

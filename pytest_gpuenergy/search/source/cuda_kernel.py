@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Loop, Variable
+from pytest_gpuenergy.search.source.edits import fresh_name
 from pytest_gpuenergy.search.source.facts import Facts
-from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.polynomials import (
+    Atom,
+    Interval,
+    Polynomial,
+    loop_range,
+    quotient_range,
+)
 from pytest_gpuenergy.search.source.tree import (
     bare,
     expression,
     field,
     operator_of,
     text_of,
-    walk,
 )
 from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.state import State
@@ -137,12 +144,8 @@ class CudaKernel:
     def _range_of_quotient(self, atom: Atom, case: int, depth: int) -> Interval | None:
         if atom.left is None or atom.right is None:
             return None
-        inner, divisor = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
-        if inner is None or divisor is None or inner[0] < 0 or divisor[0] < 1:
-            return None
-        if atom.operator == "%":
-            return inner if inner[1] < divisor[0] else (0, divisor[1] - 1)
-        return inner[0] // divisor[1], inner[1] // divisor[0]
+        left, right = self._ends(atom.left, case, depth), self._ends(atom.right, case, depth)
+        return quotient_range(left, atom.operator, right)
 
     def _ends(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
         return polynomial.interval(lambda part: self._range(part, case, depth - 1))
@@ -155,11 +158,7 @@ class CudaKernel:
             if found is None:
                 return None
             ends.append(found)
-        (low, highest), (_, stop), (step, longest) = ends
-        last = stop - 1
-        if low == highest and 0 < step == longest and stop > low:
-            last = low + (stop - 1 - low) // step * step
-        return low, max(last, low)
+        return loop_range(*ends)
 
     def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
         """An integer expression; None if it depends on memory, or is not understood."""
@@ -273,18 +272,13 @@ class CudaKernel:
 
         return polynomial.is_multiple(of, first)
 
-    def fresh(self, name: str) -> str:
+    def fresh(self, name: str, besides: Iterable[str] = ()) -> str:
         """``name``, or one made of it that the text does not have."""
-        number = 2
-        taken, found = self._names, name
-        while found in taken:
-            found, number = f"{name}{number}", number + 1
-        return found
+        return fresh_name(name, self._names.union(besides))
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        leaves = (node for node in walk(self.text.root) if node.child_count == 0)
-        return frozenset(text_of(node) for node in leaves) | frozenset(self.launch.constants)
+        return self.text.words | frozenset(self.launch.constants)
 
     def constant(self, name: str, depth: int = 8) -> int | None:
         """The value of a macro or a constant of the file, if it is one whole number."""

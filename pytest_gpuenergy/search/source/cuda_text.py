@@ -537,6 +537,11 @@ class CudaText(Variables):
         return self.file.constants
 
     @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """The words and signs of the text, so that a new name can differ from them."""
+        return frozenset(text_of(node) for node in walk(self.root) if node.child_count == 0)
+
+    @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
         """All functions but the entry."""
         return tuple(n for n in self.file.functions if n != self.function)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuenergy.search.source.tree import text_of
+from pytest_gpuenergy.search.source.tree import field, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -62,3 +62,30 @@ def times(expression: Node | None, factor: int) -> str:
     plain = expression is not None and expression.type == "field_expression"
     simple = plain or (expression is not None and expression.child_count == 0)
     return f"{text} * {factor}" if simple else f"({text}) * {factor}"
+
+
+def outermost(edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits that do not lie within another one, each of them once."""
+    unique = list(dict.fromkeys(edits))
+    return [
+        edit
+        for edit in unique
+        if not any(
+            other.begin <= edit.begin and edit.end <= other.end and other[:2] != edit[:2]
+            for other in unique
+        )
+    ]
+
+
+def fresh_name(name: str, taken: Container[str]) -> str:
+    """Return ``name``, with a number behind it if a text uses it already."""
+    number, found = 2, name
+    while found in taken:
+        found, number = f"{name}{number}", number + 1
+    return found
+
+
+def inclusion(root: Node, header: str) -> list[Edit]:
+    """Return the edit that includes a header such as ``<mma.h>``; none if the text does."""
+    included = (text_of(field(node, "path")) for node in nodes(root, "preproc_include"))
+    return [] if header in included else [Edit(0, 0, f"#include {header}\n")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
@@ -56,15 +56,6 @@ def simplified(text: str, entry: str) -> str:
             break
         text = edited(source, outermost(edits))
     return text
-
-
-def outermost(edits: list[Edit]) -> list[Edit]:
-    """Those that are not within another one."""
-    return [
-        one
-        for one in dict.fromkeys(edits)
-        if not any(o != one and o.begin <= one.begin and one.end <= o.end for o in edits)
-    ]
 
 
 @dataclass(frozen=True)

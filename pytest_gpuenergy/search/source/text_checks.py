@@ -1,51 +1,54 @@
-"""What a variant must not add to its baseline, whoever wrote it."""
+"""What the search asks of a text: is a baseline understood, and does a variant add only the usual?"""
 
 from __future__ import annotations
 
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CudaText, Variable
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support import UnavailableError
 
 
 def additions(state: State, before: State) -> frozenset[str]:
-    """What the text of a state contains and that of another does not, each in a few words.
+    """Return what the text of a state contains and that of another does not, in a few words each.
 
     These are ways to deceive that a comparison of results cannot see: what outlives a launch or
     tells the time in CUDA text, and in a Triton module everything but functions that Triton
     compiles.
 
     Raises:
-        ModuleError: the text is no Python module; the message is a clause without a period.
+        ModuleError: the text is not a Python module; the message is a clause without a period.
     """
     findings = cuda_checks.findings if state.language == "cuda" else triton_checks.findings
     return findings(state.source) - findings(before.source)
 
 
-_KINDS = {
-    "float": ("float", 4),
-    "double": ("float", 8),
-    "half": ("float", 2),
-    "__half": ("float", 2),
-    "nv_bfloat16": ("float", 2),
-    "__nv_bfloat16": ("float", 2),
-    "signed char": ("int", 1),
-    "unsigned char": ("int", 1),
-    "short": ("int", 2),
-    "unsigned short": ("int", 2),
-    "int": ("int", 4),
-    "unsigned": ("int", 4),
-    "unsigned int": ("int", 4),
-    "long long": ("int", 8),
-    "unsigned long long": ("int", 8),
-    "size_t": ("int", 8),
-}
-"""Of plain types: what they are, and their bytes. Others may be views of anything."""
+def not_understood(spec: KernelSpec) -> str:
+    """Return a sentence if the moves that parse a text leave the baseline alone; else "".
+
+    Raises:
+        UnavailableError: tree-sitter is needed and not installed.
+    """
+    kind = CudaKernel if spec.language == "cuda" else TritonKernel
+    if kind.of(spec.baseline, spec) is not None:
+        return ""
+    hint = ""
+    if spec.language == "cuda":
+        why = CudaText.obstacle(spec.source, spec.entry) or "parameters other than the spec's"
+        if not spec.extract and ("macro" in why or "condition" in why):
+            hint = ' "extract": true in the spec, with a file, replaces macros.'
+    else:
+        why = "parameters, decorators or statements other than a plain function's"
+    return (
+        f"The rules do not understand the text, because of {why}, and change the launch at most."
+        f"{hint}"
+    )
 
 
 def other_types(spec: KernelSpec) -> str:
-    """A sentence about the first parameter that is of another type than its argument, or empty."""
+    """Return a sentence about the first parameter whose type differs from its argument's; else ""."""
     if spec.language != "cuda":
         return ""
     try:

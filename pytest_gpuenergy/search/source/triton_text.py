@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_gpuenergy.search.source.edits import Edit
+from pytest_gpuenergy.search.source.edits import Edit, fresh_name
 
 LANGUAGE = "triton.language"
 _CHOOSERS = ("autotune", "heuristics")
@@ -197,11 +197,8 @@ class TritonText:
 
     def fresh(self, name: str) -> str:
         """``name``, or one made of it that the module does not have."""
-        number, found = 2, name
-        taken = {node.id for node in ast.walk(self.module) if isinstance(node, ast.Name)}
-        while found in taken or found in self.parameters:
-            found, number = f"{name}{number}", number + 1
-        return found
+        names = {node.id for node in ast.walk(self.module) if isinstance(node, ast.Name)}
+        return fresh_name(name, names.union(self.parameters))
 
     def inserted_after(self, node: ast.stmt, line: str) -> Edit:
         """The edit that puts a statement in a line of its own behind another one."""
