@@ -1,4 +1,4 @@
-"""What the search asks of a text: is a baseline understood, and does a variant add only the usual?"""
+"""Checks of a text: whether a baseline is understood, and what a variant adds to it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support import UnavailableError
+
+_KINDS = {
+    "float": ("float", 4),
+    "double": ("float", 8),
+    "half": ("float", 2),
+    "__half": ("float", 2),
+    "nv_bfloat16": ("float", 2),
+    "__nv_bfloat16": ("float", 2),
+    "signed char": ("int", 1),
+    "unsigned char": ("int", 1),
+    "short": ("int", 2),
+    "unsigned short": ("int", 2),
+    "int": ("int", 4),
+    "unsigned": ("int", 4),
+    "unsigned int": ("int", 4),
+    "long long": ("int", 8),
+    "unsigned long long": ("int", 8),
+    "size_t": ("int", 8),
+}
+"""The kind and the bytes of each plain type. Other types may be views of anything."""
 
 
 def additions(state: State, before: State) -> frozenset[str]:
@@ -48,7 +68,7 @@ def not_understood(spec: KernelSpec) -> str:
 
 
 def other_types(spec: KernelSpec) -> str:
-    """Return a sentence about the first parameter whose type differs from its argument's; else ""."""
+    """Return a sentence if a parameter is of another type than its argument; else ""."""
     if spec.language != "cuda":
         return ""
     try:
