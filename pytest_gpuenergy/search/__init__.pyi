@@ -112,7 +112,7 @@ from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
-from .source.extraction import Extraction as Extraction, extract as extract
+from .source.extraction import ExtractedKernel as ExtractedKernel, extract as extract
 from .source.macros import joined as joined, tokens_of as tokens_of
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial

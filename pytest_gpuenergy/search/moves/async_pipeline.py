@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.source.accesses import (
     shared_bytes,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import BYTES, Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented, times
 from pytest_gpuenergy.search.source.tree import (
     bare,
@@ -32,7 +32,7 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -72,14 +72,14 @@ class TileLoop:
         arrays: what it fills.
     """
 
-    loop: Loop
+    loop: CountedLoop
     fill: tuple[Node, ...]
     compute: tuple[Node, ...]
     copies: tuple[Copy, ...]
     arrays: tuple[Variable, ...]
 
 
-def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: Loop) -> TileLoop | None:
+def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
     """A loop taken apart; None if it is another one, or its turns depend on each other."""
     inner = statements(loop.body)
     barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
@@ -132,7 +132,7 @@ def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
     return Copy(statement, to, found[0], condition, other, size)
 
 
-def _is_apart(kernel: CudaKernel, loop: Loop, fill: tuple[Node, ...]) -> bool:
+def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> bool:
     """Whether the fill of one turn needs nothing of other turns, and leaves nothing but tiles."""
     text = kernel.text
     for variable in text.variables:
@@ -151,7 +151,7 @@ def _is_apart(kernel: CudaKernel, loop: Loop, fill: tuple[Node, ...]) -> bool:
     return not meets and not any(nodes(loop.body, *stops))
 
 
-def _is_local(accesses: Accesses, array: Variable, loop: Loop) -> bool:
+def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
     """Whether an array is only used in the loop, and always by its name."""
     return all(
         inside(access.node, loop.body)
@@ -186,7 +186,7 @@ class EnableAsyncPipeline(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"overlap", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         accesses = Accesses(kernel)
         for number, loop in enumerate(kernel.text.loops, start=1):
             tiles = tile_loop(kernel, accesses, loop)
@@ -196,15 +196,15 @@ class EnableAsyncPipeline(SourceMove):
                 if _has_room(kernel, tiles, stages):
                     source = edited(kernel.text.source, _pipelined(kernel, accesses, tiles, stages))
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield Change(what, source, kernel.launch)
+                    yield Rewrite(what, source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         text = kernel.text
         loops = [loop for loop in text.loops if any(text.calls("load", within=loop.node))]
         for stages in _TRITON_STAGES if loops else ():
             if stages != kernel.launch.num_stages:
                 launch = replace(kernel.launch, num_stages=stages)
-                yield Change(f"{stages} stages", text.source.decode(), launch)
+                yield Rewrite(f"{stages} stages", text.source.decode(), launch)
         for number, loop in enumerate(loops, start=1):
             named = [k for k in loop.call.keywords if k.arg == "num_stages"]
             if not loop.call.args or (loop.call.keywords and not named):
@@ -218,7 +218,7 @@ class EnableAsyncPipeline(SourceMove):
                 )
                 source = edited(text.source, [function, option])
                 what = f"loop {number} over {loop.name} in {stages} stages"
-                yield Change(what, source, kernel.launch)
+                yield Rewrite(what, source, kernel.launch)
 
 
 def _has_room(kernel: CudaKernel, tiles: TileLoop, stages: int) -> bool:

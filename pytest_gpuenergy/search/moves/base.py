@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Language, LaunchPlan, State
 
 
 @dataclass(frozen=True)
-class Change:
+class Rewrite:
     """A new source text or launch plan for a kernel.
 
     Attributes:
@@ -45,12 +45,12 @@ class SourceMove:
         """
         if state.language not in self.languages:
             return
-        changes: Iterable[Change] = ()
+        changes: Iterable[Rewrite] = ()
         if state.language == "cuda" and (cuda := CudaKernel.of(state, spec)) is not None:
             changes = self.on_cuda(cuda)
-        elif state.language == "triton" and (triton := TritonKernel.of(state, spec)) is not None:
+        elif state.language == "triton" and (triton := TritonFunction.of(state, spec)) is not None:
             changes = self.on_triton(triton)
-        kind = CudaKernel if state.language == "cuda" else TritonKernel
+        kind = CudaKernel if state.language == "cuda" else TritonFunction
         seen = {state.id}
         for change in changes:
             result = State(state.language, change.source, change.launch)
@@ -58,12 +58,12 @@ class SourceMove:
                 seen.add(result.id)
                 yield Application(self.name, change.what, result)
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterable[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterable[Rewrite]:
         """Return all ways to change a CUDA kernel."""
         del kernel
         return ()
 
-    def on_triton(self, kernel: TritonKernel) -> Iterable[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterable[Rewrite]:
         """Return all ways to change a Triton kernel."""
         del kernel
         return ()

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.sizes import names_in
 from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import Loop
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import Sharing, meets_others
 from pytest_gpuenergy.search.source.tree import (
@@ -27,7 +27,7 @@ from pytest_gpuenergy.search.source.tree import (
     parse,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
 
@@ -187,7 +187,7 @@ def _triton_plans(
     state: State, spec: KernelSpec, fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
     """Other numbers of warps, and other values of what the grid or a loop goes on by."""
-    launch, kernel = state.launch, TritonKernel.of(state, spec)
+    launch, kernel = state.launch, TritonFunction.of(state, spec)
     if kernel is None:
         return
     for warps in _others(launch.num_warps):
@@ -255,7 +255,7 @@ def _only_shares(kernel: CudaKernel, group: str) -> bool:
     )
 
 
-def _is_shared(kernel: CudaKernel, loop: Loop, group: str) -> bool:
+def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
     step = None if loop.step is None else kernel.polynomial(loop.step)
     start, threads = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(kernel.block[0])
     if group == "grid":
@@ -265,7 +265,7 @@ def _is_shared(kernel: CudaKernel, loop: Loop, group: str) -> bool:
     return same and all(_is_named(kernel, end) for end in _ends(loop, group))
 
 
-def _ends(loop: Loop, group: str) -> list[Node]:
+def _ends(loop: CountedLoop, group: str) -> list[Node]:
     """What depends on the number of threads."""
     step = [] if loop.step is None else [loop.step]
     return step if group == "block" else [loop.start, *step]
@@ -288,7 +288,7 @@ def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
                 yield node
 
 
-def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[Loop]) -> bool:
+def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> bool:
     """Whether a mention is only there for loops to start from, or to go on by."""
     ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
     if any(inside(node, end) for end in ends):
@@ -301,7 +301,7 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[Loop]) -> bool:
     return False
 
 
-def _is_alone(kernel: CudaKernel, loop: Loop) -> bool:
+def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
     """Whether a turn leaves nothing in variables of the thread."""
     text = kernel.text
     return all(
@@ -315,7 +315,7 @@ def _is_alone(kernel: CudaKernel, loop: Loop) -> bool:
     )
 
 
-def _writes_in(kernel: CudaKernel, loops: list[Loop]) -> bool:
+def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
     """Whether tensors are written in these loops only, in ways that are understood."""
     accesses = Accesses(kernel)
     if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
@@ -398,7 +398,7 @@ def _share(index: Polynomial) -> int:
     return (atom.right.value or 0) if index == Polynomial.atom(atom) else 0
 
 
-def _goes_on_by_block(kernel: CudaKernel, loop: Loop) -> bool:
+def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
     """Whether threads share a loop, of a block or of the grid, by the block's size by name."""
     step = loop.step
     if step is not None and step.type == "identifier":

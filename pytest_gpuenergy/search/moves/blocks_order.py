@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,7 +31,7 @@ class GroupedGemmColmajor(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         members = list(nodes(kernel.text.function, "field_expression"))
         used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
         named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
@@ -42,14 +42,14 @@ class GroupedGemmColmajor(SourceMove):
         for rows in _GROUPS:
             if _has_groups(kernel.facts.grid, 1, rows):
                 source = _regrouped(kernel, used, rows)
-                yield Change(f"groups of {rows} rows of blocks", source, kernel.launch)
+                yield Rewrite(f"groups of {rows} rows of blocks", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
                 source = edited(kernel.text.source, order.grouped(kernel, rows))
-                yield Change(f"groups of {rows} rows of programs", source, kernel.launch)
+                yield Rewrite(f"groups of {rows} rows of programs", source, kernel.launch)
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
@@ -113,7 +113,7 @@ class ProgramOrder:
     calls: tuple[Sequence[ast.Call], Sequence[ast.Call]] = ((), ())
     last: ast.stmt | None = None
 
-    def grouped(self, kernel: TritonKernel, rows: int) -> list[Edit]:
+    def grouped(self, kernel: TritonFunction, rows: int) -> list[Edit]:
         """The edits by which groups of rows are taken, each by columns."""
         text = kernel.text
         sizes = f"{self.height}, {self.width}, {rows}"
@@ -139,7 +139,7 @@ def _first_of(function: ast.FunctionDef) -> ast.stmt:
     return function.body[1 if is_text else 0]
 
 
-def order_of(kernel: TritonKernel) -> ProgramOrder | None:
+def order_of(kernel: TritonFunction) -> ProgramOrder | None:
     """Of a grid with two dimensions, or of one that is divided into rows; None for others."""
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
@@ -154,7 +154,7 @@ def order_of(kernel: TritonKernel) -> ProgramOrder | None:
 
 
 def _of_two_dimensions(
-    kernel: TritonKernel, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
+    kernel: TritonFunction, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
 ) -> ProgramOrder:
     tl, (across, down, _) = kernel.text.language, kernel.facts.grid
     counts = tuple(count if wide > 1 else 0 for count, wide in zip(down, across, strict=True))
@@ -163,7 +163,7 @@ def _of_two_dimensions(
     return ProgramOrder(*ids, *sizes, counts, (rows, columns))
 
 
-def _of_one_dimension(kernel: TritonKernel) -> ProgramOrder | None:
+def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
     """``row = program // width; column = program % width``."""
     program = _named_program(kernel)
     found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
@@ -192,7 +192,7 @@ def _of_one_dimension(kernel: TritonKernel) -> ProgramOrder | None:
     return ProgramOrder(row[0], column[0], down, across, tuple(counts), last=last)
 
 
-def _named_program(kernel: TritonKernel) -> str | None:
+def _named_program(kernel: TritonFunction) -> str | None:
     """The name that gets the program's id."""
     for statement in kernel.text.function.body:
         match statement:
@@ -202,7 +202,7 @@ def _named_program(kernel: TritonKernel) -> str | None:
     return None
 
 
-def _last_of(kernel: TritonKernel, row: _Named, column: _Named) -> ast.stmt | None:
+def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
     """The later statement; None if one of the names is used before, or set again."""
     body = kernel.text.function.body
     begin, end = sorted((body.index(row[1]), body.index(column[1])))

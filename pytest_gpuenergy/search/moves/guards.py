@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
@@ -31,7 +31,7 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.state import State
 
 if TYPE_CHECKING:
@@ -49,19 +49,21 @@ class PadTailAndMask(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"smem", "compute"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         yield from _padded(kernel)
         if edits := _guard_edits(kernel):
-            yield Change(
+            yield Rewrite(
                 "guards that always hold", edited(kernel.text.source, edits), kernel.launch
             )
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         if edits := mask_edits(kernel):
-            yield Change("masks that always hold", edited(kernel.text.source, edits), kernel.launch)
+            yield Rewrite(
+                "masks that always hold", edited(kernel.text.source, edits), kernel.launch
+            )
 
 
-def _padded(kernel: CudaKernel) -> Iterator[Change]:
+def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
     used, accesses = shared_bytes(kernel), Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
@@ -81,7 +83,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Change]:
                 continue
             edit = Edit(last.end_byte, last.end_byte, f" + {by}")
             what = f"rows of {array.name} by {by}"
-            yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+            yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
@@ -173,7 +175,7 @@ _MASK_PLACE = {"load": 1, "store": 2}
 _DEEPEST = 20
 
 
-def mask_edits(kernel: TritonKernel) -> list[Edit]:
+def mask_edits(kernel: TritonFunction) -> list[Edit]:
     """The edits that leave out masks, and what stands for elements that they exclude."""
     edits = []
     for call in kernel.text.calls("load", "store"):
@@ -183,7 +185,7 @@ def mask_edits(kernel: TritonKernel) -> list[Edit]:
     return edits
 
 
-def _mask_of(kernel: TritonKernel, call: ast.Call) -> ast.expr | None:
+def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return None
     if any(keyword.arg is None for keyword in call.keywords):
@@ -193,7 +195,7 @@ def _mask_of(kernel: TritonKernel, call: ast.Call) -> ast.expr | None:
     return named[0] if named else call.args[place] if len(call.args) > place else None
 
 
-def _without(kernel: TritonKernel, call: ast.Call) -> list[Edit]:
+def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
     """The call with what is left of its arguments, each as it is written."""
     place = _MASK_PLACE[kernel.text.called(call)]
     gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
@@ -207,7 +209,7 @@ def _without(kernel: TritonKernel, call: ast.Call) -> list[Edit]:
     return [Edit(*kernel.text.arguments_span(call), ", ".join(parts))]
 
 
-def _always_holds(kernel: TritonKernel, mask: ast.expr, depth: int) -> bool:
+def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
     if depth == 0:
         return False
     match mask:
@@ -227,7 +229,7 @@ def _always_holds(kernel: TritonKernel, mask: ast.expr, depth: int) -> bool:
     return False
 
 
-def _compares(kernel: TritonKernel, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
+def _compares(kernel: TritonFunction, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
     one, two = kernel.polynomial(left), kernel.polynomial(right)
     if one is None or two is None:
         return False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change
+from pytest_gpuenergy.search.moves.base import Rewrite
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
@@ -26,7 +26,7 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.source.triton_text import RangeLoop
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _LEAST = "-3.402823466e+38f"
 class _Maximum:
     """``m = fmaxf(m, element)`` in a loop."""
 
-    loop: Loop
+    loop: CountedLoop
     variable: Variable
     element: Node
 
@@ -50,14 +50,14 @@ class _Maximum:
 class _Sum:
     """``s += expf(element - maximum)`` in a loop."""
 
-    loop: Loop
+    loop: CountedLoop
     variable: Variable
     element: Node
     maximum: Node
     function: str
 
 
-def fused_sums(kernel: CudaKernel) -> Iterator[Change]:
+def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
     """A thread's sum is scaled whenever its maximum grows, and once more to the final maximum."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
@@ -66,10 +66,10 @@ def fused_sums(kernel: CudaKernel) -> Iterator[Change]:
             if _belong_together(kernel, one, two):
                 line = one.loop.node.start_point[0] + 1
                 source = edited(kernel.text.source, _fused(kernel, one, two))
-                yield Change(f"online sum from line {line}", source, kernel.launch)
+                yield Rewrite(f"online sum from line {line}", source, kernel.launch)
 
 
-def _only_assignment(loop: Loop) -> Node | None:
+def _only_assignment(loop: CountedLoop) -> Node | None:
     inner = statements(loop.body)
     if len(inner) != 1 or inner[0].type != "expression_statement":
         return None
@@ -77,7 +77,7 @@ def _only_assignment(loop: Loop) -> Node | None:
     return found if found is not None and found.type == "assignment_expression" else None
 
 
-def _maximum(kernel: CudaKernel, loop: Loop) -> _Maximum | None:
+def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
     node = _only_assignment(loop)
     left, right = field(node, "left"), field(node, "right")
     if node is None or operator_of(node) != "=" or left is None or right is None:
@@ -91,7 +91,7 @@ def _maximum(kernel: CudaKernel, loop: Loop) -> _Maximum | None:
     return _Maximum(loop, variable, others[0]) if len(others) == 1 else None
 
 
-def _sum(kernel: CudaKernel, loop: Loop) -> _Sum | None:
+def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
     node = _only_assignment(loop)
     left, right = field(node, "left"), field(node, "right")
     if node is None or operator_of(node) != "+=" or left is None or right is None:
@@ -143,7 +143,7 @@ def _is_least(variable: Variable) -> bool:
     return text in ("-INFINITY", "-FLT_MAX") or text.startswith(("-3.4", "-1e3", "-1e20"))
 
 
-def _tokens(node: Node, loop: Loop) -> list[str]:
+def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     """The words of an expression; the loop's variable is called the same in all loops."""
     words = (text_of(n) for n in walk(bare(node)) if n.child_count == 0)
     return ["#" if word == loop.variable.name else word for word in words]
@@ -198,7 +198,7 @@ _Found = tuple[str, ast.expr]
 """The name of a maximum or sum, and the block that it is formed of."""
 
 
-def fused_loops(kernel: TritonKernel) -> Iterator[Change]:
+def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
     """The sum is scaled whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
@@ -207,11 +207,11 @@ def fused_loops(kernel: TritonKernel) -> Iterator[Change]:
         edits = _triton_fused(kernel, one, two, between)
         if edits:
             source = edited(kernel.text.source, edits)
-            yield Change(f"online sum in loop {number}", source, kernel.launch)
+            yield Rewrite(f"online sum in loop {number}", source, kernel.launch)
 
 
 def _triton_fused(
-    kernel: TritonKernel, one: RangeLoop, two: RangeLoop, between: Sequence[ast.stmt]
+    kernel: TritonFunction, one: RangeLoop, two: RangeLoop, between: Sequence[ast.stmt]
 ) -> list[Edit]:
     text = kernel.text
     maximum, total = (
@@ -251,7 +251,7 @@ def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
     return heads[0] == heads[1] and setups[0] == setups[1] and plain and not two.node.orelse
 
 
-def _triton_maximum(kernel: TritonKernel, statement: ast.stmt) -> _Found | None:
+def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
     """``m = maximum(m, max(block, axis=0))``."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[one, two]) as call):
@@ -265,7 +265,7 @@ def _triton_maximum(kernel: TritonKernel, statement: ast.stmt) -> _Found | None:
     return None
 
 
-def _triton_sum(kernel: TritonKernel, statement: ast.stmt) -> tuple[str, ast.expr, str] | None:
+def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.expr, str] | None:
     """``s += sum(exp(block - m), axis=0)``: also the name of ``m``."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
@@ -278,7 +278,7 @@ def _triton_sum(kernel: TritonKernel, statement: ast.stmt) -> tuple[str, ast.exp
     return None
 
 
-def _reduced(kernel: TritonKernel, node: ast.expr, function: str) -> ast.expr | None:
+def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
     """The block that a reduction along its only dimension is made of."""
     if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
         return None

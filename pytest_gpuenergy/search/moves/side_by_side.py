@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import BYTES, Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -62,7 +62,7 @@ class Lanes:
     kernel: CudaKernel
     variable: Variable
     body: Node
-    loops: dict[int, Loop]
+    loops: dict[int, CountedLoop]
     own: dict[int, str]
 
     @classmethod
@@ -140,9 +140,9 @@ def _can_be_arrays(
     return True
 
 
-def _common_loops(kernel: CudaKernel, element: Variable, body: Node) -> dict[int, Loop]:
+def _common_loops(kernel: CudaKernel, element: Variable, body: Node) -> dict[int, CountedLoop]:
     known = {loop.node.id for loop in kernel.text.loops}
-    found: dict[int, Loop] = {}
+    found: dict[int, CountedLoop] = {}
     for loop in kernel.text.loops:
         if not inside(loop.node, body) or is_left(loop.body):
             continue
@@ -176,7 +176,7 @@ _AXES = ("threadIdx.x", "blockIdx.x")
 
 
 @dataclass(frozen=True)
-class Row:
+class ElementRow:
     """The elements of one access.
 
     Attributes:
@@ -216,11 +216,11 @@ class Rows:
         variable = lanes.variable
         atom = Polynomial.atom(Atom(variable.name, frozenset([variable.key])))
         self._number = self._kernel.polynomial(variable.node) or atom
-        self.all: list[Row] = []
+        self.all: list[ElementRow] = []
 
-    def add(self, some: Iterable[Node], level: Node) -> list[Row]:
+    def add(self, some: Iterable[Node], level: Node) -> list[ElementRow]:
         """Those of accesses that statements of a block make in any case."""
-        found: list[Row] = []
+        found: list[ElementRow] = []
         fixed = self._accesses.read_only()
         for statement in some:
             for access in self._accesses.within(statement):
@@ -229,7 +229,7 @@ class Rows:
                 address = self._address(access, level)
                 if base is None or address is None or not is_always(access.node, statement):
                     continue
-                found.append(Row(access, self._name_for(access), base, address))
+                found.append(ElementRow(access, self._name_for(access), base, address))
                 self.all.append(found[-1])
         return found
 
@@ -284,7 +284,7 @@ class Rows:
         text = outside_of(self._kernel, self._lanes.body, access.place, names)
         return text if text is None or access.function else f"&{text}"
 
-    def declared(self, row: Row) -> list[str]:
+    def declared(self, row: ElementRow) -> list[str]:
         """The array, filled if it is not stored."""
         kind = row.access.root.type
         array = f"alignas({BYTES[kind] * self._width}) {kind} {row.name}[{self._width}];"
@@ -295,7 +295,7 @@ class Rows:
         value = loaded(pointer, row.access.function)
         return [array, f"*reinterpret_cast<{vector}*>({row.name}) = {value};"]
 
-    def stored(self, row: Row) -> str:
+    def stored(self, row: ElementRow) -> str:
         """The statement that stores the array."""
         vector = vector_of(row.access.root.type, self._width)
         pointer = f"reinterpret_cast<{vector}*>({row.address})"
@@ -360,7 +360,7 @@ class SideBySide:
             lines += block_of(head, self._block(loop.body))
         return [*lines, *self._for_each(waiting, rows)]
 
-    def _for_each(self, some: list[Node], rows: list[Row]) -> list[str]:
+    def _for_each(self, some: list[Node], rows: list[ElementRow]) -> list[str]:
         """Statements, for each element."""
         declared: list[str] = []
         inner: list[str] = []
@@ -395,7 +395,7 @@ class SideBySide:
             return f"{declared};"
         return f"{declared} = {{{', '.join([text_of(variable.value)] * self._width)}}};"
 
-    def _first_value(self, variable: Variable, rows: list[Row]) -> list[str]:
+    def _first_value(self, variable: Variable, rows: list[ElementRow]) -> list[str]:
         if variable.value is None or variable.dims:
             return []
         value = self._rewritten(variable.value, rows)
@@ -403,7 +403,7 @@ class SideBySide:
         name = self._lanes.own[variable.key]
         return [f"{name}[{self._lane}] = {variable.type if braced else ''}{value};"]
 
-    def _rewritten(self, node: Node, rows: list[Row]) -> str:
+    def _rewritten(self, node: Node, rows: list[ElementRow]) -> str:
         """A part of the text for the element of the lane."""
         edits = [
             edit

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import Loop
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.source.tree import (
     start_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -50,11 +50,11 @@ class SoftmaxMathFusion(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"sfu", "compute", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         yield from fused_sums(kernel)
         yield from math_changes(kernel)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         yield from fused_loops(kernel)
         kinds = {
             "exponentials to base 2": _base_two(kernel),
@@ -63,10 +63,10 @@ class SoftmaxMathFusion(SourceMove):
         }
         for what, edits in kinds.items():
             if edits:
-                yield Change(what, edited(kernel.text.source, edits), kernel.launch)
+                yield Rewrite(what, edited(kernel.text.source, edits), kernel.launch)
 
 
-def _base_two(kernel: TritonKernel) -> list[Edit]:
+def _base_two(kernel: TritonFunction) -> list[Edit]:
     text, edits = kernel.text, []
     for call in text.calls("exp"):
         if (
@@ -79,13 +79,13 @@ def _base_two(kernel: TritonKernel) -> list[Edit]:
     return edits
 
 
-def _quotients(kernel: TritonKernel) -> Iterator[ast.BinOp]:
+def _quotients(kernel: TritonFunction) -> Iterator[ast.BinOp]:
     for node in ast.walk(kernel.text.function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             yield node
 
 
-def _reciprocal_roots(kernel: TritonKernel) -> list[Edit]:
+def _reciprocal_roots(kernel: TritonFunction) -> list[Edit]:
     text, edits = kernel.text, []
     for node in _quotients(kernel):
         if (
@@ -100,7 +100,7 @@ def _reciprocal_roots(kernel: TritonKernel) -> list[Edit]:
     return outermost(edits)
 
 
-def _reciprocals(kernel: TritonKernel) -> list[Edit]:
+def _reciprocals(kernel: TritonFunction) -> list[Edit]:
     """One reciprocal of a sum in place of a quotient for each element."""
     text, edits = kernel.text, []
     for node in _quotients(kernel):
@@ -110,7 +110,7 @@ def _reciprocals(kernel: TritonKernel) -> list[Edit]:
     return outermost(edits)
 
 
-def _is_reduced(kernel: TritonKernel, name: str) -> bool:
+def _is_reduced(kernel: TritonFunction, name: str) -> bool:
     """Whether a name only ever gets sums and the like of whole blocks, or a root of one."""
     text = kernel.text
     values = [
@@ -126,7 +126,7 @@ def _is_reduced(kernel: TritonKernel, name: str) -> bool:
     )
 
 
-def math_changes(kernel: CudaKernel) -> Iterator[Change]:
+def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
     """Each kind of change, wherever it can be made."""
     kinds = {
         "fast functions": _fast_functions(kernel),
@@ -139,7 +139,7 @@ def math_changes(kernel: CudaKernel) -> Iterator[Change]:
     }
     for what, edits in kinds.items():
         if edits:
-            yield Change(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
+            yield Rewrite(what, edited(kernel.text.source, outermost(edits)), kernel.launch)
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:
@@ -244,7 +244,7 @@ def _fast_divisions(kernel: CudaKernel) -> list[Edit]:
 
 def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
     """One before the loop in place of divisions by the same number in it."""
-    by_loop: dict[tuple[int, str], tuple[Loop, list[tuple[Node, Node]]]] = {}
+    by_loop: dict[tuple[int, str], tuple[CountedLoop, list[tuple[Node, Node]]]] = {}
     for left, right, node in _divisions(kernel):
         loop = _loop_around(kernel, node)
         if loop is None or not is_float(kernel, right) or right.type != "identifier":
@@ -264,7 +264,7 @@ def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
     return [*(Edit(begin, begin, head) for begin, head in heads.items()), *edits]
 
 
-def _loop_around(kernel: CudaKernel, node: Node) -> Loop | None:
+def _loop_around(kernel: CudaKernel, node: Node) -> CountedLoop | None:
     """The innermost loop, if a statement can stand before it."""
     around = [loop for loop in kernel.text.loops if inside(node, loop.body)]
     loop = max(around, key=lambda one: one.node.start_byte, default=None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.source.accesses import (
     shared_bytes,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, inclusion, indented
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
@@ -34,7 +34,7 @@ from pytest_gpuenergy.search.source.tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -55,10 +55,10 @@ class SwitchToMmaOrWgmma(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"compute", "smem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         yield from tensor_core_products(kernel)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
         lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
         if any(one is None or (one.value or 0) < _SMALLEST for one in lengths):
@@ -67,10 +67,10 @@ class SwitchToMmaOrWgmma(SourceMove):
             edit = _dot(kernel, call)
             if edit is not None:
                 source = edited(kernel.text.source, [edit])
-                yield Change(f"dot for sum {number}", source, kernel.launch)
+                yield Rewrite(f"dot for sum {number}", source, kernel.launch)
 
 
-def _dot(kernel: TritonKernel, call: ast.Call) -> Edit | None:
+def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
     """``sum(a[:, :, None] * b[None, :, :], 1)`` as a product of matrices."""
     axis = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "axis")]
     match call.args[:1], axis:
@@ -105,7 +105,7 @@ def _expanded(node: ast.expr, place: int) -> str | None:
     return None
 
 
-def _loaded(kernel: TritonKernel, name: str) -> ast.Call | None:
+def _loaded(kernel: TritonFunction, name: str) -> ast.Call | None:
     value = kernel.text.definition(name)
     match value:
         case ast.Call(func=ast.Attribute(value=inner, attr="to")):
@@ -113,11 +113,11 @@ def _loaded(kernel: TritonKernel, name: str) -> ast.Call | None:
     return value if isinstance(value, ast.Call) and kernel.text.called(value) == "load" else None
 
 
-def _is_cast(kernel: TritonKernel, name: str) -> bool:
+def _is_cast(kernel: TritonFunction, name: str) -> bool:
     return kernel.text.definition(name) is not _loaded(kernel, name)
 
 
-def _dtype(kernel: TritonKernel, name: str) -> str | None:
+def _dtype(kernel: TritonFunction, name: str) -> str | None:
     """The type of the tensor that a block is loaded from."""
     load = _loaded(kernel, name)
     if load is None or not load.args:
@@ -127,7 +127,7 @@ def _dtype(kernel: TritonKernel, name: str) -> str | None:
     return found.pop() if len(pointers) == 1 else None
 
 
-def _pointers(kernel: TritonKernel, node: ast.expr, depth: int) -> set[str]:
+def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
     """The tensors among what an expression is made of."""
     found: set[str] = set()
     for part in ast.walk(node):
@@ -165,7 +165,7 @@ class _Product:
         rows, width: of the product; the latter with what ``b`` has beside its elements.
     """
 
-    loop: Loop
+    loop: CountedLoop
     outer: Node
     total: Variable
     a: Variable
@@ -174,7 +174,7 @@ class _Product:
     width: int
 
 
-def tensor_core_products(kernel: CudaKernel) -> Iterator[Change]:
+def tensor_core_products(kernel: CudaKernel) -> Iterator[Rewrite]:
     """A kernel whose only product of tiles is made by tensor cores."""
     accesses = Accesses(kernel)
     found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
@@ -184,10 +184,10 @@ def tensor_core_products(kernel: CudaKernel) -> Iterator[Change]:
     if used is None or used + 4 * product.rows * product.width > SHARED_BYTES:
         return
     source = edited(kernel.text.source, _edits(kernel, product))
-    yield Change(f"wmma for {product.total.name}", source, kernel.launch)
+    yield Rewrite(f"wmma for {product.total.name}", source, kernel.launch)
 
 
-def _product(kernel: CudaKernel, accesses: Accesses, loop: Loop) -> _Product | None:
+def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:
     inner = statements(loop.body)
     node = inner[0].named_children[0] if len(inner) == 1 and inner[0].named_children else None
     left, right = field(node, "left"), field(node, "right")
@@ -233,7 +233,7 @@ def _widened(accesses: Accesses, node: Node) -> Access | None:
     return own[0] if called(node) == _WIDENED.get(own[0].root.type) else None
 
 
-def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: Loop) -> bool:
+def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: CountedLoop) -> bool:
     if any(len(access.address.subscripts) != 2 for access in pair):
         return False
     atom = Atom(loop.variable.name, frozenset([loop.variable.key]))
@@ -250,7 +250,7 @@ def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> 
     return dims[0] == rows and dims[1] >= columns and dims[1] % _ROW_MULTIPLE == 0
 
 
-def _outermost_loop(kernel: CudaKernel, loop: Loop) -> Node | None:
+def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
     """The one around a loop, if all threads of a block come to the latter equally often."""
     known = {one.node.id: one for one in kernel.text.loops}
     outer = None
@@ -279,7 +279,7 @@ def _is_sum(kernel: CudaKernel, total: Variable, outer: Node) -> bool:
     return len(inner) == 1 and all(use.start_byte > outer.end_byte for use in others)
 
 
-def _is_between_barriers(loop: Loop) -> bool:
+def _is_between_barriers(loop: CountedLoop) -> bool:
     parent = loop.node.parent
     around = [n for n in statements(parent) if n.type != "preproc_call"] if parent else []
     if loop.node not in around:

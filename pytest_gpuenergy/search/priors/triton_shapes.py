@@ -6,7 +6,7 @@ import ast
 from functools import cached_property
 from itertools import zip_longest
 
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 Shape = tuple[int, ...]
 
@@ -18,7 +18,7 @@ _DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
 class Shapes:
     """Of the expressions of one function; what is not understood is a scalar, ``()``."""
 
-    def __init__(self, kernel: TritonKernel) -> None:
+    def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._by_name: dict[str, Shape] = {}
 

@@ -15,7 +15,7 @@ from pytest_gpuenergy.search.priors.functions import DIVISION, TRITON_FUNCTIONS
 from pytest_gpuenergy.search.priors.places import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.triton_shapes import Shapes
 from pytest_gpuenergy.search.priors.work import WARP, Work
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128
@@ -27,13 +27,13 @@ _OWN_INSTRUCTIONS = 2.0
 """Of an access with its address and mask, as in the timing model of the emulated GPU."""
 
 
-def work_of_triton(kernel: TritonKernel) -> Work:
+def work_of_triton(kernel: TritonFunction) -> Work:
     """The work of a function that is understood."""
     return _Counting(kernel).work()
 
 
 class _Counting:
-    def __init__(self, kernel: TritonKernel) -> None:
+    def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._text = kernel.text
         self._shapes = Shapes(kernel)

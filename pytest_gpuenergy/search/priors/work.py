@@ -87,7 +87,7 @@ def _cuda(state: State, spec: KernelSpec) -> Work | None:
 
 def _triton(state: State, spec: KernelSpec) -> Work | None:
     from pytest_gpuenergy.search.priors.triton_work import work_of_triton
-    from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+    from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
-    kernel = TritonKernel.of(state, spec)
+    kernel = TritonFunction.of(state, spec)
     return None if kernel is None else work_of_triton(kernel)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_gpuenergy.emulator import EMULATED, SUPPORTED
+from pytest_gpuenergy.search.source.macros import CppToken
 
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
@@ -61,17 +62,12 @@ _WITH_PARENTHESES = {
 _PRAGMAS = {"unroll", "nounroll", "once"}
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-
-
 class _Declaration(NamedTuple):
     """A declaration at file scope: what stands before its first brace and after it, and between."""
 
-    head: list[_Token]
-    body: list[_Token] | None
-    tail: list[_Token]
+    head: list[CppToken]
+    body: list[CppToken] | None
+    tail: list[CppToken]
 
 
 def findings(source: str) -> frozenset[str]:
@@ -93,18 +89,18 @@ def assembler_statements(source: str) -> int:
     return sum(token.text in _ASSEMBLER for token in _tokens(source))
 
 
-def _tokens(source: str) -> Iterator[_Token]:
+def _tokens(source: str) -> Iterator[CppToken]:
     for match in _TOKEN.finditer(source):
         kind = match.lastgroup or ""
         if kind not in ("comment", "blank"):
-            yield _Token(kind, match[0])
+            yield CppToken(kind, match[0])
 
 
-def _without_directives(tokens: Sequence[_Token]) -> tuple[list[_Token], list[list[_Token]]]:
-    plain: list[_Token] = []
-    directives: list[list[_Token]] = []
-    line: list[_Token] = []
-    for token in (*tokens, _Token("newline", "\n")):
+def _without_directives(tokens: Sequence[CppToken]) -> tuple[list[CppToken], list[list[CppToken]]]:
+    plain: list[CppToken] = []
+    directives: list[list[CppToken]] = []
+    line: list[CppToken] = []
+    for token in (*tokens, CppToken("newline", "\n")):
         if token.kind != "newline":
             line.append(token)
             continue
@@ -116,7 +112,7 @@ def _without_directives(tokens: Sequence[_Token]) -> tuple[list[_Token], list[li
     return plain, directives
 
 
-def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
+def _in_directive(directive: Sequence[CppToken]) -> Iterator[str]:
     words = [token.text for token in directive]
     name, rest = (words[0], words[1:]) if words else ("", [])
     what = f"#{' '.join(words)}"
@@ -137,7 +133,7 @@ def _in_directive(directive: Sequence[_Token]) -> Iterator[str]:
         yield what
 
 
-def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
+def _anywhere(tokens: Sequence[CppToken]) -> Iterator[str]:
     for position, token in enumerate(tokens):
         if token.text in _ASSEMBLER:
             yield from _in_assembler(tokens[position + 1 :])
@@ -155,7 +151,7 @@ def _anywhere(tokens: Sequence[_Token]) -> Iterator[str]:
             yield f"a stray {token.text}"
 
 
-def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
+def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
     """What an assembler statement contains, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
@@ -172,7 +168,7 @@ def _in_assembler(tokens: Sequence[_Token]) -> Iterator[str]:
         yield "assembler with an escape sequence"
 
 
-def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
+def _at_file_scope(tokens: Sequence[CppToken]) -> Iterator[str]:
     depth = sum((token.text == "{") - (token.text == "}") for token in tokens)
     if depth:
         yield "braces that do not match"
@@ -181,9 +177,9 @@ def _at_file_scope(tokens: Sequence[_Token]) -> Iterator[str]:
         yield from _in_body(declaration)
 
 
-def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
+def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
     """The declarations at file scope, and in namespaces."""
-    head: list[_Token] = []
+    head: list[CppToken] = []
     position = 0
     while position < len(tokens):
         token = tokens[position]
@@ -196,7 +192,7 @@ def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
         elif token.text == "{":
             end = _closing(tokens, position)
             body, position = list(tokens[position:end]), end + 1
-            tail: list[_Token] = []
+            tail: list[CppToken] = []
             if not _is_function(head):
                 while position < len(tokens) and tokens[position].text != ";":
                     tail.append(tokens[position])
@@ -210,7 +206,7 @@ def _declarations(tokens: Sequence[_Token]) -> Iterator[_Declaration]:
         yield _Declaration(head, None, [])
 
 
-def _closing(tokens: Sequence[_Token], position: int) -> int:
+def _closing(tokens: Sequence[CppToken], position: int) -> int:
     """The index of the brace that closes the one before ``position``."""
     depth = 1
     for index in range(position, len(tokens)):
@@ -220,12 +216,12 @@ def _closing(tokens: Sequence[_Token], position: int) -> int:
     return len(tokens)
 
 
-def _is_namespace(head: Sequence[_Token]) -> bool:
+def _is_namespace(head: Sequence[CppToken]) -> bool:
     words = [token.text for token in head]
     return words[:1] == ["namespace"] or words[:2] == ["inline", "namespace"]
 
 
-def _is_function(head: Sequence[_Token]) -> bool:
+def _is_function(head: Sequence[CppToken]) -> bool:
     words = _bare(head)
     if "(" not in words or _is_type(words):
         return False
@@ -257,7 +253,7 @@ def _after_template(words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def _bare(head: Sequence[_Token]) -> list[str]:
+def _bare(head: Sequence[CppToken]) -> list[str]:
     """The words and symbols of a head, without attributes in parentheses."""
     words: list[str] = []
     depth = 0
@@ -294,7 +290,7 @@ def _in_declaration(declaration: _Declaration) -> Iterator[str]:
 def _in_body(declaration: _Declaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
-    for token, after in pairwise((*body, _Token("", ""))):
+    for token, after in pairwise((*body, CppToken("", ""))):
         if token.text == "static" and after.text not in ("constexpr", "__shared__"):
             yield f"a static variable before {after.text}"
         elif token.text == "extern" and after.text != "__shared__":

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
-from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.edits import fresh_name
 from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import (
@@ -107,7 +107,7 @@ class CudaKernel:
         return frozenset(one.key for one in self.text.parameters if not self.text.writes(one))
 
     @cached_property
-    def _loops(self) -> dict[int, Loop]:
+    def _loops(self) -> dict[int, CountedLoop]:
         return {loop.variable.key: loop for loop in self.text.loops}
 
     def values(self, atom: Atom) -> tuple[int, ...] | None:
@@ -150,7 +150,7 @@ class CudaKernel:
     def _ends(self, polynomial: Polynomial, case: int, depth: int) -> Interval | None:
         return polynomial.interval(lambda part: self._range(part, case, depth - 1))
 
-    def _range_of_loop(self, loop: Loop, case: int, depth: int) -> Interval | None:
+    def _range_of_loop(self, loop: CountedLoop, case: int, depth: int) -> Interval | None:
         ends = []
         for node in (loop.start, loop.bound, loop.step):
             part = Polynomial.constant(1) if node is None else self.polynomial(node)

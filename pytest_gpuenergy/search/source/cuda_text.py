@@ -440,7 +440,7 @@ class Variables:
 
 
 @dataclass(frozen=True)
-class Loop:
+class CountedLoop:
     """``for (int v = start; v < bound; v += step) body``.
 
     Attributes:
@@ -455,13 +455,13 @@ class Loop:
     body: Node
 
 
-def loops_of(variables: Variables) -> tuple[Loop, ...]:
+def loops_of(variables: Variables) -> tuple[CountedLoop, ...]:
     """Those of a function, in the order of the text."""
     found = (_loop(variables, node) for node in nodes(variables.body, "for_statement"))
     return tuple(loop for loop in found if loop is not None)
 
 
-def _loop(variables: Variables, node: Node) -> Loop | None:
+def _loop(variables: Variables, node: Node) -> CountedLoop | None:
     declared = [v for v in variables.variables if v.scope == node and v.declaration is not None]
     head, body = field(node, "condition"), field(node, "body")
     update = field(node, "update")
@@ -486,7 +486,7 @@ def _loop(variables: Variables, node: Node) -> Loop | None:
         return None
     if step is not None and not variables.is_fixed(step, node):
         return None
-    return Loop(node, variable, variable.value, bound, step, body)
+    return CountedLoop(node, variable, variable.value, bound, step, body)
 
 
 _KEPT = 32
@@ -547,7 +547,7 @@ class CudaText(Variables):
         return tuple(n for n in self.file.functions if n != self.function)
 
     @functools.cached_property
-    def loops(self) -> tuple[Loop, ...]:
+    def loops(self) -> tuple[CountedLoop, ...]:
         """Those that count up by a fixed step."""
         return loops_of(self)
 

@@ -36,7 +36,7 @@ _FILLED = re.compile(r"\b__(constant|device|managed|shared)__\b")
 
 
 @dataclass(frozen=True)
-class Item:
+class FileItem:
     """A declaration or definition.
 
     Attributes:
@@ -58,7 +58,7 @@ class Item:
 
 def items_of(
     root: Node, namespaces: tuple[str, ...] = (), *, conditional: bool = False
-) -> Iterator[Item]:
+) -> Iterator[FileItem]:
     """All of them, in the order of the text."""
     for node in root.named_children:
         if node.type == "namespace_definition":
@@ -75,14 +75,16 @@ def items_of(
             yield found
 
 
-def _item(node: Node, inner: Node, namespaces: tuple[str, ...], conditional: bool) -> Item | None:
+def _item(
+    node: Node, inner: Node, namespaces: tuple[str, ...], conditional: bool
+) -> FileItem | None:
     if inner.type == "template_declaration" and inner.named_children:
         return _item(node, inner.named_children[-1], namespaces, conditional)
     found = _described(inner)
     if found is None:
         return None
     kind, names = found
-    return Item(node, inner, kind, frozenset(names), namespaces, conditional)
+    return FileItem(node, inner, kind, frozenset(names), namespaces, conditional)
 
 
 def _described(node: Node) -> tuple[Kind, list[str]] | None:
@@ -170,7 +172,7 @@ _PLAIN = re.compile(
 
 
 @dataclass(frozen=True)
-class Extraction:
+class ExtractedKernel:
     """A kernel on its own.
 
     Attributes:
@@ -186,7 +188,7 @@ class Extraction:
 
 def extract(
     path: PurePosixPath, entry: str, read: Read, constants: Mapping[str, object]
-) -> Extraction:
+) -> ExtractedKernel:
     """Take a kernel out of a file.
 
     Host code, other kernels and what nothing uses are left out. Macros are replaced by what they
@@ -221,16 +223,16 @@ def extract(
     source = text.encode("utf-8", "replace")
     parts = [_text(source, item, aliases) for item in needed if not item.names <= aliases.keys()]
     body = "\n".join(parts)
-    return Extraction(f"{_header(run, path, entry, body)}{body}\n", plain, run.files)
+    return ExtractedKernel(f"{_header(run, path, entry, body)}{body}\n", plain, run.files)
 
 
-def _items(text: str, given: set[str]) -> list[Item]:
+def _items(text: str, given: set[str]) -> list[FileItem]:
     """What a text declares, without what is defined outside of it."""
     root = parse(text.encode("utf-8", "replace"))
     return [item for item in items_of(root) if not item.names & given]
 
 
-def _instantiated(text: str, kernel: Item, entry: str) -> str:
+def _instantiated(text: str, kernel: FileItem, entry: str) -> str:
     """The text with a function in place of a template."""
     source, node = text.encode("utf-8", "replace"), kernel.node
     edits = _renamed(kernel.inner, replacements(kernel, entry))
@@ -238,7 +240,7 @@ def _instantiated(text: str, kernel: Item, entry: str) -> str:
     return edited(source, [Edit(node.start_byte, node.end_byte, function)])
 
 
-def _kernel(items: list[Item], entry: str, path: PurePosixPath) -> Item:
+def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
     name = entry.partition("<")[0].strip()
     kernels = [item for item in items if item.kind == "kernel"]
     found = [item for item in kernels if _is_named(item, name)]
@@ -254,7 +256,7 @@ def _kernel(items: list[Item], entry: str, path: PurePosixPath) -> Item:
     return found[0]
 
 
-def _is_named(item: Item, name: str) -> bool:
+def _is_named(item: FileItem, name: str) -> bool:
     *scopes, last = name.split("::")
     around = [one for one in item.namespaces if one]
     return last in item.names and (not scopes or around[-len(scopes) :] == scopes)
@@ -263,13 +265,15 @@ def _is_named(item: Item, name: str) -> bool:
 class _Needed:
     """What a kernel needs of a file."""
 
-    def __init__(self, items: list[Item], kernel: Item, run: Preprocessor, entry: str) -> None:
+    def __init__(
+        self, items: list[FileItem], kernel: FileItem, run: Preprocessor, entry: str
+    ) -> None:
         self._items = items
         self._kernel = kernel
         self._run = run
         self._entry = entry
 
-    def all(self) -> list[Item]:
+    def all(self) -> list[FileItem]:
         """The kernel and all that it needs, in the order of the text."""
         found = {self._kernel.node.id: self._kernel}
         waiting = [self._kernel]
@@ -282,7 +286,7 @@ class _Needed:
                     waiting.append(item)
         return [item for item in self._items if item.node.id in found]
 
-    def _used_by(self, item: Item) -> Iterator[Item]:
+    def _used_by(self, item: FileItem) -> Iterator[FileItem]:
         names = {text_of(n) for n in nodes(item.node, *NAMES)}
         self._check(item, names)
         for other in self._items:
@@ -302,7 +306,7 @@ class _Needed:
                     "make it a parameter"
                 )
 
-    def _check(self, item: Item, names: set[str]) -> None:
+    def _check(self, item: FileItem, names: set[str]) -> None:
         if item.conditional:
             raise self._refusal("a condition around it that only the compiler can decide")
         if unclear := names & self._run.opaque - _declared_in(item):
@@ -326,7 +330,7 @@ class _Needed:
         return FormError(f"its entry {self._entry} needs {what}{hint}")
 
 
-def _declared_in(item: Item) -> set[str]:
+def _declared_in(item: FileItem) -> set[str]:
     """Names of parameters and local variables."""
     kinds = ("init_declarator", "parameter_declaration", "declaration")
     found = set()
@@ -336,7 +340,7 @@ def _declared_in(item: Item) -> set[str]:
     return found
 
 
-def _aliases(items: Iterable[Item]) -> dict[str, str]:
+def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
     """Other names for CUDA's own types, which then stand in the text themselves."""
     found = {}
     for item in items:
@@ -361,7 +365,7 @@ def _sign_of(header: str) -> str:
     return next((sign for name, sign in _SIGNS.items() if name in header), "")
 
 
-def _text(source: bytes, item: Item, aliases: Mapping[str, str]) -> str:
+def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
     """An item in its namespaces."""
     node = item.node
     listed = field(node, "parameters") if node.type == "template_declaration" else None
@@ -412,7 +416,7 @@ def arguments_in(entry: str) -> list[str]:
     return [part.strip() for part in parts] if inside.strip() else []
 
 
-def replacements(item: Item, entry: str) -> dict[str, str]:
+def replacements(item: FileItem, entry: str) -> dict[str, str]:
     """What each template parameter of a kernel stands for; empty if it is no template.
 
     Raises:

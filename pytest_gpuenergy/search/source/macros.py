@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 _UNSEEN = ("comment", "blank", "line")
 
 
-class Token(NamedTuple):
+class CppToken(NamedTuple):
     """A piece of text; ``kind`` is comment, string, name, number, line, blank or sign."""
 
     kind: str
@@ -35,24 +35,24 @@ class Token(NamedTuple):
         return self.kind not in _UNSEEN
 
 
-def tokens_of(text: str) -> Iterator[Token]:
+def tokens_of(text: str) -> Iterator[CppToken]:
     """All tokens, which joined are the text again."""
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or "sign"
-        yield Token("string" if kind == "mark" else kind, match[0])
+        yield CppToken("string" if kind == "mark" else kind, match[0])
 
 
-def joined(tokens: Iterable[Token]) -> str:
+def joined(tokens: Iterable[CppToken]) -> str:
     """The text of tokens."""
     return "".join(token.text for token in tokens)
 
 
-def seen(tokens: Iterable[Token]) -> list[Token]:
+def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
     """The tokens without blanks, comments and ends of lines."""
     return [token for token in tokens if token.is_seen]
 
 
-_BLANK = Token("blank", " ")
+_BLANK = CppToken("blank", " ")
 _MOST = 20_000
 """Macros that are replaced at a time; a few that contain each other can be very many."""
 _DEEPEST = 100
@@ -69,10 +69,10 @@ class Macro:
     """
 
     parameters: tuple[str, ...] | None
-    body: tuple[Token, ...]
+    body: tuple[CppToken, ...]
 
 
-def definition(tokens: list[Token]) -> tuple[str, Macro] | None:
+def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
     """The name and macro of what follows ``#define``; None if it is not understood."""
     rest = [_BLANK if token.kind in ("comment", "line") else token for token in tokens]
     while rest and not rest[0].is_seen:
@@ -90,13 +90,13 @@ def definition(tokens: list[Token]) -> tuple[str, Macro] | None:
     return name, Macro(parameters, _trimmed(rest[end + 1 :]))
 
 
-def _trimmed(tokens: list[Token]) -> tuple[Token, ...]:
+def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
     plain = [_BLANK if token.kind == "blank" else token for token in tokens]
     places = [i for i, token in enumerate(plain) if token.is_seen]
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
 
 
-def expanded(tokens: list[Token], macros: Mapping[str, Macro]) -> list[Token]:
+def expanded(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
     """The tokens with all macros replaced; a call that does not fit its macro stays as it is."""
     return _Expansion(macros).of(tokens, frozenset())
 
@@ -108,9 +108,9 @@ class _Expansion:
         self._macros = macros
         self._left = _MOST
 
-    def of(self, tokens: list[Token], hidden: frozenset[str]) -> list[Token]:
+    def of(self, tokens: list[CppToken], hidden: frozenset[str]) -> list[CppToken]:
         """The tokens with all macros replaced but those that are being replaced around them."""
-        found: list[Token] = []
+        found: list[CppToken] = []
         at = 0
         while at < len(tokens):
             token = tokens[at]
@@ -136,13 +136,13 @@ class _Expansion:
         return found
 
 
-def _arguments(tokens: list[Token], at: int) -> tuple[list[list[Token]], int] | None:
+def _arguments(tokens: list[CppToken], at: int) -> tuple[list[list[CppToken]], int] | None:
     """The arguments of a call whose parenthesis comes next, and where it ends."""
     while at < len(tokens) and not tokens[at].is_seen:
         at += 1
     if at == len(tokens) or tokens[at].text != "(":
         return None
-    parts: list[list[Token]] = [[]]
+    parts: list[list[CppToken]] = [[]]
     depth = 0
     for place in range(at, len(tokens)):
         token = tokens[place]
@@ -157,13 +157,13 @@ def _arguments(tokens: list[Token], at: int) -> tuple[list[list[Token]], int] | 
 
 
 def _by_name(
-    parameters: tuple[str, ...], arguments: list[list[Token]]
-) -> dict[str, list[Token]] | None:
+    parameters: tuple[str, ...], arguments: list[list[CppToken]]
+) -> dict[str, list[CppToken]] | None:
     if parameters and parameters[-1] == "__VA_ARGS__":
         fixed = len(parameters) - 1
-        rest: list[Token] = []
+        rest: list[CppToken] = []
         for number, argument in enumerate(arguments[fixed:]):
-            rest += [Token("sign", ","), *argument] if number else argument
+            rest += [CppToken("sign", ","), *argument] if number else argument
         arguments = [*arguments[:fixed], rest]
     if not parameters and len(arguments) == 1 and not seen(arguments[0]):
         arguments = []
@@ -174,12 +174,12 @@ def _by_name(
 
 
 def _substituted(
-    body: tuple[Token, ...],
-    plain: Mapping[str, list[Token]],
-    full: Mapping[str, list[Token]],
-) -> list[Token]:
+    body: tuple[CppToken, ...],
+    plain: Mapping[str, list[CppToken]],
+    full: Mapping[str, list[CppToken]],
+) -> list[CppToken]:
     """The body with arguments in place of parameters, ``#`` and ``##`` carried out."""
-    found: list[Token] = []
+    found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
     around = {here: (before, after) for before, here, after in _neighbours(places)}
     for at, token in enumerate(body):
@@ -190,7 +190,7 @@ def _substituted(
         if token.kind == "name" and token.text in plain:
             if before is not None and body[before].text == "#":
                 text = joined(plain[token.text]).replace("\\", "\\\\").replace('"', '\\"')
-                found.append(Token("string", f'"{text}"'))
+                found.append(CppToken("string", f'"{text}"'))
                 continue
             found += plain[token.text] if "##" in sides else full[token.text]
         else:
@@ -204,7 +204,7 @@ def _neighbours(places: list[int]) -> list[tuple[int | None, int, int | None]]:
     return list(zip(before, places, after, strict=True))
 
 
-def _pasted(tokens: list[Token]) -> list[Token]:
+def _pasted(tokens: list[CppToken]) -> list[CppToken]:
     text = joined(tokens)
     if not any(token.text == "##" for token in tokens):
         return tokens

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 from pytest_gpuenergy.search.source.macros import (
     STANDARD,
+    CppToken,
     Macro,
-    Token,
     definition,
     expanded,
     joined,
@@ -50,7 +50,7 @@ class UndecidedError(Exception):
     """A condition depends on the compiler, or is not understood."""
 
 
-def holds(tokens: list[Token], macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
+def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
     """Whether a condition is true.
 
     Args:
@@ -78,9 +78,9 @@ def is_defined(name: str, macros: Mapping[str, Macro], opaque: frozenset[str]) -
 
 
 def _without_defined(
-    words: list[Token], macros: Mapping[str, Macro], opaque: frozenset[str]
-) -> list[Token]:
-    found: list[Token] = []
+    words: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset[str]
+) -> list[CppToken]:
+    found: list[CppToken] = []
     at = 0
     while at < len(words):
         if words[at].text != "defined":
@@ -94,14 +94,14 @@ def _without_defined(
             name, at = rest[0], at + 2
         else:
             raise UndecidedError
-        found.append(Token("number", str(int(is_defined(name, macros, opaque)))))
+        found.append(CppToken("number", str(int(is_defined(name, macros, opaque)))))
     return found
 
 
 class _Condition:
     """The evaluation of an integer expression."""
 
-    def __init__(self, words: list[Token], opaque: frozenset[str]) -> None:
+    def __init__(self, words: list[CppToken], opaque: frozenset[str]) -> None:
         self._words = words
         self._opaque = opaque
         self._at = 0
@@ -244,7 +244,7 @@ class Preprocessor:
         self._read += 1
         parts: list[str] = []
         branches: list[_Branch] = []
-        pending: list[Token] = []
+        pending: list[CppToken] = []
         tokens = list(tokens_of(text))
         at, fresh = 0, True
         while at < len(tokens):
@@ -262,12 +262,12 @@ class Preprocessor:
             fresh = token.kind == "line" or (fresh and not token.is_seen)
         return "".join([*parts, self._expanded(pending)])
 
-    def _expanded(self, tokens: list[Token]) -> str:
+    def _expanded(self, tokens: list[CppToken]) -> str:
         names = {name: m for name, m in self._macros.items() if name not in self.given}
         return joined(expanded(tokens, names))
 
     def _directive(
-        self, path: PurePosixPath, tokens: list[Token], branches: list[_Branch], depth: int
+        self, path: PurePosixPath, tokens: list[CppToken], branches: list[_Branch], depth: int
     ) -> str:
         words = seen(tokens)
         if not words:
@@ -297,7 +297,7 @@ class Preprocessor:
                 return f"#pragma{self._expanded(rest)}"
         return "" if name in _IGNORED else whole
 
-    def _define(self, tokens: list[Token], *, kept: bool) -> None:
+    def _define(self, tokens: list[CppToken], *, kept: bool) -> None:
         found = definition(tokens)
         if found is None or found[0] in self.given:
             return
@@ -313,7 +313,7 @@ class Preprocessor:
         if kept:
             self.opaque.add(name)
 
-    def _condition(self, name: str, rest: list[Token], branches: list[_Branch]) -> str:
+    def _condition(self, name: str, rest: list[CppToken], branches: list[_Branch]) -> str:
         """Follow ``#if`` to ``#endif``; the directive that stays in the text, if one does."""
         if name in ("if", "ifdef", "ifndef"):
             around = not branches or branches[-1].active
@@ -335,7 +335,7 @@ class Preprocessor:
             branch.active, branch.taken = truth is not False, branch.taken or truth is not False
         return "if" if branch.kept else ""
 
-    def _truth(self, name: str, rest: list[Token]) -> bool | None:
+    def _truth(self, name: str, rest: list[CppToken]) -> bool | None:
         """Of a condition; None if only the compiler can tell."""
         opaque = frozenset(self.opaque)
         macros = self._macros | {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_text import CudaText, Loop, Variable
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -86,7 +86,7 @@ class Carried:
         written: keys of the variables that its body changes.
     """
 
-    def __init__(self, kernel: CudaKernel, loop: Loop, written: frozenset[int]) -> None:
+    def __init__(self, kernel: CudaKernel, loop: CountedLoop, written: frozenset[int]) -> None:
         self._kernel = kernel
         self._loop = loop
         self._text = kernel.text
@@ -173,7 +173,7 @@ class Sharing:
         self._kernel = kernel
         self._group = group
 
-    def may_be_redistributed(self, loop: Loop) -> bool:
+    def may_be_redistributed(self, loop: CountedLoop) -> bool:
         """Whether it makes no difference which thread takes which element of a loop."""
         ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
         written = frozenset(
@@ -187,7 +187,7 @@ class Sharing:
             return False
         return self._all_come(loop) and self._agree(loop.body, loop, written, _DEEPEST)
 
-    def _all_come(self, loop: Loop) -> bool:
+    def _all_come(self, loop: CountedLoop) -> bool:
         for node in ancestors(loop.node):
             if node == self._kernel.text.body:
                 return True
@@ -199,7 +199,7 @@ class Sharing:
                     return False
         return False
 
-    def _agree(self, node: Node, loop: Loop, excepted: frozenset[int], depth: int) -> bool:
+    def _agree(self, node: Node, loop: CountedLoop, excepted: frozenset[int], depth: int) -> bool:
         """Whether all threads find the same in a part of the text, apart from what they sum up."""
         if depth == 0:
             return False
@@ -236,7 +236,7 @@ class Sharing:
         return whole and all(self._is_common(one) for one in before.atoms)
 
     def _agree_on(
-        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
     ) -> bool:
         if variable == loop.variable or variable.key in excepted or variable.shared:
             return True
@@ -255,7 +255,7 @@ class Sharing:
         return value is not None and self._agree(value, loop, excepted, depth - 1)
 
     def _is_reduced(
-        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
     ) -> bool:
         """Whether what a variable was given last, before a loop, is the same for all threads."""
         writes = self._kernel.text.writes(variable)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CudaText, Variable
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec import KernelSpec
 from pytest_gpuenergy.search.state import State
 from pytest_gpuenergy.support import UnavailableError
@@ -51,7 +51,7 @@ def not_understood(spec: KernelSpec) -> str:
     Raises:
         UnavailableError: tree-sitter is needed and not installed.
     """
-    kind = CudaKernel if spec.language == "cuda" else TritonKernel
+    kind = CudaKernel if spec.language == "cuda" else TritonFunction
     if kind.of(spec.baseline, spec) is not None:
         return ""
     hint = ""

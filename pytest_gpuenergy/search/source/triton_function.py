@@ -25,7 +25,7 @@ _WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
 """Types that an index fits in."""
 
 
-class TritonKernel:
+class TritonFunction:
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
@@ -42,7 +42,7 @@ class TritonKernel:
         self.facts = facts
 
     @classmethod
-    def of(cls, state: State, spec: KernelSpec) -> TritonKernel | None:
+    def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
         """None if the text is not understood, or does not fit the spec."""
         text, facts = TritonText.of(state.source, spec.entry), Facts.of(state.launch, spec)
         if text is None or facts is None:
