@@ -30,178 +30,6 @@ from pytest_gpuenergy.search.source.tree import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_UNCLEAR = {
-    "ERROR": "something that cannot be parsed",
-    "lambda_expression": "a lambda",
-    "gnu_asm_expression": "inline assembler",
-    "goto_statement": "a goto",
-    "try_statement": "an exception",
-    "preproc_if": "a condition of the preprocessor",
-    "preproc_ifdef": "a condition of the preprocessor",
-    "preproc_def": "a macro that it defines",
-    "preproc_function_def": "a macro that it defines",
-}
-"""What a text must not have for its entry to be understood."""
-_DEEPEST = 200
-"""Nodes in one another; more are generated code, or an attack on a recursive function."""
-
-
-def obstacle_in(file: CudaFile, function: Node) -> str:
-    """What hides what a function does, in a few words; empty if nothing does."""
-    if function.has_error or depth_of(function) > _DEEPEST:
-        return "something that cannot be parsed"
-    if is_conditional(function):
-        return "a condition of the preprocessor"
-    # Of two functions with one name, the other one may be what is launched.
-    if any(name_of(n) == name_of(function) for n in file.functions if n != function):
-        return "another function of its name"
-    if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
-        return "a volatile variable"
-    for node in walk(field(function, "body") or function):
-        if node.type in _UNCLEAR:
-            return _UNCLEAR[node.type]
-    leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
-    found = next((leaf for leaf in leaves if leaf in file.obscure_macros), None)
-    return "" if found is None else f"the macro {found}"
-
-
-_CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
-
-
-def is_conditional(node: Node) -> bool:
-    """Whether the compiler may not see a part of a text: it stands under a condition."""
-    return any(one.type in _CONDITIONS and not _is_guard(one) for one in ancestors(node))
-
-
-def _is_guard(condition: Node) -> bool:
-    """Whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
-    name, *rest = [one for one in condition.named_children if one.type != "comment"]
-    negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
-    has_else = field(condition, "alternative") is not None
-    if not negated or has_else or not rest or rest[0].type != "preproc_def":
-        return False
-    return text_of(field(rest[0], "name")) == text_of(name)
-
-
-def uncertain_macros(root: Node) -> frozenset[str]:
-    """Names that may stand for something else than what they are defined as."""
-    defined = list(nodes(root, "preproc_def"))
-    counts = Counter(text_of(field(one, "name")) for one in defined)
-    found = {name for name, count in counts.items() if count > 1}
-    found |= {text_of(field(one, "name")) for one in defined if is_conditional(one)}
-    for call in nodes(root, "preproc_call"):
-        if text_of(field(call, "directive")) == "#undef":
-            found.add(text_of(field(call, "argument")).strip())
-    return frozenset(found)
-
-
-_STANDARD = {
-    "int8_t": "signed char",
-    "uint8_t": "unsigned char",
-    "int16_t": "short",
-    "uint16_t": "unsigned short",
-    "int32_t": "int",
-    "uint32_t": "unsigned int",
-}
-"""Types that C's library has other names for."""
-
-
-class CudaFile:
-    """What a text says around its entry.
-
-    Attributes:
-        source: the text.
-        root: of its tree.
-    """
-
-    def __init__(self, source: bytes, root: Node) -> None:
-        self.source = source
-        self.root = root
-
-    @functools.cached_property
-    def definitions(self) -> dict[str, str]:
-        """Texts of macros without parameters."""
-        found = nodes(self.root, "preproc_def")
-        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
-
-    @functools.cached_property
-    def constants(self) -> dict[str, str]:
-        """Texts of macros and constants of the file that may be whole numbers."""
-        known = {name: value for name, value in self.definitions.items() if value}
-        for node in self.root.named_children:
-            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
-            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
-                for one in nodes(node, "init_declarator"):
-                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
-        return known
-
-    @functools.cached_property
-    def types(self) -> dict[str, str]:
-        """What other names of types stand for."""
-        found = dict(_STANDARD)
-        for node in self.root.named_children:
-            if node.type in ("type_definition", "alias_declaration"):
-                name = field(node, "declarator") or field(node, "name")
-                kind = text_of(field(node, "type"))
-                if name is not None and name.type == "type_identifier":
-                    found[text_of(name)] = found.get(kind, kind)
-        return found
-
-    @functools.cached_property
-    def functions(self) -> tuple[Node, ...]:
-        """All that it defines."""
-        return tuple(nodes(self.root, "function_definition"))
-
-    @functools.cached_property
-    def obscure_macros(self) -> frozenset[str]:
-        """Macros of which it is not known that they are numbers."""
-        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
-        found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
-        return uncertain_macros(self.root) | found
-
-    def _is_number(self, name: str, depth: int) -> bool:
-        """Whether a macro is an expression of numbers, constants and such macros, or empty."""
-        value = self.constants.get(name, "")
-        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
-        return all(
-            leaf.type == "number_literal"
-            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
-            for leaf in leaves
-            if value
-        )
-
-    def _is_known(self, name: str, depth: int) -> bool:
-        return name in self.constants and self._is_number(name, depth - 1)
-
-
-_GIVEN = ("assignment_expression", "init_declarator")
-_RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
-
-
-def tiles_in(body: Node) -> dict[str, int]:
-    """Threads of each tile, by its name; 0 if that is not one number."""
-    found: dict[str, int] = {}
-    for node in nodes(body, "template_function"):
-        if text_of(field(node, "name")) != "tiled_partition":
-            continue
-        # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
-        around = next((n for n in ancestors(node) if n.type in _GIVEN), None)
-        name = text_of(field(around, "left") or field(around, "declarator"))
-        threads = text_of(field(node, "arguments"))[1:-1].strip()
-        found[name] = int(threads) if threads.isdecimal() and name not in found else 0
-    return found
-
-
-def tile_of(call: Node, tiles: Mapping[str, int]) -> tuple[int, str] | None:
-    """The threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
-    function = field(call, "function")
-    if function is None or function.type != "field_expression" or arguments_of(call):
-        return None
-    threads = tiles.get(text_of(field(function, "argument")), 0)
-    method = text_of(field(function, "field"))
-    return (threads, method) if threads and method in _RANKS else None
-
-
 NARROW = frozenset(
     [
         *("char", "signed char", "unsigned char", "short", "unsigned short", "bool"),
@@ -227,6 +55,34 @@ BYTES = {
 }
 """The size of an element, by its type; others are not known."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
+_KEPT = 32
+"""Texts that were understood last: every move and the priors look at the same one."""
+_STANDARD = {
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned int",
+}
+"""Types that C's library has other names for."""
+_UNCLEAR = {
+    "ERROR": "something that cannot be parsed",
+    "lambda_expression": "a lambda",
+    "gnu_asm_expression": "inline assembler",
+    "goto_statement": "a goto",
+    "try_statement": "an exception",
+    "preproc_if": "a condition of the preprocessor",
+    "preproc_ifdef": "a condition of the preprocessor",
+    "preproc_def": "a macro that it defines",
+    "preproc_function_def": "a macro that it defines",
+}
+"""What a text must not have for its entry to be understood."""
+_DEEPEST = 200
+"""Nodes in one another; more are generated code, or an attack on a recursive function."""
+_CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
+_GIVEN = ("assignment_expression", "init_declarator")
+_RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
 
 
 @dataclass(frozen=True)
@@ -263,19 +119,94 @@ class Variable:
         return self.node.start_byte
 
 
-class Variables:
-    """Those of a function.
+@dataclass(frozen=True)
+class CountedLoop:
+    """``for (int v = start; v < bound; v += step) body``.
 
     Attributes:
-        file: the text around it.
-        function: the function.
-        body: of it.
+        step: None for one.
+    """
+
+    node: Node
+    variable: Variable
+    start: Node
+    bound: Node
+    step: Node | None
+    body: Node
+
+
+class CudaText:
+    """A CUDA text with a kernel, its entry, that is understood.
+
+    Attributes:
+        file: what the text declares around its entry.
+        function: the entry.
+        body: the block of the entry.
     """
 
     def __init__(self, file: CudaFile, function: Node, body: Node) -> None:
         self.file = file
         self.function = function
         self.body = body
+
+    @classmethod
+    def of(cls, source: str, entry: str) -> CudaText | None:
+        """None if there is no such kernel, or something in it hides what it does.
+
+        Raises:
+            UnavailableError: tree-sitter is not installed.
+        """
+        found = _parsed(source, entry)
+        return None if found is None or found.hidden_by else found
+
+    @classmethod
+    def obstacle(cls, source: str, entry: str) -> str:
+        """Why a text is not understood, in a few words; empty if it is.
+
+        Raises:
+            UnavailableError: tree-sitter is not installed.
+        """
+        found = _parsed(source, entry)
+        return f"no kernel called {entry}" if found is None else found.hidden_by
+
+    @functools.cached_property
+    def hidden_by(self) -> str:
+        """What hides what the text does, in a few words; empty if nothing does."""
+        return obstacle_in(self.file, self.function)
+
+    @property
+    def source(self) -> bytes:
+        """The text."""
+        return self.file.source
+
+    @property
+    def root(self) -> Node:
+        """Of its tree."""
+        return self.file.root
+
+    @property
+    def constants(self) -> dict[str, str]:
+        """Texts of macros and constants of the file that may be whole numbers."""
+        return self.file.constants
+
+    @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """The words and signs of the text, so that a new name can differ from them."""
+        return frozenset(text_of(node) for node in walk(self.root) if node.child_count == 0)
+
+    @functools.cached_property
+    def functions(self) -> tuple[Node, ...]:
+        """All functions but the entry."""
+        return tuple(n for n in self.file.functions if n != self.function)
+
+    @functools.cached_property
+    def loops(self) -> tuple[CountedLoop, ...]:
+        """Those that count up by a fixed step."""
+        return loops_of(self)
+
+    def calls(self, node: Node, *names: str) -> list[Node]:
+        """Calls of functions with these names."""
+        return [n for n in nodes(node, "call_expression") if called(n) in names]
 
     @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
@@ -439,30 +370,95 @@ class Variables:
         return is_address and outer.parent is not None and outer.parent.type != "argument_list"
 
 
-@dataclass(frozen=True)
-class CountedLoop:
-    """``for (int v = start; v < bound; v += step) body``.
+@functools.lru_cache(maxsize=_KEPT)
+def _parsed(source: str, entry: str) -> CudaText | None:
+    data = source.encode("utf-8", "replace")
+    file = CudaFile(data, parse(data))
+    for function in file.functions:
+        body = field(function, "body")
+        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
+            continue
+        if any(child.type == "__global__" for child in function.children):
+            return CudaText(file, function, body)
+    return None
+
+
+class CudaFile:
+    """What a text says around its entry.
 
     Attributes:
-        step: None for one.
+        source: the text.
+        root: of its tree.
     """
 
-    node: Node
-    variable: Variable
-    start: Node
-    bound: Node
-    step: Node | None
-    body: Node
+    def __init__(self, source: bytes, root: Node) -> None:
+        self.source = source
+        self.root = root
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, str]:
+        """Texts of macros without parameters."""
+        found = nodes(self.root, "preproc_def")
+        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
+
+    @functools.cached_property
+    def constants(self) -> dict[str, str]:
+        """Texts of macros and constants of the file that may be whole numbers."""
+        known = {name: value for name, value in self.definitions.items() if value}
+        for node in self.root.named_children:
+            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
+            if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
+                for one in nodes(node, "init_declarator"):
+                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
+        return known
+
+    @functools.cached_property
+    def types(self) -> dict[str, str]:
+        """What other names of types stand for."""
+        found = dict(_STANDARD)
+        for node in self.root.named_children:
+            if node.type in ("type_definition", "alias_declaration"):
+                name = field(node, "declarator") or field(node, "name")
+                kind = text_of(field(node, "type"))
+                if name is not None and name.type == "type_identifier":
+                    found[text_of(name)] = found.get(kind, kind)
+        return found
+
+    @functools.cached_property
+    def functions(self) -> tuple[Node, ...]:
+        """All that it defines."""
+        return tuple(nodes(self.root, "function_definition"))
+
+    @functools.cached_property
+    def obscure_macros(self) -> frozenset[str]:
+        """Macros of which it is not known that they are numbers."""
+        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
+        found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
+        return uncertain_macros(self.root) | found
+
+    def _is_number(self, name: str, depth: int) -> bool:
+        """Whether a macro is an expression of numbers, constants and such macros, or empty."""
+        value = self.constants.get(name, "")
+        leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
+        return all(
+            leaf.type == "number_literal"
+            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
+            for leaf in leaves
+            if value
+        )
+
+    def _is_known(self, name: str, depth: int) -> bool:
+        return name in self.constants and self._is_number(name, depth - 1)
 
 
-def loops_of(variables: Variables) -> tuple[CountedLoop, ...]:
+def loops_of(text: CudaText) -> tuple[CountedLoop, ...]:
     """Those of a function, in the order of the text."""
-    found = (_loop(variables, node) for node in nodes(variables.body, "for_statement"))
+    found = (_loop(text, node) for node in nodes(text.body, "for_statement"))
     return tuple(loop for loop in found if loop is not None)
 
 
-def _loop(variables: Variables, node: Node) -> CountedLoop | None:
-    declared = [v for v in variables.variables if v.scope == node and v.declaration is not None]
+def _loop(text: CudaText, node: Node) -> CountedLoop | None:
+    declared = [v for v in text.variables if v.scope == node and v.declaration is not None]
     head, body = field(node, "condition"), field(node, "body")
     update = field(node, "update")
     if len(declared) != 1 or head is None or body is None or update is None:
@@ -479,91 +475,81 @@ def _loop(variables: Variables, node: Node) -> CountedLoop | None:
     else:
         counts = update.type == "assignment_expression" and operator_of(update) == "+="
         changed = field(update, "left")
-    named = changed is not None and variables.variable(changed) == variable
-    if not (counts and named and variables.variable(left) == variable):
+    named = changed is not None and text.variable(changed) == variable
+    if not (counts and named and text.variable(left) == variable):
         return None
-    if len(variables.writes(variable)) != 1 or not variables.is_fixed(bound, node):
+    if len(text.writes(variable)) != 1 or not text.is_fixed(bound, node):
         return None
-    if step is not None and not variables.is_fixed(step, node):
+    if step is not None and not text.is_fixed(step, node):
         return None
     return CountedLoop(node, variable, variable.value, bound, step, body)
 
 
-_KEPT = 32
-"""Texts that were understood last: every move and the priors look at the same one."""
+def obstacle_in(file: CudaFile, function: Node) -> str:
+    """What hides what a function does, in a few words; empty if nothing does."""
+    if function.has_error or depth_of(function) > _DEEPEST:
+        return "something that cannot be parsed"
+    if is_conditional(function):
+        return "a condition of the preprocessor"
+    # Of two functions with one name, the other one may be what is launched.
+    if any(name_of(n) == name_of(function) for n in file.functions if n != function):
+        return "another function of its name"
+    if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
+        return "a volatile variable"
+    for node in walk(field(function, "body") or function):
+        if node.type in _UNCLEAR:
+            return _UNCLEAR[node.type]
+    leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
+    found = next((leaf for leaf in leaves if leaf in file.obscure_macros), None)
+    return "" if found is None else f"the macro {found}"
 
 
-class CudaText(Variables):
-    """A text, with the variables and loops of its entry."""
-
-    @classmethod
-    def of(cls, source: str, entry: str) -> CudaText | None:
-        """None if there is no such kernel, or something in it hides what it does.
-
-        Raises:
-            UnavailableError: tree-sitter is not installed.
-        """
-        found = _parsed(source, entry)
-        return None if found is None or found.hidden_by else found
-
-    @classmethod
-    def obstacle(cls, source: str, entry: str) -> str:
-        """Why a text is not understood, in a few words; empty if it is.
-
-        Raises:
-            UnavailableError: tree-sitter is not installed.
-        """
-        found = _parsed(source, entry)
-        return f"no kernel called {entry}" if found is None else found.hidden_by
-
-    @functools.cached_property
-    def hidden_by(self) -> str:
-        """What hides what the text does, in a few words; empty if nothing does."""
-        return obstacle_in(self.file, self.function)
-
-    @property
-    def source(self) -> bytes:
-        """The text."""
-        return self.file.source
-
-    @property
-    def root(self) -> Node:
-        """Of its tree."""
-        return self.file.root
-
-    @property
-    def constants(self) -> dict[str, str]:
-        """Texts of macros and constants of the file that may be whole numbers."""
-        return self.file.constants
-
-    @functools.cached_property
-    def words(self) -> frozenset[str]:
-        """The words and signs of the text, so that a new name can differ from them."""
-        return frozenset(text_of(node) for node in walk(self.root) if node.child_count == 0)
-
-    @functools.cached_property
-    def functions(self) -> tuple[Node, ...]:
-        """All functions but the entry."""
-        return tuple(n for n in self.file.functions if n != self.function)
-
-    @functools.cached_property
-    def loops(self) -> tuple[CountedLoop, ...]:
-        """Those that count up by a fixed step."""
-        return loops_of(self)
-
-    def calls(self, node: Node, *names: str) -> list[Node]:
-        """Calls of functions with these names."""
-        return [n for n in nodes(node, "call_expression") if called(n) in names]
+def is_conditional(node: Node) -> bool:
+    """Whether the compiler may not see a part of a text: it stands under a condition."""
+    return any(one.type in _CONDITIONS and not _is_guard(one) for one in ancestors(node))
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _parsed(source: str, entry: str) -> CudaText | None:
-    data = source.encode("utf-8", "replace")
-    file = CudaFile(data, parse(data))
-    for function in file.functions:
-        body = field(function, "body")
-        if body is None or name_of(function) != entry.partition("<")[0].split("::")[-1]:
+def _is_guard(condition: Node) -> bool:
+    """Whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
+    name, *rest = [one for one in condition.named_children if one.type != "comment"]
+    negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
+    has_else = field(condition, "alternative") is not None
+    if not negated or has_else or not rest or rest[0].type != "preproc_def":
+        return False
+    return text_of(field(rest[0], "name")) == text_of(name)
+
+
+def uncertain_macros(root: Node) -> frozenset[str]:
+    """Names that may stand for something else than what they are defined as."""
+    defined = list(nodes(root, "preproc_def"))
+    counts = Counter(text_of(field(one, "name")) for one in defined)
+    found = {name for name, count in counts.items() if count > 1}
+    found |= {text_of(field(one, "name")) for one in defined if is_conditional(one)}
+    for call in nodes(root, "preproc_call"):
+        if text_of(field(call, "directive")) == "#undef":
+            found.add(text_of(field(call, "argument")).strip())
+    return frozenset(found)
+
+
+def tiles_in(body: Node) -> dict[str, int]:
+    """Threads of each tile, by its name; 0 if that is not one number."""
+    found: dict[str, int] = {}
+    for node in nodes(body, "template_function"):
+        if text_of(field(node, "name")) != "tiled_partition":
             continue
-        if any(child.type == "__global__" for child in function.children):
-            return CudaText(file, function, body)
-    return None
+        # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
+        around = next((n for n in ancestors(node) if n.type in _GIVEN), None)
+        name = text_of(field(around, "left") or field(around, "declarator"))
+        threads = text_of(field(node, "arguments"))[1:-1].strip()
+        found[name] = int(threads) if threads.isdecimal() and name not in found else 0
+    return found
+
+
+def tile_of(call: Node, tiles: Mapping[str, int]) -> tuple[int, str] | None:
+    """The threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
+    function = field(call, "function")
+    if function is None or function.type != "field_expression" or arguments_of(call):
+        return None
+    threads = tiles.get(text_of(field(function, "argument")), 0)
+    method = text_of(field(function, "field"))
+    return (threads, method) if threads and method in _RANKS else None
