@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pytest_gpuenergy.search.move import Application, Region
+from pytest_gpuenergy.search.moves.move import Application, Region
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import Application, Region
-from pytest_gpuenergy.search.sizes import names_in
+from pytest_gpuenergy.search.moves.move import Application, Region
 from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
@@ -28,8 +27,14 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
 )
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
+from pytest_gpuenergy.search.spec.kernel_spec import (
+    Constant,
+    KernelSpec,
+    Language,
+    LaunchPlan,
+    State,
+)
+from pytest_gpuenergy.search.spec.sizes import names_in
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -102,7 +102,7 @@ class Accesses:
         return tuple(access for access in found if access is not None)
 
     def _copied(self, call: Node) -> Iterator[Access]:
-        """The write and the read of a ``__pipeline_memcpy_async``."""
+        """Yield the write and the read of a ``__pipeline_memcpy_async``."""
         *places, size = arguments_of(call)
         uses: tuple[Use, Use] = ("store", "load")
         for place, use in zip(places, uses, strict=True):
@@ -176,7 +176,7 @@ class Accesses:
         )
 
     def address(self, node: Node) -> Address | None:
-        """The place that a pointer points to; None if that is not understood."""
+        """Return the place that a pointer points to; None if that is not understood."""
         node = bare(node)
         match node.type:
             case "identifier":
@@ -235,7 +235,7 @@ class Accesses:
         return replace(base, offset=base.offset + distance)
 
     def _element(self, node: Node) -> Address | None:
-        """The place of what can be assigned to."""
+        """Return the place of what can be assigned to."""
         if node.type == "pointer_expression" and operator_of(node) == "*":
             target = field(node, "argument")
             return None if target is None else self.address(target)
@@ -307,7 +307,7 @@ _KINDS = ("subscript_expression", "pointer_expression", "call_expression")
 
 
 def subscript_of(node: Node) -> Node | None:
-    """The index of a subscript with one index."""
+    """Return the index of a subscript with one index."""
     found = field(node, "indices")
     inner = found.named_children if found is not None else []
     return inner[0] if len(inner) == 1 else None
@@ -351,7 +351,7 @@ SHARED_BYTES = 48 << 10
 
 
 def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
-    """The dimensions of an array; None if they are not numbers."""
+    """Return the dimensions of an array; None if they are not numbers."""
     found = []
     for node in array.dims:
         size = None if node is None else kernel.polynomial(node)
@@ -362,7 +362,7 @@ def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
 
 
 def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
-    """The size of an array; None if unknown."""
+    """Return the size of an array; None if unknown."""
     dims = dims_of(kernel, array)
     return None if dims is None or array.type not in BYTES else math.prod(dims) * BYTES[array.type]
 

@@ -31,7 +31,7 @@ _MOST = 20
 
 @functools.lru_cache(maxsize=_KEPT)
 def with_counted_loops(source: str, entry: str) -> str:
-    """The same text, with such loops in the form that moves understand.
+    """Return the same text, with such loops in the form that moves understand.
 
     These are ``while (i < n) {... i += step;}`` and ``for (; i < n; i += step)`` after
     ``int i = start;``, and ``for (i = start; i < n; i += step)`` after ``int i;``, where nothing
@@ -50,7 +50,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 
 def _rewritten(text: CudaText) -> Iterator[str]:
-    """The text with one loop written otherwise, for each that can be."""
+    """Yield the text with one loop written otherwise, for each that can be."""
     for node in nodes(text.body, "while_statement", "for_statement"):
         edits = _given_before(text, node) or _given_in_head(text, node)
         if edits:
@@ -112,7 +112,7 @@ def _sets(text: CudaText, loop: Node, variable: Variable) -> bool:
 
 
 def _compared(text: CudaText, loop: Node) -> Variable | None:
-    """The local whole number that must be less than something for the loop to go on."""
+    """Return the local whole number that must be less than something for the loop to go on."""
     head = field(loop, "condition")
     comparison = None if head is None else bare(head)
     left = field(comparison, "left")
@@ -196,7 +196,7 @@ def _named(text: CudaText, node: Node) -> Iterator[Variable]:
 
 
 def _end_of_head(loop: Node) -> int:
-    """Where the head of a loop ends, with its parenthesis."""
+    """Return where the head of a loop ends, with its parenthesis."""
     if loop.type == "while_statement":
         condition = field(loop, "condition")
         return loop.start_byte if condition is None else condition.end_byte
@@ -204,7 +204,7 @@ def _end_of_head(loop: Node) -> int:
 
 
 def _removed(text: CudaText, statement: Node) -> Edit:
-    """A statement goes, with its line if nothing else is on it."""
+    """Return a statement goes, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)
     if text.source[:begin].endswith(f"\n{by}".encode()) and text.source[end : end + 1] == b"\n":

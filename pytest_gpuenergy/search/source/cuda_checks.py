@@ -71,7 +71,7 @@ class _Declaration(NamedTuple):
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a text contains that no variant may add, each in a few words."""
+    """Return what a text contains that no variant may add, each in a few words."""
     tokens = list(_tokens(re.sub(r"\\\r?\n", "", source)))
     if re.search(r"\r(?!\n)", source):
         return frozenset({"a carriage return within a line"})  # some compilers end the line there
@@ -85,7 +85,7 @@ def findings(source: str) -> frozenset[str]:
 
 
 def assembler_statements(source: str) -> int:
-    """The number of inline assembler statements."""
+    """Return the number of inline assembler statements."""
     return sum(token.text in _ASSEMBLER for token in _tokens(source))
 
 
@@ -152,7 +152,7 @@ def _anywhere(tokens: Sequence[CppToken]) -> Iterator[str]:
 
 
 def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
-    """What an assembler statement contains, whose text may be in several strings."""
+    """Yield what an assembler statement contains, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
         if token.kind == "string":
@@ -178,7 +178,7 @@ def _at_file_scope(tokens: Sequence[CppToken]) -> Iterator[str]:
 
 
 def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
-    """The declarations at file scope, and in namespaces."""
+    """Yield the declarations at file scope, and in namespaces."""
     head: list[CppToken] = []
     position = 0
     while position < len(tokens):
@@ -207,7 +207,7 @@ def _declarations(tokens: Sequence[CppToken]) -> Iterator[_Declaration]:
 
 
 def _closing(tokens: Sequence[CppToken], position: int) -> int:
-    """The index of the brace that closes the one before ``position``."""
+    """Return the index of the brace that closes the one before ``position``."""
     depth = 1
     for index in range(position, len(tokens)):
         depth += (tokens[index].text == "{") - (tokens[index].text == "}")
@@ -254,7 +254,7 @@ def _after_template(words: Sequence[str]) -> Sequence[str]:
 
 
 def _bare(head: Sequence[CppToken]) -> list[str]:
-    """The words and symbols of a head, without attributes in parentheses."""
+    """Return the words and symbols of a head, without attributes in parentheses."""
     words: list[str] = []
     depth = 0
     for token in head:
@@ -300,7 +300,7 @@ def _in_body(declaration: _Declaration) -> Iterator[str]:
 
 
 def is_constant(words: Sequence[str]) -> bool:
-    """Whether variables are in shared or constant memory, or cannot be changed.
+    """Return whether variables are in shared or constant memory, or cannot be changed.
 
     Args:
         words: of a declaration up to its first brace or its end, without ``template <...>``.
@@ -313,13 +313,13 @@ def is_constant(words: Sequence[str]) -> bool:
 
 
 def _is_variable_pointer(declarator: Sequence[str]) -> bool:
-    """Whether a pointer or a reference, whatever it points to, is not constant itself."""
+    """Return whether a pointer or a reference, whatever it points to, is not constant itself."""
     last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
     return last is not None and "const" not in declarator[last:]
 
 
 def _declarators(words: Sequence[str]) -> list[list[str]]:
-    """What stands before each ``=``, without arguments of templates."""
+    """Return what stands before each ``=``, without arguments of templates."""
     found: list[list[str]] = [[]]
     depth, value = 0, False
     for word in words:

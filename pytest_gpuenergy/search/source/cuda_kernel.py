@@ -24,8 +24,7 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -123,7 +122,7 @@ class CudaKernel:
         return self.facts.scalars.get(self._arguments.get(key, ""))
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """The smallest and largest value in all threads, for one set of sizes."""
+        """Return the smallest and largest value in all threads, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
@@ -161,7 +160,7 @@ class CudaKernel:
         return loop_range(*ends)
 
     def polynomial(self, node: Node, depth: int = _DEEPEST) -> Polynomial | None:
-        """An integer expression; None if it depends on memory, or is not understood."""
+        """Return an integer expression; None if it depends on memory, or is not understood."""
         key = node, depth
         if key not in self._polynomials:
             self._polynomials[key] = self._polynomial(bare(node), depth)
@@ -212,7 +211,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(name, frozenset([variable.key])))
 
     def is_definition(self, variable: Variable) -> bool:
-        """Whether a variable always is what it is declared as."""
+        """Return whether a variable always is what it is declared as."""
         if variable.key not in self._definitions:
             self._definitions[variable.key] = self._is_definition(variable)
         return self._definitions[variable.key]
@@ -231,7 +230,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(text))
 
     def _rank(self, threads: int, method: str) -> Polynomial | None:
-        """What a tile of ``threads`` threads says of itself and the calling thread."""
+        """Return what a tile of ``threads`` threads says of itself and the calling thread."""
         x, y, z = self.block
         thread, size = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(threads)
         if method in ("size", "num_threads"):
@@ -260,11 +259,11 @@ class CudaKernel:
         return None
 
     def is_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Whether it is for all sets of sizes."""
+        """Return whether it is for all sets of sizes."""
         return polynomial.is_multiple(of, self.values)
 
     def is_measured_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Whether it is for the first set of sizes, which is the one that is measured."""
+        """Return whether it is for the first set of sizes, which is the one that is measured."""
 
         def first(atom: Atom) -> tuple[int, ...] | None:
             known = self.values(atom)
@@ -281,7 +280,7 @@ class CudaKernel:
         return self.text.words | frozenset(self.launch.constants)
 
     def constant(self, name: str, depth: int = 8) -> int | None:
-        """The value of a macro or a constant of the file, if it is one whole number."""
+        """Return the value of a macro or a constant of the file, if it is one whole number."""
         given, written = self.launch.constants.get(name), self.text.constants.get(name)
         value = None
         if written is not None and depth > 0:

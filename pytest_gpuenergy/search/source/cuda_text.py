@@ -161,7 +161,7 @@ class CudaText:
 
     @classmethod
     def obstacle(cls, source: str, entry: str) -> str:
-        """Why a text is not understood, in a few words; empty if it is.
+        """Return why a text is not understood, in a few words; empty if it is.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -269,7 +269,7 @@ class CudaText:
         return found
 
     def variable(self, node: Node) -> Variable | None:
-        """What an identifier means; None if it is not a variable of the entry."""
+        """Return what an identifier means; None if it is not a variable of the entry."""
         if node.type != "identifier":
             return None
         candidates = [
@@ -280,7 +280,7 @@ class CudaText:
         return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
 
     def writes(self, variable: Variable) -> tuple[Node, ...]:
-        """The identifiers by which a scalar or pointer is changed, or may be."""
+        """Return the identifiers by which a scalar or pointer is changed, or may be."""
         return self._writes[variable.key]
 
     @functools.cached_property
@@ -337,13 +337,13 @@ class CudaText:
         return tile_of(call, self._tiles)
 
     def is_fixed(self, expression: Node, during: Node) -> bool:
-        """Whether nothing in ``during`` changes the value of an expression of scalars."""
+        """Return whether nothing in ``during`` changes the value of an expression of scalars."""
         if any(nodes(expression, "subscript_expression", "pointer_expression")):
             return False
         return self.is_fixed_address(expression, during)
 
     def is_fixed_address(self, expression: Node, during: Node) -> bool:
-        """Whether nothing in ``during`` changes what an expression of pointers points to."""
+        """Return whether nothing in ``during`` changes what an expression of pointers points to."""
         if any(nodes(expression, "assignment_expression", "update_expression")):
             return False
         for node in nodes(expression, "identifier"):
@@ -357,12 +357,12 @@ class CudaText:
         return True
 
     def changes(self, variable: Variable, during: Node) -> bool:
-        """Whether a part of the text may change a variable."""
+        """Return whether a part of the text may change a variable."""
         writes = self.writes(variable)
         return any(inside(write, during) or self._is_exposed(write) for write in writes)
 
     def _is_exposed(self, write: Node) -> bool:
-        """Whether a variable gets another name, by which it can be changed anywhere."""
+        """Return whether a variable gets another name, by which it can be changed anywhere."""
         outer = next(n for n in ancestors(write) if n.type != "parenthesized_expression")
         if outer.type in ("init_declarator", "declaration"):
             return True
@@ -486,7 +486,7 @@ def _loop(text: CudaText, node: Node) -> CountedLoop | None:
 
 
 def obstacle_in(file: CudaFile, function: Node) -> str:
-    """What hides what a function does, in a few words; empty if nothing does."""
+    """Return what hides what a function does, in a few words; empty if nothing does."""
     if function.has_error or depth_of(function) > _DEEPEST:
         return "something that cannot be parsed"
     if is_conditional(function):
@@ -505,12 +505,12 @@ def obstacle_in(file: CudaFile, function: Node) -> str:
 
 
 def is_conditional(node: Node) -> bool:
-    """Whether the compiler may not see a part of a text: it stands under a condition."""
+    """Return whether the compiler may not see a part of a text: it stands under a condition."""
     return any(one.type in _CONDITIONS and not _is_guard(one) for one in ancestors(node))
 
 
 def _is_guard(condition: Node) -> bool:
-    """Whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
+    """Return whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
     name, *rest = [one for one in condition.named_children if one.type != "comment"]
     negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
     has_else = field(condition, "alternative") is not None
@@ -546,7 +546,7 @@ def tiles_in(body: Node) -> dict[str, int]:
 
 
 def tile_of(call: Node, tiles: Mapping[str, int]) -> tuple[int, str] | None:
-    """The threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
+    """Return the threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
     function = field(call, "function")
     if function is None or function.type != "field_expression" or arguments_of(call):
         return None

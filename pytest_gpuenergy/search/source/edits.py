@@ -21,7 +21,7 @@ class Edit(NamedTuple):
 
 
 def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
-    """The bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
+    """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
 
     Raises:
         ValueError: two edits overlap.
@@ -48,7 +48,7 @@ def indented(lines: Iterable[str], by: str) -> str:
 
 
 def inner_lines(body: str) -> list[str]:
-    """The lines of a statement, without the braces if it is a block."""
+    """Return the lines of a statement, without the braces if it is a block."""
     if not body.startswith("{"):
         return [body]
     first, *rest = body[1:-1].split("\n")
@@ -57,7 +57,7 @@ def inner_lines(body: str) -> list[str]:
 
 
 def times(expression: Node | None, factor: int) -> str:
-    """A product with a number."""
+    """Return a product with a number."""
     text = text_of(expression)
     plain = expression is not None and expression.type == "field_expression"
     simple = plain or (expression is not None and expression.child_count == 0)

@@ -59,7 +59,7 @@ class FileItem:
 def items_of(
     root: Node, namespaces: tuple[str, ...] = (), *, conditional: bool = False
 ) -> Iterator[FileItem]:
-    """All of them, in the order of the text."""
+    """Yield all of them, in the order of the text."""
     for node in root.named_children:
         if node.type == "namespace_definition":
             name, body = text_of(field(node, "name")), field(node, "body")
@@ -135,7 +135,7 @@ def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
 
 
 def _is_filled(node: Node) -> bool:
-    """Whether a variable on the device has no value in the text."""
+    """Return whether a variable on the device has no value in the text."""
     has_value = any(n.type == "init_declarator" for n in node.named_children)
     return bool(_FILLED.search(text_of(node))) and not has_value
 
@@ -227,13 +227,13 @@ def extract(
 
 
 def _items(text: str, given: set[str]) -> list[FileItem]:
-    """What a text declares, without what is defined outside of it."""
+    """Return what a text declares, without what is defined outside of it."""
     root = parse(text.encode("utf-8", "replace"))
     return [item for item in items_of(root) if not item.names & given]
 
 
 def _instantiated(text: str, kernel: FileItem, entry: str) -> str:
-    """The text with a function in place of a template."""
+    """Return the text with a function in place of a template."""
     source, node = text.encode("utf-8", "replace"), kernel.node
     edits = _renamed(kernel.inner, replacements(kernel, entry))
     function = edited(source, edits, kernel.inner.start_byte, kernel.inner.end_byte)
@@ -274,7 +274,7 @@ class _Needed:
         self._entry = entry
 
     def all(self) -> list[FileItem]:
-        """The kernel and all that it needs, in the order of the text."""
+        """Return the kernel and all that it needs, in the order of the text."""
         found = {self._kernel.node.id: self._kernel}
         waiting = [self._kernel]
         waiting += [one for one in self._items if one.kind == "using" and "std" not in one.names]
@@ -354,19 +354,19 @@ def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
 
 
 def _header(run: Preprocessor, path: PurePosixPath, entry: str, body: str) -> str:
-    """Where the text is from, and the headers that it may need."""
+    """Return where the text is from, and the headers that it may need."""
     used = [name for name in run.headers if not (sign := _sign_of(name)) or sign in body]
     lines = [f"// {entry}, taken out of {path}", *(f"#include {name}" for name in used)]
     return "\n".join(lines) + "\n"
 
 
 def _sign_of(header: str) -> str:
-    """What a text contains that needs a header; empty if that is not known."""
+    """Return what a text contains that needs a header; empty if that is not known."""
     return next((sign for name, sign in _SIGNS.items() if name in header), "")
 
 
 def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
-    """An item in its namespaces."""
+    """Return an item in its namespaces."""
     node = item.node
     listed = field(node, "parameters") if node.type == "template_declaration" else None
     hidden = {text_of(n) for n in walk(listed)} if listed is not None else set()
@@ -404,7 +404,7 @@ _KINDS = {
 
 
 def arguments_in(entry: str) -> list[str]:
-    """The template arguments of ``name<first, second>``."""
+    """Return the template arguments of ``name<first, second>``."""
     inside = entry.partition("<")[2].strip().removesuffix(">")
     parts, depth = [""], 0
     for sign in inside:
@@ -417,7 +417,7 @@ def arguments_in(entry: str) -> list[str]:
 
 
 def replacements(item: FileItem, entry: str) -> dict[str, str]:
-    """What each template parameter of a kernel stands for; empty if it is no template.
+    """Return what each template parameter of a kernel stands for; empty if it is no template.
 
     Raises:
         FormError: the arguments do not fit.

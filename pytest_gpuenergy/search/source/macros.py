@@ -36,19 +36,19 @@ class CppToken(NamedTuple):
 
 
 def tokens_of(text: str) -> Iterator[CppToken]:
-    """All tokens, which joined are the text again."""
+    """Yield all tokens, which joined are the text again."""
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or "sign"
         yield CppToken("string" if kind == "mark" else kind, match[0])
 
 
 def joined(tokens: Iterable[CppToken]) -> str:
-    """The text of tokens."""
+    """Return the text of tokens."""
     return "".join(token.text for token in tokens)
 
 
 def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
-    """The tokens without blanks, comments and ends of lines."""
+    """Return the tokens without blanks, comments and ends of lines."""
     return [token for token in tokens if token.is_seen]
 
 
@@ -73,7 +73,7 @@ class Macro:
 
 
 def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
-    """The name and macro of what follows ``#define``; None if it is not understood."""
+    """Return the name and macro of what follows ``#define``; None if it is not understood."""
     rest = [_BLANK if token.kind in ("comment", "line") else token for token in tokens]
     while rest and not rest[0].is_seen:
         rest.pop(0)
@@ -137,7 +137,7 @@ class _Expansion:
 
 
 def _arguments(tokens: list[CppToken], at: int) -> tuple[list[list[CppToken]], int] | None:
-    """The arguments of a call whose parenthesis comes next, and where it ends."""
+    """Return the arguments of a call whose parenthesis comes next, and where it ends."""
     while at < len(tokens) and not tokens[at].is_seen:
         at += 1
     if at == len(tokens) or tokens[at].text != "(":
@@ -178,7 +178,7 @@ def _substituted(
     plain: Mapping[str, list[CppToken]],
     full: Mapping[str, list[CppToken]],
 ) -> list[CppToken]:
-    """The body with arguments in place of parameters, ``#`` and ``##`` carried out."""
+    """Return the body with arguments in place of parameters, ``#`` and ``##`` carried out."""
     found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
     around = {here: (before, after) for before, here, after in _neighbours(places)}

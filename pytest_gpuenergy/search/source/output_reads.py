@@ -26,8 +26,7 @@ from pytest_gpuenergy.search.source.tree import (
     parse,
     text_of,
 )
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, State
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 
 if TYPE_CHECKING:
     from tree_sitter import Node

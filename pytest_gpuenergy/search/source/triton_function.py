@@ -15,8 +15,7 @@ from pytest_gpuenergy.search.source.polynomials import (
     quotient_range,
 )
 from pytest_gpuenergy.search.source.triton_text import TritonText
-from pytest_gpuenergy.search.spec import KernelSpec, TensorSpec
-from pytest_gpuenergy.search.state import Constant, State
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
 _DEEPEST = 40
 _SAME = frozenset(["multiple_of", "max_contiguous", "broadcast_to", "expand_dims"])
