@@ -80,7 +80,7 @@ class TileLoop:
 
 
 def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
-    """A loop taken apart; None if it is another one, or its turns depend on each other."""
+    """Return a loop taken apart; None if it is another one, or its turns depend on each other."""
     inner = statements(loop.body)
     barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
     if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
@@ -152,7 +152,7 @@ def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> 
 
 
 def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
-    """Whether an array is only used in the loop, and always by its name."""
+    """Return whether an array is only used in the loop, and always by its name."""
     return all(
         inside(access.node, loop.body)
         and all(text_of(one) == array.name for one in access.address.identifiers)
@@ -162,7 +162,7 @@ def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
 
 
 def address_text(access: Access) -> str:
-    """A pointer to the place of an access."""
+    """Return a pointer to the place of an access."""
     if access.function:
         return text_of(access.place)
     if access.node.type == "pointer_expression" and operator_of(access.node) == "*":
@@ -276,7 +276,7 @@ def _factor(step: Node | None) -> str:
 
 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
-    """The subscripts that choose the copy of each array."""
+    """Return the subscripts that choose the copy of each array."""
     return [
         Edit(one.end_byte, one.end_byte, f"[{stage}]")
         for access in accesses.within(node)

@@ -65,7 +65,7 @@ class AvoidAtomicsReduce(SourceMove):
 
 
 def _adds(access: Access) -> bool:
-    """Whether an access is a statement ``atomicAdd(place, value);``."""
+    """Return whether an access is a statement ``atomicAdd(place, value);``."""
     outer = access.node.parent
     return (
         access.function == "atomicAdd"
@@ -77,7 +77,7 @@ def _adds(access: Access) -> bool:
 
 
 def _is_of_block(kernel: CudaKernel, place: Polynomial) -> bool:
-    """Whether all threads of a block compute the same place."""
+    """Return whether all threads of a block compute the same place."""
     return all(
         kernel.values(atom) is not None or atom.text.startswith("blockIdx.") for atom in place.atoms
     )
@@ -118,7 +118,7 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
 
 
 def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
-    """The place at the end of the kernel; it names sizes of the block, which may change."""
+    """Return the place at the end of the kernel; it names sizes of the block, which may change."""
     text = outside_of(kernel, kernel.text.body, access.place, {})
     if text is not None and "blockDim" in text:
         return text
@@ -227,7 +227,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
 
 
 def _is_spread(kernel: CudaKernel, access: Access) -> bool:
-    """Whether neighbouring threads add to neighbouring places, so that they do not meet."""
+    """Return whether neighbouring threads add to neighbouring places, so that they do not meet."""
     offset = access.address.offset
     if offset is None:
         return False

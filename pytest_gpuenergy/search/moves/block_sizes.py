@@ -65,7 +65,7 @@ class ChangeBlockSizes:
     relieves: frozenset[Region] = frozenset({"gmem", "overlap", "atomics"})
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """All other sizes of one axis or one constant at a time, in ascending order."""
+        """Yield all other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
         bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
         least, most = _room(state, spec)
@@ -95,7 +95,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
 
 
 def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
-    """The threads that shared arrays need and have room for, as far as it is known."""
+    """Return the threads that shared arrays need and have room for, as far as it is known."""
     if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
         return 1, _MOST_THREADS
     kernel = CudaKernel.of(state, spec)
@@ -105,7 +105,7 @@ def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:
-    """The threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
+    """Return the threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
     value = launch.constants.get(text)
     if value is None and text.isdecimal():
         value = int(text)
@@ -113,7 +113,7 @@ def _bound(text: str, launch: LaunchPlan) -> int:
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
-    """The constants that state a size of the block, with the axis."""
+    """Return the constants that state a size of the block, with the axis."""
     return {
         name: axis
         for axis, threads in enumerate(baseline.block)
@@ -123,14 +123,14 @@ def _tied(baseline: LaunchPlan) -> dict[str, int]:
 
 
 def _fixed(spec: KernelSpec) -> frozenset[str]:
-    """The names that tensors and scalars depend on."""
+    """Return the names that tensors and scalars depend on."""
     sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
     values = [one.value for one in spec.scalars if isinstance(one.value, str)]
     return frozenset().union(*map(names_in, (*sizes, *values)))
 
 
 def _used(launch: LaunchPlan) -> frozenset[str]:
-    """The names in expressions of a launch."""
+    """Return the names in expressions of a launch."""
     return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
 
 
@@ -216,7 +216,7 @@ def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
 
 
 def _is_near(value: Constant, first: Constant | None) -> bool:
-    """Whether a constant is near the one of the baseline."""
+    """Return whether a constant is near the one of the baseline."""
     return first is None or first <= value * _REACH <= first * _REACH**2
 
 
@@ -237,7 +237,7 @@ def fits_any_block(kernel: CudaKernel) -> bool:
 
 
 def fits_any_grid(kernel: CudaKernel) -> bool:
-    """The same of the threads of the whole grid, of which there may then be any number."""
+    """Return the same of the threads of the whole grid, of which there may then be any number."""
     return _only_shares(kernel, "grid")
 
 
@@ -271,7 +271,7 @@ def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
 
 
 def _ends(loop: CountedLoop, group: str) -> list[Node]:
-    """What depends on the number of threads."""
+    """Return what depends on the number of threads."""
     step = [] if loop.step is None else [loop.step]
     return step if group == "block" else [loop.start, *step]
 
@@ -294,7 +294,7 @@ def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
 
 
 def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> bool:
-    """Whether a mention is only there for loops to start from, or to go on by."""
+    """Return whether a mention is only there for loops to start from, or to go on by."""
     ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
     if any(inside(node, end) for end in ends):
         return True
@@ -307,7 +307,7 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> boo
 
 
 def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
-    """Whether a turn leaves nothing in variables of the thread."""
+    """Return whether a turn leaves nothing in variables of the thread."""
     text = kernel.text
     return all(
         inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
@@ -321,7 +321,7 @@ def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
 
 
 def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
-    """Whether tensors are written in these loops only, in ways that are understood."""
+    """Return whether tensors are written in these loops only, in ways that are understood."""
     accesses = Accesses(kernel)
     if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
         return False
@@ -431,7 +431,7 @@ def _numbers(kernel: CudaKernel) -> Iterator[int]:
 
 
 def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
-    """The largest block for which the threads' own elements are in a shared array."""
+    """Return the largest block for which the threads' own elements are in a shared array."""
     most = _MOST_THREADS
     for subscript, size in zip(access.address.subscripts, dims, strict=False):
         known = kernel.polynomial(subscript)
@@ -444,7 +444,7 @@ def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> i
 
 
 def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
-    """Whether only threads with numbers below a size come to a part of the text."""
+    """Return whether only threads with numbers below a size come to a part of the text."""
     for around in ancestors(node):
         condition = field(around, "condition")
         if around.type not in ("if_statement", "conditional_expression") or condition is None:

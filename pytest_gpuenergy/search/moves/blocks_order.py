@@ -60,7 +60,7 @@ def _shares_tiles(kernel: CudaKernel) -> bool:
 
 
 def _has_groups(grid: tuple[tuple[int, ...], ...], axis: int, rows: int) -> bool:
-    """Whether there is more than one group, and more than one column, for some sizes."""
+    """Return whether there is more than one group, and more than one column, for some sizes."""
     others = grid[1 - axis]
     return any(
         count > rows and across > 1 for count, across in zip(grid[axis], others, strict=True)
@@ -114,7 +114,7 @@ class ProgramOrder:
     last: ast.stmt | None = None
 
     def grouped(self, kernel: TritonFunction, rows: int) -> list[Edit]:
-        """The edits by which groups of rows are taken, each by columns."""
+        """Return the edits by which groups of rows are taken, each by columns."""
         text = kernel.text
         sizes = f"{self.height}, {self.width}, {rows}"
         call = f"{text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
@@ -134,7 +134,7 @@ class ProgramOrder:
 
 
 def _first_of(function: ast.FunctionDef) -> ast.stmt:
-    """The first statement that is no docstring."""
+    """Return the first statement that is no docstring."""
     is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
     return function.body[1 if is_text else 0]
 
@@ -193,7 +193,7 @@ def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
 
 
 def _named_program(kernel: TritonFunction) -> str | None:
-    """The name that gets the program's id."""
+    """Return the name that gets the program's id."""
     for statement in kernel.text.function.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -203,7 +203,7 @@ def _named_program(kernel: TritonFunction) -> str | None:
 
 
 def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
-    """The later statement; None if one of the names is used before, or set again."""
+    """Return the later statement; None if one of the names is used before, or set again."""
     body = kernel.text.function.body
     begin, end = sorted((body.index(row[1]), body.index(column[1])))
     names = {row[0], column[0]}

@@ -48,7 +48,7 @@ _NEVER = ("goto_statement", "labeled_statement")
 
 
 def without_early_return(kernel: CudaKernel) -> CudaKernel:
-    """The same kernel, or one whose last statement is the guarded rest."""
+    """Return the same kernel, or one whose last statement is the guarded rest."""
     every = statements(kernel.text.body)
     for number, statement in enumerate(every[:-1]):
         condition = _returns_if(statement)
@@ -64,7 +64,7 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
 
 
 def _returns_if(statement: Node) -> Node | None:
-    """The condition of ``if (...) return;``."""
+    """Return the condition of ``if (...) return;``."""
     body, condition = field(statement, "consequence"), field(statement, "condition")
     if statement.type != "if_statement" or field(statement, "alternative") or body is None:
         return None
@@ -82,7 +82,7 @@ def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
 
 
 def _negated(kernel: CudaKernel, condition: Node) -> str:
-    """The opposite; of comparisons only among whole numbers, because of NaN."""
+    """Return the opposite; of comparisons only among whole numbers, because of NaN."""
     opposite = _OPPOSITES.get(operator_of(condition))
     left, right = field(condition, "left"), field(condition, "right")
     denied = field(condition, "argument") if operator_of(condition) == "!" else None
@@ -97,7 +97,7 @@ def _negated(kernel: CudaKernel, condition: Node) -> str:
 
 
 def _is_whole(kernel: CudaKernel, side: Node) -> bool:
-    """Whether an expression is surely a whole number."""
+    """Return whether an expression is surely a whole number."""
     named = [kernel.text.variable(node) for node in nodes(side, "identifier")]
     known = all(one is None or _is_whole_variable(kernel, one) for one in named)
     return known and kernel.polynomial(side) is not None
@@ -190,7 +190,7 @@ class ElementKernel:
 
 
 def _guards(statement: Node) -> tuple[list[Node], Node | None]:
-    """All conditions of ``if (a && b) if (c) body``, and the body; None without any."""
+    """Return all conditions of ``if (a && b) if (c) body``, and the body; None without any."""
     parts: list[Node] = []
     body: Node | None = None
     inner = [statement]
@@ -204,7 +204,7 @@ def _guards(statement: Node) -> tuple[list[Node], Node | None]:
 
 
 def _reads_by_thread(kernel: CudaKernel, condition: Node) -> bool:
-    """Whether a condition reads memory at a place that is not the same for all threads."""
+    """Return whether a condition reads memory at a place that is not the same for all threads."""
     for node in nodes(condition, "subscript_argument_list", "pointer_expression"):
         index = kernel.polynomial(node.named_children[0]) if node.named_child_count == 1 else None
         if node.type == "pointer_expression" or index is None:

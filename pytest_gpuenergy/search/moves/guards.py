@@ -87,7 +87,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
-    """Whether an access reaches its element otherwise than by all of its subscripts."""
+    """Return whether an access reaches its element otherwise than by all of its subscripts."""
     subscripts = access.address.subscripts
     if len(subscripts) != len(dims):
         return True
@@ -152,7 +152,7 @@ def _hold(kernels: list[CudaKernel], part: Node, signs: dict[str, tuple[int, int
 
 
 def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) -> bool:
-    """Whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
+    """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
     left, right = field(part, "left"), field(part, "right")
     if part.type != "binary_expression" or left is None or right is None:
         return False
@@ -166,7 +166,7 @@ def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) ->
 
 
 def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
-    """Whether a number is zero or more in all threads for all sets of sizes."""
+    """Return whether a number is zero or more in all threads for all sets of sizes."""
     found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
     return all(interval is not None and interval[0] >= 0 for interval in found)
 
@@ -176,7 +176,7 @@ _DEEPEST = 20
 
 
 def mask_edits(kernel: TritonFunction) -> list[Edit]:
-    """The edits that leave out masks, and what stands for elements that they exclude."""
+    """Return the edits that leave out masks, and what stands for elements that they exclude."""
     edits = []
     for call in kernel.text.calls("load", "store"):
         mask = _mask_of(kernel, call)
@@ -196,7 +196,7 @@ def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
 
 
 def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
-    """The call with what is left of its arguments, each as it is written."""
+    """Return the call with what is left of its arguments, each as it is written."""
     place = _MASK_PLACE[kernel.text.called(call)]
     gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
     kept = [argument for argument in call.args if argument not in gone]

@@ -47,5 +47,5 @@ class Move(Protocol):
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
-        """All ways to apply it, in an order that depends on the state alone."""
+        """Return all ways to apply it, in an order that depends on the state alone."""
         ...

@@ -75,7 +75,7 @@ class _Neighbours:
 
 
 def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Rewrite]:
-    """The kernel with all of its neighbours in vectors of ``width`` elements.
+    """Yield the kernel with all of its neighbours in vectors of ``width`` elements.
 
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
     """
@@ -198,7 +198,7 @@ class _Finder:
 
 
 def _statement_of(access: Access) -> Node | None:
-    """The statement that makes an access whatever happens; None without one."""
+    """Return the statement that makes an access whatever happens; None without one."""
     node = access.node
     for around in ancestors(access.node):
         is_lone = node.type == "expression_statement" and around.type in _AROUND_ONE
@@ -209,12 +209,12 @@ def _statement_of(access: Access) -> Node | None:
 
 
 def _is_lone(statement: Node) -> bool:
-    """Whether a statement is the whole body of a loop or a condition."""
+    """Return whether a statement is the whole body of a loop or a condition."""
     return statement.parent is not None and statement.parent.type in _AROUND_ONE
 
 
 def _is_whole_statement(access: Access) -> bool:
-    """Whether ``tensor[...] = value;`` is a statement of its own."""
+    """Return whether ``tensor[...] = value;`` is a statement of its own."""
     around = access.node if access.function else access.node.parent
     return (
         around is not None

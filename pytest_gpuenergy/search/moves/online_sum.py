@@ -110,7 +110,7 @@ def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
 
 
 def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
-    """Whether both loops have the same elements, and nothing comes between that matters."""
+    """Return whether both loops have the same elements, and nothing comes between that matters."""
     text, first, second = kernel.text, one.loop, two.loop
     if first.node.parent != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False
@@ -144,7 +144,7 @@ def _is_least(variable: Variable) -> bool:
 
 
 def _tokens(node: Node, loop: CountedLoop) -> list[str]:
-    """The words of an expression; the loop's variable is called the same in all loops."""
+    """Return the words of an expression; the loop's variable is called the same in all loops."""
     words = (text_of(n) for n in walk(bare(node)) if n.child_count == 0)
     return ["#" if word == loop.variable.name else word for word in words]
 
@@ -199,7 +199,7 @@ _Found = tuple[str, ast.expr]
 
 
 def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
-    """The sum is scaled whenever the maximum grows."""
+    """Yield the sum is scaled whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
     for number, (one, two) in enumerate(pairwise(outer), start=1):
@@ -244,7 +244,7 @@ def _triton_fused(
 
 
 def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
-    """Whether both loops have the same elements."""
+    """Return whether both loops have the same elements."""
     heads = [(loop.name, ast.dump(loop.call)) for loop in (one, two)]
     setups = [[ast.dump(node) for node in loop.node.body[:-1]] for loop in (one, two)]
     plain = all(isinstance(node, ast.Assign) for node in one.node.body)
@@ -279,7 +279,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
 
 
 def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
-    """The block that a reduction along its only dimension is made of."""
+    """Return the block that a reduction along its only dimension is made of."""
     if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
         return None
     axes = [*node.args[1:], *(keyword.value for keyword in node.keywords)]

@@ -102,7 +102,7 @@ def is_left(body: Node) -> bool:
 
 
 def is_constant(declaration: Node) -> bool:
-    """Whether a declaration states a constant of the text."""
+    """Return whether a declaration states a constant of the text."""
     return "constexpr" in _qualifiers(declaration)
 
 
@@ -112,7 +112,7 @@ def _qualifiers(declaration: Node) -> set[str]:
 
 
 def _changes_others(kernel: CudaKernel, accesses: Accesses, body: Node) -> bool:
-    """Whether a statement changes variables or arrays that are declared outside of it."""
+    """Return whether a statement changes variables or arrays that are declared outside of it."""
     for variable in kernel.text.variables:
         if inside(variable.node, body):
             continue
@@ -160,7 +160,7 @@ def _common_loops(kernel: CudaKernel, element: Variable, body: Node) -> dict[int
 def _is_common(
     kernel: CudaKernel, end: Node, outer: list[Variable], element: Variable, body: Node
 ) -> bool:
-    """Whether an expression has the same value for all elements."""
+    """Return whether an expression has the same value for all elements."""
     if any(nodes(end, "call_expression", "subscript_expression", "pointer_expression")):
         return False
     for node in nodes(end, "identifier"):
@@ -249,7 +249,7 @@ class Rows:
         return list(found)
 
     def _is_only_store(self, access: Access, statement: Node) -> bool:
-        """Whether ``tensor[...] = value;`` is all that the kernel does with a tensor."""
+        """Return whether ``tensor[...] = value;`` is all that the kernel does with a tensor."""
         root, assignment = access.root, access.node.parent
         return (
             access.use == "store"
@@ -261,7 +261,7 @@ class Rows:
         )
 
     def _base(self, access: Access) -> Polynomial | None:
-        """The place without the element's number; None if the elements form no row."""
+        """Return the place without the element's number; None if the elements form no row."""
         offset, kind = access.address.offset, access.root.type
         if offset is None or access.address.width or access.function not in HINTS:
             return None
@@ -285,7 +285,7 @@ class Rows:
         return text if text is None or access.function else f"&{text}"
 
     def declared(self, row: ElementRow) -> list[str]:
-        """The array, filled if it is not stored."""
+        """Return the array, filled if it is not stored."""
         kind = row.access.root.type
         array = f"alignas({BYTES[kind] * self._width}) {kind} {row.name}[{self._width}];"
         if row.is_stored:
@@ -296,7 +296,7 @@ class Rows:
         return [array, f"*reinterpret_cast<{vector}*>({row.name}) = {value};"]
 
     def stored(self, row: ElementRow) -> str:
-        """The statement that stores the array."""
+        """Return the statement that stores the array."""
         vector = vector_of(row.access.root.type, self._width)
         pointer = f"reinterpret_cast<{vector}*>({row.address})"
         return stored(pointer, f"*reinterpret_cast<{vector}*>({row.name})", row.access.function)
@@ -341,7 +341,7 @@ class SideBySide:
         return found if is_worth_it else None
 
     def _block(self, block: Node) -> list[str]:
-        """The lines of a block that elements go through together."""
+        """Return the lines of a block that elements go through together."""
         every = statements(block)
         rows = self._rows.add((one for one in every if one.id not in self._lanes.loops), block)
         lines = [line for row in rows for line in self._rows.declared(row)]
@@ -404,7 +404,7 @@ class SideBySide:
         return [f"{name}[{self._lane}] = {variable.type if braced else ''}{value};"]
 
     def _rewritten(self, node: Node, rows: list[ElementRow]) -> str:
-        """A part of the text for the element of the lane."""
+        """Return a part of the text for the element of the lane."""
         edits = [
             edit
             for row in rows
@@ -427,7 +427,7 @@ def guarded_by(element: ElementKernel, lines: list[str]) -> list[str]:
 
 
 def tail_of(variable: Variable, body: Node, bound: str, first: str, width: int) -> list[str]:
-    """A loop over elements that cannot be done together."""
+    """Return a loop over elements that cannot be done together."""
     name = variable.name
     end = f"{name} < {first} + {width} && {name} < {bound}"
     head = f"for ({variable.type} {name} = {first}; {end}; ++{name})"

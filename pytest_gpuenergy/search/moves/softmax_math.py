@@ -111,7 +111,7 @@ def _reciprocals(kernel: TritonFunction) -> list[Edit]:
 
 
 def _is_reduced(kernel: TritonFunction, name: str) -> bool:
-    """Whether a name only ever gets sums and the like of whole blocks, or a root of one."""
+    """Return whether a name only ever gets sums and the like of whole blocks, or a root of one."""
     text = kernel.text
     values = [
         statement.value
@@ -143,7 +143,7 @@ def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:
-    """Whether an expression is surely of single precision."""
+    """Return whether an expression is surely of single precision."""
     node = bare(node)
     match node.type:
         case "number_literal":
@@ -265,7 +265,7 @@ def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
 
 
 def _loop_around(kernel: CudaKernel, node: Node) -> CountedLoop | None:
-    """The innermost loop, if a statement can stand before it."""
+    """Return the innermost loop, if a statement can stand before it."""
     around = [loop for loop in kernel.text.loops if inside(node, loop.body)]
     loop = max(around, key=lambda one: one.node.start_byte, default=None)
     if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":

@@ -93,7 +93,7 @@ def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
 
 
 def _expanded(node: ast.expr, place: int) -> str | None:
-    """The name of a block of two dimensions that gets a third one at ``place``."""
+    """Return the name of a block of two dimensions that gets a third one at ``place``."""
     match node:
         case ast.Subscript(
             value=ast.Call(func=ast.Attribute(value=ast.Name() as inner, attr="to")), slice=places
@@ -118,7 +118,7 @@ def _is_cast(kernel: TritonFunction, name: str) -> bool:
 
 
 def _dtype(kernel: TritonFunction, name: str) -> str | None:
-    """The type of the tensor that a block is loaded from."""
+    """Return the type of the tensor that a block is loaded from."""
     load = _loaded(kernel, name)
     if load is None or not load.args:
         return None
@@ -128,7 +128,7 @@ def _dtype(kernel: TritonFunction, name: str) -> str | None:
 
 
 def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
-    """The tensors among what an expression is made of."""
+    """Return the tensors among what an expression is made of."""
     found: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in kernel.tensors:
@@ -175,7 +175,7 @@ class _Product:
 
 
 def tensor_core_products(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """A kernel whose only product of tiles is made by tensor cores."""
+    """Yield a kernel whose only product of tiles is made by tensor cores."""
     accesses = Accesses(kernel)
     found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
     if len(found) != 1 or any(nodes(kernel.text.body, "return_statement")):
@@ -223,7 +223,7 @@ def _factors(accesses: Accesses, product: Node) -> tuple[Access, Access] | None:
 
 
 def _widened(accesses: Accesses, node: Node) -> Access | None:
-    """The element that is converted to single precision."""
+    """Return the element that is converted to single precision."""
     arguments = arguments_of(node)
     if len(arguments) != 1:
         return None
@@ -243,7 +243,7 @@ def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: Counted
 
 
 def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> bool:
-    """Whether an array has that many elements, and perhaps more in a row."""
+    """Return whether an array has that many elements, and perhaps more in a row."""
     dims = dims_of(kernel, array)
     if dims is None or len(dims) != 2 or array.declaration is None:
         return False
@@ -251,7 +251,7 @@ def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> 
 
 
 def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
-    """The one around a loop, if all threads of a block come to the latter equally often."""
+    """Return the one around a loop, if all threads of a block come to the latter equally often."""
     known = {one.node.id: one for one in kernel.text.loops}
     outer = None
     for node in ancestors(loop.node):
@@ -270,7 +270,7 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
 
 
 def _is_sum(kernel: CudaKernel, total: Variable, outer: Node) -> bool:
-    """Whether a number starts at zero, is only added to in the loop, and read after it."""
+    """Return whether a number starts at zero, is only added to in the loop, and read after it."""
     zero = text_of(total.value).rstrip("fF") in ("0", "0.", "0.0")
     if total.type != "float" or not zero or total.scope != kernel.text.body:
         return False
@@ -348,7 +348,7 @@ def _fragment(use: str, kind: str, *, rows: bool = False) -> str:
 
 
 def _aligned(array: Variable) -> Edit:
-    """What makes an array's tiles start at multiples of 32 bytes."""
+    """Return what makes an array's tiles start at multiples of 32 bytes."""
     declaration = array.declaration or array.node
     qualifier = next(n for n in declaration.children if text_of(n) == "__shared__")
     return Edit(qualifier.end_byte, qualifier.end_byte, " alignas(32)")

@@ -99,13 +99,13 @@ class Span:
         self.outside = outside
 
     def can_be_split(self) -> bool:
-        """Whether an element's work can be done by any thread, between others'."""
+        """Return whether an element's work can be done by any thread, between others'."""
         if any(nodes(self.body, *_STOPS)):
             return False
         return not meets_others(self.kernel, self.body)
 
     def parts(self, width: int) -> list[VectorPart]:
-        """What can be moved by vectors of ``width`` elements."""
+        """Return what can be moved by vectors of ``width`` elements."""
         found: list[VectorPart] = []
         for parameter in self.kernel.text.parameters:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
@@ -162,13 +162,13 @@ class Span:
         return base
 
     def place(self, part: VectorPart, first: str) -> str | None:
-        """The address of the first element; None if it cannot be named outside the body."""
+        """Return the address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
         place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
         return place if place is None or access.function else f"&{place}"
 
     def element_text(self, parts: list[VectorPart], lane: str) -> tuple[str, bool]:
-        """The body with the parts' elements, and whether it still names the element."""
+        """Return the body with the parts' elements, and whether it still names the element."""
         edits = [
             edit
             for part in parts
@@ -188,7 +188,7 @@ class Span:
 def outside_of(
     kernel: CudaKernel, body: Node, node: Node, names: Mapping[int, str], depth: int = 8
 ) -> str | None:
-    """An expression of a statement as it can stand before it.
+    """Return an expression of a statement as it can stand before it.
 
     Variables that the statement defines are replaced by what they are defined as, which keeps the
     names of the block's sizes: other moves can change them.
@@ -234,12 +234,12 @@ def element_edits(access: Access, element: str) -> list[Edit]:
 
 
 def loaded(pointer: str, function: str) -> str:
-    """What a pointer points to, loaded with a cache hint if ``function`` gives one."""
+    """Return what a pointer points to, loaded with a cache hint if ``function`` gives one."""
     return f"{function}({pointer})" if function else f"*{pointer}"
 
 
 def stored(pointer: str, value: str, function: str) -> str:
-    """A statement that stores a value."""
+    """Return a statement that stores a value."""
     return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
 
@@ -248,7 +248,7 @@ def _fits(type_name: str, width: int) -> bool:
 
 
 def vector_of(type_name: str, width: int) -> str | None:
-    """The vector type of ``width`` elements; None if there is none."""
+    """Return the vector type of ``width`` elements; None if there is none."""
     return _VECTORS.get(type_name, _OTHERS).get(BYTES[type_name] * width)
 
 

@@ -122,7 +122,7 @@ def _constant(number: int) -> Polynomial:
 def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
 ) -> Iterator[Rewrite]:
-    """All at once: each element must stay with one thread."""
+    """Yield all at once: each element must stay with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
@@ -157,7 +157,7 @@ _Work = tuple[str, list[str], list[str], list[str]]
 def _widened_shared(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> Edit | None:
-    """A loop whose turns are of several threads, so that nothing depends on their order."""
+    """Return a loop whose turns are of several threads, so that nothing depends on their order."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
 
@@ -210,7 +210,7 @@ def _by_statements(
 
 
 def _tail(span: Span, parts: list[VectorPart], first: str, bound: str, width: int) -> list[str]:
-    """A loop over the elements that are left, or that are not aligned."""
+    """Return a loop over the elements that are left, or that are not aligned."""
     name, kind = span.variable.name, span.variable.type
     end = f"{name} < {bound}"
     if any(part.checked for part in parts):
@@ -234,7 +234,7 @@ def _is_whole(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
 
 
 def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
-    """The lines that work on ``width`` elements."""
+    """Return the lines that work on ``width`` elements."""
     lane = span.kernel.fresh(f"{span.variable.name}_lane")
     body, names_element = span.element_text(parts, lane)
     loads = part_lines(span, parts, first, width)
@@ -272,7 +272,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite |
 
 
 def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
-    """The same where a thread's element is used in loops."""
+    """Return the same where a thread's element is used in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None

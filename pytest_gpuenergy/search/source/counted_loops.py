@@ -1,4 +1,4 @@
-"""Loops that count in other ways, written as ``for (int i = ...; i < n; i += step)``."""
+"""Rewrite loops that count in other ways as ``for (int i = ...; i < n; i += step)``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _KEPT = 32
-_MOST = 20
-"""Loops of a text that are looked at."""
+_MOST_LOOPS = 20
+"""The limit on the loops of a text that are rewritten, each of which means another parse."""
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -40,7 +40,7 @@ def with_counted_loops(source: str, entry: str) -> str:
     Raises:
         UnavailableError: tree-sitter is not installed.
     """
-    for _ in range(_MOST):
+    for _ in range(_MOST_LOOPS):
         text = CudaText.of(source, entry)
         found = None if text is None else next(_rewritten(text), None)
         if found is None:
@@ -58,7 +58,7 @@ def _rewritten(text: CudaText) -> Iterator[str]:
 
 
 def _given_before(text: CudaText, node: Node) -> list[Edit]:
-    """Those for a loop whose variable has its first value where it is declared."""
+    """Return the edits for a loop whose variable gets its first value where it is declared."""
     variable, body = _compared(text, node), field(node, "body")
     if variable is None or body is None or variable.value is None or field(node, "initializer"):
         return []
@@ -85,7 +85,7 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
 
 
 def _given_in_head(text: CudaText, node: Node) -> list[Edit]:
-    """Those for a loop whose head sets a variable that is declared before it."""
+    """Return the edits for a loop whose head sets a variable that is declared before it."""
     given, variable = field(node, "initializer"), _compared(text, node)
     if given is not None and given.type == "expression_statement":
         given = next(iter(given.named_children), None)
@@ -133,7 +133,7 @@ def _condition(loop: Node) -> str:
 
 
 def _last_statement(body: Node) -> Node | None:
-    """Of a block; None if that is no expression."""
+    """Return the last statement of a block; None if it is not an expression."""
     every = statements(body)
     if body.type != "compound_statement" or len(every) < 2:
         return None
@@ -141,7 +141,7 @@ def _last_statement(body: Node) -> Node | None:
 
 
 def _steps(text: CudaText, variable: Variable, counted: Node) -> str | None:
-    """``i += step``, however that is written; None if it is something else."""
+    """Return ``i += step`` for a step, however it is written; None if it is something else."""
     target = field(counted, "argument") or field(counted, "left")
     if target is None or text.variable(target) != variable:
         return None
@@ -156,7 +156,7 @@ def _steps(text: CudaText, variable: Variable, counted: Node) -> str | None:
 
 
 def _added(text: CudaText, variable: Variable, total: Node | None) -> str | None:
-    """``i += step`` for the value ``i + step``."""
+    """Return ``i += step`` for the value ``i + step``; None for other values."""
     total = None if total is None else bare(total)
     left, right = field(total, "left"), field(total, "right")
     if total is None or left is None or right is None or operator_of(total) != "+":
@@ -169,7 +169,7 @@ def _added(text: CudaText, variable: Variable, total: Node | None) -> str | None
 
 
 def _is_skipped(loop: Node, body: Node) -> bool:
-    """Whether a ``continue`` leaves out the step of a ``while``, which a ``for`` would take."""
+    """Return whether a ``continue`` skips the step of a ``while``, which a ``for`` would take."""
     if loop.type == "for_statement":
         return False
     for node in nodes(body, "continue_statement"):
@@ -179,7 +179,7 @@ def _is_skipped(loop: Node, body: Node) -> bool:
 
 
 def _is_repeated(loop: Node, variable: Variable) -> bool:
-    """Whether the loop can begin again without its variable getting its first value again."""
+    """Return whether the loop can run again without its variable being set again."""
     for node in ancestors(loop):
         if node == variable.scope:
             return False

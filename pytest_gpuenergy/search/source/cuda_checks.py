@@ -230,7 +230,7 @@ def _is_function(head: Sequence[CppToken]) -> bool:
 
 
 def _are_parameters(words: Sequence[str]) -> bool:
-    """Whether words after a parenthesis begin parameters, not a variable as in ``int (x){0}``."""
+    """Return whether words in parentheses are parameters, not a variable: ``int (x){0}``."""
     first, second = (*words, "", "")[:2]
     if first in (")", ".") or (first, second) == ("void", ")"):
         return True

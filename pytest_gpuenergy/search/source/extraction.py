@@ -37,15 +37,16 @@ _FILLED = re.compile(r"\b__(constant|device|managed|shared)__\b")
 
 @dataclass(frozen=True)
 class FileItem:
-    """A declaration or definition.
+    """A declaration or definition at the top of a file or in a namespace.
 
     Attributes:
-        node: the whole, with what makes it a template.
-        inner: without that.
-        kind: ``host`` is a function of the host, ``variable`` one that a program can change.
-        names: what it declares.
-        namespaces: it is in, the outermost first; empty names of those without one.
-        conditional: whether only the compiler knows if it is there.
+        node: the whole declaration, including ``template <...>``.
+        inner: the declaration without ``template <...>``.
+        kind: what it declares: ``host`` is a function of the host, ``variable`` a variable that a
+            program can change.
+        names: the names that it declares.
+        namespaces: the namespaces around it, outermost first; "" for one without a name.
+        conditional: whether only the compiler knows if the declaration is there.
     """
 
     node: Node
@@ -141,7 +142,7 @@ def _is_filled(node: Node) -> bool:
 
 
 def _types_in(node: Node) -> list[str]:
-    """Types that a declaration defines, and the values of enumerations."""
+    """Return the types that a declaration defines, and the values of enumerations."""
     found = [
         text_of(field(one, "name"))
         for one in walk(node)
@@ -157,7 +158,7 @@ _OF_STD = frozenset(
         *("log", "max", "min", "pow", "round", "sin", "sqrt", "tanh"),
     ]
 )
-"""What CUDA has without ``std::``, too."""
+"""Functions that CUDA also has without ``std::``."""
 _SIGNS = {
     "cooperative_groups": "cooperative_groups",
     "cuda_fp16": "half",
@@ -176,9 +177,9 @@ class ExtractedKernel:
     """A kernel on its own.
 
     Attributes:
-        source: its text.
-        entry: its name in there; templates have become functions.
-        files: texts of the files that were read for it, by path, the first one first.
+        source: the text of the kernel with all that it needs.
+        entry: the name of the kernel in that text, in which templates have become functions.
+        files: the texts of the files that were read, by path, in the order of reading.
     """
 
     source: str
@@ -196,15 +197,15 @@ def extract(
     are decided.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         entry: the kernel, such as ``scale`` or ``scale<float, 4>``.
-        read: gives the file and those that it includes.
-        constants: macros that are defined for the text; its own definitions of them are left out,
-            and their names stay.
+        read: a function that returns the text of the file and of those that it includes.
+        constants: the macros that are defined for the text; its own definitions of them are left
+            out, and their names stay.
 
     Raises:
-        FormError: it has no such kernel, or the kernel needs what cannot be taken along; the
-            message is a clause.
+        FormError: the file has no such kernel, or the kernel needs what cannot be taken along;
+            the message is a clause.
         UnavailableError: tree-sitter is not installed.
     """
     run = Preprocessor(read, constants)
@@ -331,7 +332,7 @@ class _Needed:
 
 
 def _declared_in(item: FileItem) -> set[str]:
-    """Names of parameters and local variables."""
+    """Return the names of parameters and local variables."""
     kinds = ("init_declarator", "parameter_declaration", "declaration")
     found = set()
     for node in nodes(item.node, *kinds):
@@ -341,7 +342,7 @@ def _declared_in(item: FileItem) -> set[str]:
 
 
 def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
-    """Other names for CUDA's own types, which then stand in the text themselves."""
+    """Return other names for CUDA's own types, which are written in their place."""
     found = {}
     for item in items:
         kind = text_of(field(item.inner, "type"))
@@ -444,7 +445,7 @@ def replacements(item: FileItem, entry: str) -> dict[str, str]:
 
 
 def _parameters(listed: Node, entry: str) -> list[tuple[str, str]]:
-    """Names and defaults."""
+    """Return the names and defaults of template parameters."""
     found = []
     for node in listed.named_children:
         if node.type == "comment":

@@ -1,4 +1,4 @@
-"""Values of a kernel's scalars and grid for each set of sizes of its spec."""
+"""The values of a kernel's scalars, grid and shapes for each set of sizes of its spec."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Names = Sequence[dict[str, int | float]]
 
 @dataclass(frozen=True)
 class Facts:
-    """Each tuple has a number for each set of sizes.
+    """What a launch plan and a spec say in numbers; tuples have one for each set of sizes.
 
     Attributes:
-        cases: number of sets.
-        scalars: integers, by name.
-        grid: in x, y and z.
-        shapes: of tensors, by name: a tuple of dimensions for each set of sizes.
+        cases: the number of sets of sizes.
+        scalars: the values of integer scalars, by name.
+        grid: the sizes of the grid in x, y and z.
+        shapes: the dimensions of tensors, by name.
     """
 
     cases: int
@@ -31,7 +31,7 @@ class Facts:
 
     @classmethod
     def of(cls, launch: LaunchPlan, spec: KernelSpec) -> Facts | None:
-        """None if an expression of the launch or the spec cannot be computed."""
+        """Return the facts; None if an expression of the launch or the spec has no value."""
         threads = (*launch.block, 1, 1, 1)
         block = {f"block_{axis}": threads[place] for place, axis in enumerate("xyz")}
         around = {**launch.constants, **block}

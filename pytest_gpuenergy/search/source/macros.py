@@ -1,4 +1,4 @@
-"""Macros of C++ text, and their expansion."""
+"""The tokens of C++ text, the macros that it defines, and their expansion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CppToken(NamedTuple):
 
     @property
     def is_seen(self) -> bool:
-        """Whether it is more than a blank."""
+        """Whether the token is more than a blank, a comment or the end of a line."""
         return self.kind not in _UNSEEN
 
 
@@ -53,19 +53,20 @@ def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
 
 
 _BLANK = CppToken("blank", " ")
-_MOST = 20_000
-"""Macros that are replaced at a time; a few that contain each other can be very many."""
+_MOST_REPLACED = 20_000
+"""The limit on macros replaced in one go, since a few that contain each other can be many."""
 _DEEPEST = 100
-"""Macros in one another."""
+"""The limit on macros within macros."""
 
 
 @dataclass(frozen=True)
 class Macro:
-    """A definition.
+    """The definition of a macro.
 
     Attributes:
-        parameters: None of a macro without a list of them; the last one can be ``__VA_ARGS__``.
-        body: what it stands for.
+        parameters: the names of the parameters, of which the last can be ``__VA_ARGS__``; None for
+            a macro without a parameter list.
+        body: the tokens that the macro stands for.
     """
 
     parameters: tuple[str, ...] | None
@@ -97,7 +98,7 @@ def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
 
 
 def expanded(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
-    """The tokens with all macros replaced; a call that does not fit its macro stays as it is."""
+    """Return the tokens with all macros replaced; a call that does not fit its macro stays."""
     return _Expansion(macros).of(tokens, frozenset())
 
 
@@ -106,10 +107,10 @@ class _Expansion:
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros = macros
-        self._left = _MOST
+        self._left = _MOST_REPLACED
 
     def of(self, tokens: list[CppToken], hidden: frozenset[str]) -> list[CppToken]:
-        """The tokens with all macros replaced but those that are being replaced around them."""
+        """Return the tokens with all macros replaced but the hidden ones, as around them."""
         found: list[CppToken] = []
         at = 0
         while at < len(tokens):

@@ -1,4 +1,4 @@
-"""Simpler text for a kernel on its own, which computes exactly the same."""
+"""Simplify the text of an extracted kernel, so that it computes exactly the same."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
 
 
 def simplified(text: str, entry: str) -> str:
-    """The text with an entry without branches that constants decide.
+    """Return the text with an entry without branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
 
     Args:
-        text: of the kernel.
-        entry: its name.
+        text: the text of the kernel.
+        entry: the name of the kernel.
     """
     name = entry.rpartition("::")[2]
     for _ in range(_TURNS):
@@ -63,8 +63,9 @@ class Forwarder:
     """``void name(type a, ...) { target(a, ...); }``.
 
     Attributes:
-        name, target: of the function, and of the one that it calls.
-        types: of its parameters.
+        name: the name of the function.
+        target: the name of the function that it calls.
+        types: the types of the parameters.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Forwarder:
 
 
 def forwarder(function: Node) -> Forwarder | None:
-    """What a function passes its parameters on to; None if it does anything else."""
+    """Return what a function passes its parameters on to; None if it does anything else."""
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
     inner = [] if body is None else statements(body)
     in_template = function.parent is not None and function.parent.type == "template_declaration"
@@ -99,7 +100,7 @@ def forwarder(function: Node) -> Forwarder | None:
 
 
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
-    """Values are converted as the parameter would convert them; pointers need no conversion."""
+    """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
         found, given = forwarders.get(called(call)), arguments_of(call)
         if found is None or len(given) != len(found.types):
@@ -136,7 +137,7 @@ def _decided(function: Node) -> Iterator[Edit]:
 
 
 def _truth(condition: Node) -> bool | None:
-    """Of a condition without variables; None if it has some, or is not understood."""
+    """Return whether a condition without variables is true; None for others."""
     match condition.type:
         case "true" | "false":
             return condition.type == "true"
@@ -154,7 +155,7 @@ def _truth(condition: Node) -> bool | None:
 
 
 def _constant(node: Node) -> tuple[str, int | str] | None:
-    """A whole number, or a value of an enumeration with its scope."""
+    """Return a whole number, or a value of an enumeration with its scope."""
     if node.type == "number_literal":
         try:
             return "", int(text_of(node).rstrip("uUlL"), 0)
@@ -170,7 +171,7 @@ _BARRIER = "__syncthreads()"
 
 
 def block_barriers(function: Node) -> Iterator[Edit]:
-    """Edits for groups that are the block and only wait, so that nothing needs their header."""
+    """Yield edits by which groups that are the block and only wait become barriers."""
     for value in nodes(function, "call_expression"):
         declarator = value.parent
         if declarator is None or declarator.type != "init_declarator" or not _is_block(value):
@@ -190,13 +191,13 @@ def block_barriers(function: Node) -> Iterator[Edit]:
 
 
 def _is_block(value: Node) -> bool:
-    """Whether a value is the group of all threads of the block."""
+    """Return whether a value is the group of all threads of the block."""
     name = text_of(field(value, "function")).split("::")[-1]
     return name == "this_thread_block" and not arguments_of(value)
 
 
 def _wait(node: Node) -> Node | None:
-    """The call by which a group waits, a statement of its own; None if it does anything else."""
+    """Return the call, a statement of its own, by which a group waits; None for other uses."""
     statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
     call = None if statement is None else call_in(statement)
     function = field(call, "function")

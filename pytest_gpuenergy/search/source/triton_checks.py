@@ -49,7 +49,7 @@ class ModuleError(ValueError):
 
 
 def findings(source: str) -> frozenset[str]:
-    """What a module contains that no variant may add, each in a few words.
+    """Return what a module contains that no variant may add, each in a few words.
 
     Raises:
         ModuleError: it cannot be parsed.
@@ -70,7 +70,7 @@ def findings(source: str) -> frozenset[str]:
 
 
 def assembler_statements(source: str) -> int:
-    """The number of calls that contain inline assembler; 0 if it cannot be parsed."""
+    """Return the number of calls that contain inline assembler; 0 if it cannot be parsed."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -129,7 +129,7 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
 
 
 def _in_assembler(module: ast.Module) -> Iterator[str]:
-    """What calls for inline assembler contain, whose text must be one that is there."""
+    """Yield what calls for inline assembler contain, whose text must be one that is there."""
     called = set()
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
@@ -158,7 +158,7 @@ class _Modules:
                 self._within.add(id(node.value))
 
     def misuse(self, node: ast.AST) -> Iterator[str]:
-        """What a node reaches that it should not."""
+        """Yield what a node reaches that it should not."""
         if isinstance(node, ast.FunctionDef) and node.name in _DECORATORS:
             yield f"another meaning of {node.name}"
         elif isinstance(node, ast.Import):
@@ -183,7 +183,7 @@ class _Modules:
                 yield path
 
     def _path(self, node: ast.expr) -> str:
-        """The dotted name of what an attribute reaches, if it begins with a module."""
+        """Return the dotted name of what an attribute reaches, if it begins with a module."""
         if isinstance(node, ast.Name):
             place = self._known.get(node.id, "")
             return place if _is_module(place) else ""
@@ -194,7 +194,7 @@ class _Modules:
 
 
 def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
-    """Whether an import gives the name of a decorator to something else."""
+    """Yield whether an import gives the name of a decorator to something else."""
     name = alias.asname or alias.name
     if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
         yield f"another meaning of {name}"
@@ -211,7 +211,7 @@ def _may_be_imported(module: str, name: str) -> bool:
 
 
 def _may_be_reached(path: str) -> bool:
-    """Whether a dotted name leads to something that is no inner module."""
+    """Return whether a dotted name leads to something that is no inner module."""
     parts = path.split(".")
     if parts[0] == "math":
         return len(parts) == 2
@@ -233,7 +233,7 @@ def _is_module(place: str) -> bool:
 
 
 def _is_constant(value: ast.expr) -> bool:
-    """Whether an expression consists of literals; ``tl.constexpr(...)`` of one is one too."""
+    """Return whether an expression consists of literals, or of ``tl.constexpr`` of one."""
     if isinstance(value, ast.Call) and not value.keywords and len(value.args) == 1:
         return ast.unparse(value.func) in _CONSTEXPR and _is_constant(value.args[0])
     # Neither enormous numbers nor enormous lists.
