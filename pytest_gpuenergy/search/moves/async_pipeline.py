@@ -47,10 +47,12 @@ class Copy:
     """``shared = tensor``, or ``shared = condition ? tensor : other``.
 
     Attributes:
-        statement: with the semicolon.
-        to, of: the places.
-        condition, other: None if there is no condition.
-        size: in bytes.
+        statement: the statement, with its semicolon.
+        to: the element that is written.
+        of: the element that is read.
+        condition: the condition under which the tensor is read; None if there is none.
+        other: the value that is stored otherwise; None without a condition.
+        size: the size of the copied element in bytes.
     """
 
     statement: Node
@@ -66,10 +68,11 @@ class TileLoop:
     """``for (...) { fill __syncthreads(); compute __syncthreads(); }``.
 
     Attributes:
-        loop: the whole.
-        fill, compute: statements; before the first one also comments.
-        copies: all that the fill does to shared memory.
-        arrays: what it fills.
+        loop: the whole loop.
+        fill: the statements before the first barrier, with comments.
+        compute: the statements between the barriers.
+        copies: the copies by which ``fill`` writes to shared memory, and there is nothing else.
+        arrays: the arrays that are filled.
     """
 
     loop: CountedLoop
@@ -133,7 +136,7 @@ def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
 
 
 def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> bool:
-    """Whether the fill of one turn needs nothing of other turns, and leaves nothing but tiles."""
+    """Return whether the fill of a turn needs nothing of others, and leaves only tiles."""
     text = kernel.text
     for variable in text.variables:
         uses = [variable.node, *text.uses[variable.key]]
@@ -310,7 +313,7 @@ def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str
 
 
 def _lines(kernel: CudaKernel, some: tuple[Node, ...], edits: list[Edit]) -> list[str]:
-    """Statements as lines without the indentation that they have."""
+    """Return statements as lines without their indentation."""
     text = edited(kernel.text.source, edits, some[0].start_byte, some[-1].end_byte)
     by = indentation(some[0], kernel.text.source)
     return [line.removeprefix(by) for line in text.rstrip().split("\n")]

@@ -30,7 +30,7 @@ _WARP = 32
 _SIZES = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _MOST_WARPS = 32
-"""Of a block. The text does not depend on their number, so that other moves can change it."""
+"""The most warps of a block; the text has room for them, so that other moves can add some."""
 
 
 class AvoidAtomicsReduce(SourceMove):
@@ -84,7 +84,7 @@ def _is_of_block(kernel: CudaKernel, place: Polynomial) -> bool:
 
 
 def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
-    """Whether only some threads of a block come to an access: those with a certain number."""
+    """Return whether only threads of certain numbers in their block make an access."""
     for node in ancestors(access.node):
         condition = field(node, "condition") if node.type == "if_statement" else None
         compared = nodes(condition, "binary_expression", "unary_expression") if condition else ()
@@ -135,7 +135,7 @@ def _first_of(kernel: CudaKernel) -> Node:
 
 
 def _end_of(kernel: CudaKernel, lines: list[str], by: str) -> Edit:
-    """Statements at the end of the kernel."""
+    """Return the edit that adds statements at the end of the kernel."""
     end = kernel.text.body.end_byte - 1
     before = kernel.text.source[:end].rstrip()
     return Edit(len(before), end, f"\n{by}{indented(lines, by)}\n")
@@ -182,7 +182,7 @@ def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list
 
 
 def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
-    """With a copy of the tensor in shared memory, if it has one size and is small."""
+    """Yield the kernel with a copy of a small tensor of one size in shared memory."""
     root = own[0].root
     if kernel.tensors[root.key].strides is not None:
         return

@@ -44,7 +44,7 @@ _THREADS = (32, 64, 128, 256, 512, 1024)
 _FACTORS = (2, 4)
 _MOST_WARPS = 32
 _REACH = 16
-"""Constants stay within this factor of the baseline's, or one thread would end up with all work."""
+"""The limit on how far a constant moves from the baseline's, lest one thread do all work."""
 _MOST_THREADS = 1024
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -78,7 +78,7 @@ class ChangeBlockSizes:
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Launches that differ in one number, by which the grid or the text's own loops go on."""
+    """Yield launches that differ in one number, which the grid or the text's loops follow."""
     tied, fixed = _tied(spec.launch), _fixed(spec)
     if state.language == "triton":
         plans = _triton_plans(state, spec, fixed)
@@ -135,7 +135,7 @@ def _used(launch: LaunchPlan) -> frozenset[str]:
 
 
 def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Those of a kernel that fits any number of threads, and whose launch does not name it."""
+    """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
     launch = state.launch
     name = _AXES[0]
     if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
@@ -180,7 +180,7 @@ def _plans(
 
 
 def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
-    """Other sizes of one axis; where a block has several, also small ones."""
+    """Return other sizes of one axis; where a block has several axes, also small ones."""
     others = prod(launch.block) // launch.block[axis]
     if others == 1:
         return list(_THREADS)
@@ -191,7 +191,7 @@ def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
 def _triton_plans(
     state: State, spec: KernelSpec, fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
-    """Other numbers of warps, and other values of what the grid or a loop goes on by."""
+    """Yield other numbers of warps, and other values of what the grid or a loop follows."""
     launch, kernel = state.launch, TritonFunction.of(state, spec)
     if kernel is None:
         return
@@ -228,7 +228,7 @@ _NAMES = {
 
 
 def fits_any_block(kernel: CudaKernel) -> bool:
-    """Whether threads of a block, or of the grid, only share loops, and have nothing else to do.
+    """Return whether threads of a block, or of the grid, do nothing but share loops.
 
     Each loop goes from the thread's number in steps of the number of threads, what it writes are
     elements of its own, and threads neither wait for each other nor exchange values.
@@ -277,7 +277,7 @@ def _ends(loop: CountedLoop, group: str) -> list[Node]:
 
 
 def _is_named(kernel: CudaKernel, end: Node) -> bool:
-    """Whether an end of a loop depends on the size of the block by its name, not by a number."""
+    """Return whether an end of a loop depends on the block's size by name, not by number."""
     variable = kernel.text.variable(end)
     node = end if variable is None else variable.value
     if node is None or any(nodes(node, "number_literal")):
@@ -286,7 +286,7 @@ def _is_named(kernel: CudaKernel, end: Node) -> bool:
 
 
 def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
-    """Mentions of threads, of the size of the block and, for a grid, of blocks."""
+    """Yield mentions of threads, of the size of the block and, for a grid, of blocks."""
     for part in parts:
         for node in nodes(part, "field_expression"):
             if text_of(field(node, "argument")) in names:
@@ -335,11 +335,11 @@ def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
 _WARP = 32
 _THREAD = Polynomial.atom(Atom("threadIdx.x"))
 _OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
-"""Numbers that say nothing of the block."""
+"""Numbers that a text may state whatever the size of the block."""
 
 
 def most_threads(kernel: CudaKernel) -> int:
-    """The largest block for which a kernel is likely to compute the same; 0 if nothing is known."""
+    """Return the largest block for which a kernel likely computes the same; 0 if unknown."""
     threads, y, z = kernel.block
     shared = [one for one in kernel.text.variables if one.shared]
     if y * z != 1 or threads % _WARP or not shared:
@@ -357,7 +357,7 @@ def most_threads(kernel: CudaKernel) -> int:
 
 
 def room_for_threads(kernel: CudaKernel) -> int:
-    """The largest block of which each thread has its place in shared arrays; 0 if not known."""
+    """Return the largest block whose threads have room in shared arrays; 0 if unknown."""
     most = _MOST_THREADS
     accesses = Accesses(kernel)
     for array in kernel.text.variables:
@@ -372,7 +372,7 @@ def room_for_threads(kernel: CudaKernel) -> int:
 
 
 def threads_for_numbers(kernel: CudaKernel) -> int:
-    """The smallest block whose threads fill the places of shared arrays that are read by number.
+    """Return the smallest block whose threads fill all places of arrays that are read by number.
 
     As in ``part[threadIdx.x / 32] = sum; ... part[0] + part[1]``, which needs two warps.
     """
@@ -394,7 +394,7 @@ def threads_for_numbers(kernel: CudaKernel) -> int:
 
 
 def _share(index: Polynomial) -> int:
-    """How many threads share a place, if it is the thread's number or a part of it; else 0."""
+    """Return how many threads share a place that is their number or a part of it; else 0."""
     if index == _THREAD:
         return 1
     (atom, *others) = index.atoms or (None,)
@@ -404,7 +404,7 @@ def _share(index: Polynomial) -> int:
 
 
 def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
-    """Whether threads share a loop, of a block or of the grid, by the block's size by name."""
+    """Return whether threads of a block or grid share a loop by the name of the block's size."""
     step = loop.step
     if step is not None and step.type == "identifier":
         variable = kernel.text.variable(step)
@@ -418,7 +418,7 @@ def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
 
 
 def _numbers(kernel: CudaKernel) -> Iterator[int]:
-    """Those that the entry and the functions of the text state, but for sizes of shared arrays."""
+    """Yield the numbers that a text states, without the sizes of shared arrays."""
     text = kernel.text
     sizes = [size for one in text.variables if one.shared for size in one.dims if size is not None]
     for part in (text.body, *text.functions):
@@ -463,7 +463,7 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
 
 
 def launch_bounds(source: str, entry: str) -> str:
-    """The text of how many threads a block may have; empty if ``__launch_bounds__`` does not say.
+    """Return the first argument of ``__launch_bounds__`` as text; empty if there is none.
 
     Raises:
         UnavailableError: tree-sitter is not installed.

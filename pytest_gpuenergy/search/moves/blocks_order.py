@@ -53,7 +53,7 @@ class GroupedGemmColmajor(SourceMove):
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
-    """Whether something is loaded by all blocks of a row, and something by those of a column."""
+    """Return whether the blocks of a row share a load, and those of a column another."""
     offsets = [a.address.offset for a in Accesses(kernel).all if a.use == "load"]
     axes = [tuple(one.depends_on(axis) for axis in _AXES) for one in offsets if one is not None]
     return (True, False) in axes and (False, True) in axes
@@ -97,12 +97,12 @@ class ProgramOrder:
     """Programs that follow one another along a row.
 
     Attributes:
-        row, column: the program's place, as text.
-        height, width: numbers of rows and columns, as text.
-        counts: numbers of rows for each set of sizes; zero where there is but one column.
-        calls: of ``program_id`` that stand for the row and the column, in this order.
-        last: the statement after which both are known, and before which none is used; None where
-            they are known at once.
+        row, column: the expressions of the program's row and column.
+        height, width: the expressions of the numbers of rows and columns.
+        counts: the number of rows for each set of sizes; zero where there is only one column.
+        calls: the calls of ``program_id`` that stand for the row and for the column.
+        last: the statement after which both have names, and before which neither is used; None if
+            they have no names.
     """
 
     row: str
@@ -140,7 +140,7 @@ def _first_of(function: ast.FunctionDef) -> ast.stmt:
 
 
 def order_of(kernel: TritonFunction) -> ProgramOrder | None:
-    """Of a grid with two dimensions, or of one that is divided into rows; None for others."""
+    """Return the order of programs in two dimensions, or in one that is divided into rows."""
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
     for call in text.calls("program_id"):
@@ -164,7 +164,7 @@ def _of_two_dimensions(
 
 
 def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
-    """``row = program // width; column = program % width``."""
+    """Return the order of ``row = program // width; column = program % width``."""
     program = _named_program(kernel)
     found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
     for statement in kernel.text.function.body:

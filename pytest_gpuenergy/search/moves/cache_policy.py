@@ -54,7 +54,7 @@ class CachePolicyCg(SourceMove):
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
-    """Those that state that no tensor overlaps another one."""
+    """Return the edits which state that no tensor overlaps another one."""
     pointers = [one for one in kernel.text.parameters if one.pointer]
     if len(pointers) < 2 or any(one.key not in kernel.tensors for one in pointers):
         return []

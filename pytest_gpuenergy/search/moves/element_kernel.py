@@ -119,12 +119,12 @@ class ElementKernel:
     around it.
 
     Attributes:
-        variable: the element.
-        declaration: its statement.
-        index: its value.
+        variable: the number of the element.
+        declaration: the statement that declares ``variable``.
+        index: the value of ``variable``.
         guard: the statement with the comparison.
         bound: the number of elements.
-        body: what is done for an element.
+        body: the statement for an element.
         others: the other conditions, all of which must hold.
     """
 
@@ -138,7 +138,7 @@ class ElementKernel:
 
     @classmethod
     def of(cls, kernel: CudaKernel) -> ElementKernel | None:
-        """None if a kernel is not like this."""
+        """Return the parts of such a kernel; None for others."""
         every = statements(kernel.text.body)
         parts, body = _guards(every[-1]) if every else ([], None)
         if body is None:
@@ -150,7 +150,7 @@ class ElementKernel:
     def _compared(
         cls, kernel: CudaKernel, guard: Node, compared: Node, parts: list[Node], body: Node
     ) -> ElementKernel | None:
-        """Taken apart by one of its conditions."""
+        """Return the parts of a kernel whose element one of its conditions compares."""
         left, bound = field(compared, "left"), field(compared, "right")
         if operator_of(compared) != "<" or left is None or bound is None:
             return None
@@ -166,7 +166,7 @@ class ElementKernel:
         return found if found._is_alone(kernel, compared) else None
 
     def _is_alone(self, kernel: CudaKernel, compared: Node) -> bool:
-        """Whether threads along x differ in their element only, and only the body knows it."""
+        """Return whether threads along x differ in their element only, which only the body uses."""
         if self.variable.scope != kernel.text.body or kernel.text.writes(self.variable):
             return False
         if self.variable.type in NARROW:

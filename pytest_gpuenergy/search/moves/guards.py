@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _BANK_BYTES = 4
 _PADDINGS = (1, 4)
-"""Banks that a row is longer; four of them keep its beginning aligned to 16 bytes."""
+"""The banks that are added to a row; four of them keep its start aligned to 16 bytes."""
 
 
 class PadTailAndMask(SourceMove):
@@ -101,7 +101,7 @@ def _is_padded(size: Node) -> bool:
 
 
 def _guard_edits(kernel: CudaKernel) -> list[Edit]:
-    """Those for all conditions, without those in what others remove.
+    """Return the edits for all conditions, without those in what others remove.
 
     A condition must hold with any launch that another move can choose later.
     """

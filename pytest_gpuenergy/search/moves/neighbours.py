@@ -49,11 +49,11 @@ class _Neighbours:
     """Accesses of all of a few elements beside each other, which a block makes in any case.
 
     Attributes:
-        accesses: in the order of the text.
-        places: which of the elements each of them means.
+        accesses: the accesses in the order of the text.
+        places: the number of the element that each access means.
         first: the statement with the first access.
-        last: likewise.
-        name: of an array for the elements.
+        last: the statement with the last access.
+        name: the name of an array for the elements.
     """
 
     accesses: tuple[Access, ...]
@@ -64,12 +64,12 @@ class _Neighbours:
 
     @property
     def is_stored(self) -> bool:
-        """Whether they are stored; else they are loaded."""
+        """Whether the elements are stored; otherwise they are loaded."""
         return self.accesses[0].use == "store"
 
     @property
     def address(self) -> str:
-        """Of the first element."""
+        """The expression of the first element's address."""
         access = self.accesses[self.places.index(0)]
         return text_of(access.place) if access.function else f"&{text_of(access.place)}"
 
@@ -103,7 +103,7 @@ class _Finder:
         self._taken: set[str] = set()
 
     def all(self) -> Iterator[_Neighbours]:
-        """In the order in which tensors are parameters."""
+        """Yield the neighbours in the order of the parameters."""
         read_only = self._accesses.read_only()
         for parameter in self._kernel.text.parameters:
             kind, own = parameter.type, self._accesses.of(parameter)
@@ -175,7 +175,7 @@ class _Finder:
         return found if self._is_known_at(place, first, between) else None
 
     def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:
-        """Whether an address means the same before the first statement as where it stands."""
+        """Return whether an address means the same before the first statement as in its place."""
         text = self._kernel.text
         if any(nodes(place, "call_expression", "assignment_expression", "update_expression")):
             return False

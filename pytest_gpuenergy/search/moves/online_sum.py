@@ -1,4 +1,4 @@
-"""A softmax's maximum and sum, of two loops over the same elements, formed in the first one."""
+"""The online sum of a softmax: maximum and sum of two loops are formed in the first one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Sum:
 
 
 def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """A thread's sum is scaled whenever its maximum grows, and once more to the final maximum."""
+    """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
     for one in maxima:
@@ -150,7 +150,7 @@ def _tokens(node: Node, loop: CountedLoop) -> list[str]:
 
 
 def _stays(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
-    """Whether the elements are the same in both loops: nothing is stored between that they read."""
+    """Return whether nothing is stored between the loops that their elements depend on."""
     begin, end = one.loop.node.start_byte, two.loop.node.end_byte
     for node in nodes(one.element, "identifier"):
         variable = kernel.text.variable(node)
@@ -199,7 +199,7 @@ _Found = tuple[str, ast.expr]
 
 
 def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
-    """Yield the sum is scaled whenever the maximum grows."""
+    """Yield functions that scale the sum whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
     for number, (one, two) in enumerate(pairwise(outer), start=1):
@@ -252,7 +252,7 @@ def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
 
 
 def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
-    """``m = maximum(m, max(block, axis=0))``."""
+    """Return the parts of ``m = maximum(m, max(block, axis=0))``."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[one, two]) as call):
             if kernel.text.called(call) != "maximum":
@@ -266,7 +266,7 @@ def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | Non
 
 
 def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.expr, str] | None:
-    """``s += sum(exp(block - m), axis=0)``: also the name of ``m``."""
+    """Return the parts of ``s += sum(exp(block - m), axis=0)``."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
             inner = _reduced(kernel, value, "sum")

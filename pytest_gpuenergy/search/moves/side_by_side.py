@@ -69,7 +69,7 @@ class Lanes:
     def of(
         cls, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node
     ) -> Lanes | None:
-        """None if elements are not apart, or something in the statement is not understood."""
+        """Return the lanes; None if elements are not apart, or the statement is not understood."""
         if any(nodes(body, *_STOPS)) or is_left(body) or meets_others(kernel, body):
             return None
         if any(access.use == "atomic" for access in accesses.within(body)):
@@ -93,7 +93,7 @@ class Lanes:
 
 
 def is_left(body: Node) -> bool:
-    """Whether something in a loop's body ends the loop early, or skips the rest of a turn."""
+    """Return whether something in a loop's body ends the loop early, or skips a part of it."""
     for node in nodes(body, *_LEAVES):
         around = [n for n in ancestors(node) if n.type in (*_LOOPS, "switch_statement")]
         if not any(n != body and inside(n, body) for n in around):
@@ -180,10 +180,10 @@ class ElementRow:
     """The elements of one access.
 
     Attributes:
-        access: that of one element.
-        name: of the array that holds them.
-        base: its place without the element's number.
-        address: of the first element, at the beginning of the block with the access.
+        access: the access to one element.
+        name: the name of the array that holds the elements.
+        base: the place of the access without the element's number.
+        address: the address of the first element, at the start of the block with the access.
     """
 
     access: Access
@@ -193,7 +193,7 @@ class ElementRow:
 
     @property
     def is_stored(self) -> bool:
-        """Whether they are stored."""
+        """Whether the elements are stored."""
         return self.access.use == "store"
 
 
@@ -202,8 +202,8 @@ class Rows:
 
     Args:
         lanes: the statement.
-        accesses: of the kernel.
-        width: number of elements.
+        accesses: the accesses of the kernel.
+        width: the number of elements in a row.
         first: the name of the first element's number.
     """
 
@@ -219,7 +219,7 @@ class Rows:
         self.all: list[ElementRow] = []
 
     def add(self, some: Iterable[Node], level: Node) -> list[ElementRow]:
-        """Those of accesses that statements of a block make in any case."""
+        """Add and return the rows of accesses that statements of a block make in any case."""
         found: list[ElementRow] = []
         fixed = self._accesses.read_only()
         for statement in some:
@@ -237,7 +237,7 @@ class Rows:
         return self._kernel.fresh(f"{access.root.name}_row", besides={row.name for row in self.all})
 
     def checks(self) -> list[str]:
-        """Conditions under which all rows are aligned."""
+        """Return the conditions under which all rows are aligned."""
         found: dict[str, None] = {}
         for row in self.all:
             for product, factor in row.base.terms:
@@ -277,7 +277,7 @@ class Rows:
         return base
 
     def _address(self, access: Access, level: Node) -> str | None:
-        """Of the first element at the beginning of a block; None if it is not known there."""
+        """Return the first element's address at the start of a block; None if unknown there."""
         loops = [one for one in self._lanes.loops.values() if inside(level, one.body)]
         names = {loop.variable.key: loop.variable.name for loop in loops}
         names[self._lanes.variable.key] = self._first
@@ -326,14 +326,14 @@ class SideBySide:
     def of(
         cls, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node, width: int
     ) -> SideBySide | None:
-        """None if elements are not apart, or nothing is loaded as a vector.
+        """Return the statement; None if elements are not apart, or no vector is loaded.
 
         Args:
-            kernel: around the statement.
-            accesses: of the kernel.
+            kernel: the kernel with the statement.
+            accesses: the accesses of the kernel.
             variable: the element's number, which the statement does not change.
             body: the statement.
-            width: number of elements.
+            width: the number of elements.
         """
         lanes = Lanes.of(kernel, accesses, variable, body)
         found = None if lanes is None else cls(lanes, accesses, width)
@@ -361,7 +361,7 @@ class SideBySide:
         return [*lines, *self._for_each(waiting, rows)]
 
     def _for_each(self, some: list[Node], rows: list[ElementRow]) -> list[str]:
-        """Statements, for each element."""
+        """Return the lines of statements in a loop over the elements."""
         declared: list[str] = []
         inner: list[str] = []
         for statement in some:
@@ -421,7 +421,7 @@ class SideBySide:
 
 
 def guarded_by(element: ElementKernel, lines: list[str]) -> list[str]:
-    """Lines that are done only if the other conditions of a kernel hold."""
+    """Return lines in a condition that asks for the other conditions of a kernel."""
     parts = [f"({text_of(one)})" for one in element.others]
     return block_of(f"if ({' && '.join(parts)})", lines) if parts else lines
 

@@ -101,7 +101,7 @@ def _reciprocal_roots(kernel: TritonFunction) -> list[Edit]:
 
 
 def _reciprocals(kernel: TritonFunction) -> list[Edit]:
-    """One reciprocal of a sum in place of a quotient for each element."""
+    """Return edits for one reciprocal of a sum in place of a quotient for each element."""
     text, edits = kernel.text, []
     for node in _quotients(kernel):
         if isinstance(node.right, ast.Name) and _is_reduced(kernel, node.right.id):
@@ -127,7 +127,7 @@ def _is_reduced(kernel: TritonFunction, name: str) -> bool:
 
 
 def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """Each kind of change, wherever it can be made."""
+    """Yield each kind of change, made wherever it can be."""
     kinds = {
         "fast functions": _fast_functions(kernel),
         "fast powers": _named(kernel, {"powf": "__powf"}),
@@ -188,7 +188,7 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
 
 
 def _named(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
-    """Other functions of the same parameters."""
+    """Return edits that call other functions with the same parameters."""
     functions = [field(call, "function") for call in kernel.text.calls(kernel.text.body, *names)]
     return [
         Edit(one.start_byte, one.end_byte, names[text_of(one)])
@@ -226,7 +226,7 @@ def _cuda_reciprocal_roots(kernel: CudaKernel) -> list[Edit]:
 
 
 def _divisions(kernel: CudaKernel) -> Iterator[tuple[Node, Node, Node]]:
-    """Quotients of single-precision numbers: dividend, divisor, and the whole."""
+    """Yield quotients of single-precision numbers: dividend, divisor, and the whole."""
     for node in nodes(kernel.text.body, "binary_expression"):
         left, right = field(node, "left"), field(node, "right")
         if operator_of(node) == "/" and left is not None and right is not None:
@@ -243,7 +243,7 @@ def _fast_divisions(kernel: CudaKernel) -> list[Edit]:
 
 
 def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
-    """One before the loop in place of divisions by the same number in it."""
+    """Return edits for one reciprocal before a loop in place of divisions in it."""
     by_loop: dict[tuple[int, str], tuple[CountedLoop, list[tuple[Node, Node]]]] = {}
     for left, right, node in _divisions(kernel):
         loop = _loop_around(kernel, node)

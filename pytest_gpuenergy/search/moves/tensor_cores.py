@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _NARROW = ("float16", "bfloat16")
 _SMALLEST = 16
-"""Elements that ``tl.dot`` needs along each dimension."""
+"""The fewest elements that ``tl.dot`` takes along each dimension."""
 
 
 class SwitchToMmaOrWgmma(SourceMove):
@@ -71,7 +71,7 @@ class SwitchToMmaOrWgmma(SourceMove):
 
 
 def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
-    """``sum(a[:, :, None] * b[None, :, :], 1)`` as a product of matrices."""
+    """Return the edit of ``sum(a[:, :, None] * b[None, :, :], 1)`` to a matrix product."""
     axis = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "axis")]
     match call.args[:1], axis:
         case [ast.BinOp(left=left, op=ast.Mult(), right=right)], [ast.Constant(value=1)]:
@@ -150,7 +150,7 @@ _WIDENED = {
 _SIDE = 16
 _WARP = 32
 _ROW_MULTIPLE = 8
-"""``wmma`` takes rows of this many elements, and multiples (CUDA C++ Programming Guide)."""
+"""``wmma`` takes rows of a multiple of this many elements (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,12 @@ class _Product:
     """``for (int i = 0; i < depth; ++i) total += a[threadIdx.y][i] * b[i][threadIdx.x];``.
 
     Attributes:
-        loop: the whole.
+        loop: the whole loop.
         outer: the outermost loop around it.
-        total: what is added to.
-        a, b: shared arrays.
-        rows, width: of the product; the latter with what ``b`` has beside its elements.
+        total: the variable that is added to.
+        a, b: the shared arrays.
+        rows: the rows of the product.
+        width: the length of a row of ``b``, with padding.
     """
 
     loop: CountedLoop

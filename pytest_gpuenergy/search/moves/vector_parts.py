@@ -43,10 +43,11 @@ class VectorPart:
     """Consecutive elements of a tensor that are held in an array of their own.
 
     Attributes:
-        accesses: those that it stands for.
-        name: of the array.
-        loaded, stored: whether it is filled from the tensor, and written to it.
-        checked: whether its place is aligned for some sizes only, so that the kernel has to look.
+        accesses: the accesses that the part stands for.
+        name: the name of the array.
+        loaded: whether the array is filled from the tensor.
+        stored: whether the array is written to the tensor.
+        checked: whether the part is aligned for some sizes only, so that the kernel has to check.
     """
 
     accesses: tuple[Access, ...]
@@ -57,7 +58,7 @@ class VectorPart:
 
     @property
     def type(self) -> str:
-        """Of an element."""
+        """The type of an element."""
         return self.accesses[0].root.type
 
     @property
@@ -67,7 +68,7 @@ class VectorPart:
 
     @property
     def function(self) -> str:
-        """That loads or stores with a cache hint; empty without one."""
+        """The function that loads or stores with a cache hint; empty without one."""
         return self.accesses[0].function
 
 
@@ -75,11 +76,12 @@ class Span:
     """A statement that works on element after element, in a loop or in one thread each.
 
     Attributes:
-        kernel, accesses: around it.
-        variable: the element.
-        element: its number; that of the thread if it is computed from it.
+        kernel: the kernel.
+        accesses: the accesses of the kernel.
+        variable: the variable that numbers the elements.
+        element: the value of that variable, in terms of the thread where it is computed from it.
         body: the statement.
-        outside: what surrounds it: the loop, or the statement that is guarded.
+        outside: the loop around the statement, or the statement itself if it is guarded.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Span:
         return found
 
     def _parts_of(self, own: list[Access], width: int) -> Iterator[VectorPart]:
-        """One for each place in a row; none if a write could meet another place."""
+        """Yield a part for each place in a row; none if a write could meet another place."""
         written = any(access.use != "load" for access in own)
         by_place: dict[Polynomial | None, list[Access]] = {}
         for access in own:
@@ -143,7 +145,7 @@ class Span:
             yield VectorPart(tuple(some), self.kernel.fresh(name), loaded, written, checked)
 
     def _base(self, access: Access) -> Polynomial | None:
-        """The place of element 0 of a row; None if not this, or if it changes in the loop."""
+        """Return the place of element 0 of a row; None if there is none, or it changes."""
         if access.address.offset is None or access.address.width:
             return None
         if access.function not in HINTS:
@@ -194,11 +196,11 @@ def outside_of(
     names of the block's sizes: other moves can change them.
 
     Args:
-        kernel: around it.
+        kernel: the kernel.
         body: the statement.
         node: the expression.
-        names: what variables are called outside, by their keys.
-        depth: of definitions that use each other.
+        names: the names of variables outside the statement, by their keys.
+        depth: the limit on definitions that use each other.
 
     Returns:
         The text; None if it depends on something else that the statement does.
@@ -222,7 +224,7 @@ def outside_of(
 
 
 def element_edits(access: Access, element: str) -> list[Edit]:
-    """Those by which ``element`` takes the place of an access."""
+    """Return the edits by which ``element`` takes the place of an access."""
     node = access.node
     if access.use != "store" or not access.function:
         return [Edit(node.start_byte, node.end_byte, element)]
@@ -253,7 +255,7 @@ def vector_of(type_name: str, width: int) -> str | None:
 
 
 def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
-    """Lines that declare the parts and fill those that are loaded."""
+    """Return lines that declare the parts and fill those that are loaded."""
     lines = []
     for part in parts:
         place, vector = span.place(part, first), vector_of(part.type, width)
@@ -269,7 +271,7 @@ def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> l
 
 
 def store_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
-    """Lines that write the parts that are stored."""
+    """Return lines that write the parts that are stored."""
     lines = []
     for part in parts:
         if part.stored:
@@ -281,7 +283,7 @@ def store_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> 
 
 
 def alignment_checks(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
-    """Conditions under which the parts can be moved."""
+    """Return the conditions under which vectors of the parts are aligned."""
     return [
         f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"
         for part in parts

@@ -99,7 +99,7 @@ def _start_and_step(
 
 
 def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
-    """Whose threads share all numbers from zero on: a warp's, block's or grid's; else empty."""
+    """Return the group, if any, whose threads share all numbers: "warp", "block" or "grid"."""
     x, y, z = kernel.block
     thread = Polynomial.atom(Atom("threadIdx.x"))
     if y * z != 1:
@@ -135,7 +135,7 @@ def _in_shared_loops(
 
 
 def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
-    """Whether something written in the bodies is also used elsewhere, by other threads then."""
+    """Return whether something written in the bodies is used elsewhere, by other threads."""
     for access in accesses.all:
         is_own = bool(access.root.dims) and not access.root.shared
         if (access.use == "load" and not is_own) or not _within(access, bodies):
@@ -151,7 +151,7 @@ def _within(access: Access, bodies: list[Node]) -> bool:
 
 
 _Work = tuple[str, list[str], list[str], list[str]]
-"""The name of the first element; when it can be done by vectors, what is done then, and else."""
+"""The name of the first element; the conditions of a vector, the lines with and without it."""
 
 
 def _widened_shared(
@@ -183,7 +183,7 @@ def _widened(kernel: CudaKernel, loop: CountedLoop, width: int, work: _Work | No
 def _by_parts(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> _Work | None:
-    """Each element's work after another's."""
+    """Return the work on elements one after the other."""
     span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
     parts = span.parts(width) if span.can_be_split() else []
     if not any(part.loaded for part in parts):
@@ -199,7 +199,7 @@ def _by_parts(
 def _by_statements(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> _Work | None:
-    """Each statement for all elements, where the body has loops of its own."""
+    """Return the work on all elements by each statement, if the body has loops of its own."""
     if not any(nodes(loop.body, "for_statement")):
         return None
     work = SideBySide.of(kernel, accesses, loop.variable, loop.body, width)
@@ -253,7 +253,7 @@ def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -
 
 
 def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
-    """For a kernel with one element for each thread."""
+    """Return the change of a kernel with one element for each thread."""
     found = ElementKernel.of(kernel)
     if found is None:
         return None
@@ -294,7 +294,10 @@ def _by_elements(
     first: str,
     parts: tuple[list[str], list[str], list[str]],
 ) -> Rewrite:
-    """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
+    """Return the kernel with ``width`` elements a thread.
+
+    ``parts`` are the conditions of a vector, the lines that use it, and the lines that do not.
+    """
     checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(guarded_by(found, both), indentation(found.guard, kernel.text.source))
