@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 _BARRIER = "__syncthreads"
 _VECTORS = {"float2": 8, "float4": 16, "int2": 8, "int4": 16, "uint2": 8, "uint4": 16}
 _COPIED_BYTES = (4, 8, 16)
+_STAGES = (2, 3)
+_TRITON_STAGES = (2, 3, 4, 5)
+_HEADER = "<cuda_pipeline.h>"
+_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -171,12 +175,6 @@ def address_text(access: Access) -> str:
     if access.node.type == "pointer_expression" and operator_of(access.node) == "*":
         return text_of(field(access.node, "argument"))
     return f"&{text_of(access.node)}"
-
-
-_STAGES = (2, 3)
-_TRITON_STAGES = (2, 3, 4, 5)
-_HEADER = "<cuda_pipeline.h>"
-_ALIGNMENT = 16
 
 
 class EnableAsyncPipeline(SourceMove):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
 from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel

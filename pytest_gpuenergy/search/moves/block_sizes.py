@@ -47,6 +47,15 @@ _REACH = 16
 """The limit on how far a constant moves from the baseline's, lest one thread do all work."""
 _MOST_THREADS = 1024
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_WARP_NAMES = ("warpSize", "__activemask")
+_NAMES = {
+    "block": ("threadIdx", "blockDim"),
+    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
+}
+_WARP = 32
+_THREAD = Polynomial.atom(Atom("threadIdx.x"))
+_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
+"""Numbers that a text may state whatever the size of the block."""
 
 
 class ChangeBlockSizes:
@@ -220,13 +229,6 @@ def _is_near(value: Constant, first: Constant | None) -> bool:
     return first is None or first <= value * _REACH <= first * _REACH**2
 
 
-_WARP_NAMES = ("warpSize", "__activemask")
-_NAMES = {
-    "block": ("threadIdx", "blockDim"),
-    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
-}
-
-
 def fits_any_block(kernel: CudaKernel) -> bool:
     """Return whether threads of a block, or of the grid, do nothing but share loops.
 
@@ -330,12 +332,6 @@ def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
         for access in accesses.all
         if access.use != "load" and not access.root.dims
     )
-
-
-_WARP = 32
-_THREAD = Polynomial.atom(Atom("threadIdx.x"))
-_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
-"""Numbers that a text may state whatever the size of the block."""
 
 
 def most_threads(kernel: CudaKernel) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GROUPS = (4, 8, 16)
 _AXES = ("blockIdx.x", "blockIdx.y")
+_Named = tuple[str, ast.stmt]
 
 
 class GroupedGemmColmajor(SourceMove):
@@ -87,9 +88,6 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit(node.start_byte, node.end_byte, name) for node in used[axis]]
     return edited(kernel.text.source, edits)
-
-
-_Named = tuple[str, ast.stmt]
 
 
 @dataclass(frozen=True)

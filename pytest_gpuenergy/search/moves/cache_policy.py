@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable

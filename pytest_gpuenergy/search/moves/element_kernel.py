@@ -45,6 +45,7 @@ _WHOLE = frozenset(
     ]
 )
 _NEVER = ("goto_statement", "labeled_statement")
+_CHANGES = ("assignment_expression", "update_expression")
 
 
 def without_early_return(kernel: CudaKernel) -> CudaKernel:
@@ -106,9 +107,6 @@ def _is_whole(kernel: CudaKernel, side: Node) -> bool:
 def _is_whole_variable(kernel: CudaKernel, variable: Variable) -> bool:
     deduced = variable.value if variable.type == "auto" else None
     return variable.type in _WHOLE or (deduced is not None and _is_whole(kernel, deduced))
-
-
-_CHANGES = ("assignment_expression", "update_expression")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 _BANK_BYTES = 4
 _PADDINGS = (1, 4)
 """The banks that are added to a row; four of them keep its start aligned to 16 bytes."""
+_COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
+"""The sign of right minus left, and what is added to it, so that it is zero or more."""
+_OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
+_MASK_PLACE = {"load": 1, "store": 2}
+_DEEPEST = 20
 
 
 class PadTailAndMask(SourceMove):
@@ -142,11 +147,6 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
-_COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
-"""The sign of right minus left, and what is added to it, so that it is zero or more."""
-_OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
-
-
 def _hold(kernels: list[CudaKernel], part: Node, signs: dict[str, tuple[int, int]]) -> bool:
     return all(_holds(kernel, part, signs) for kernel in kernels)
 
@@ -169,10 +169,6 @@ def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
     """Return whether a number is zero or more in all threads for all sets of sizes."""
     found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
     return all(interval is not None and interval[0] >= 0 for interval in found)
-
-
-_MASK_PLACE = {"load": 1, "store": 2}
-_DEEPEST = 20
 
 
 def mask_edits(kernel: TritonFunction) -> list[Edit]:

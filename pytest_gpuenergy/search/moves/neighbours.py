@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite
+from pytest_gpuenergy.search.moves.move import Rewrite
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
     element_edits,

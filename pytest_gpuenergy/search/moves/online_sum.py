@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite
+from pytest_gpuenergy.search.moves.move import Rewrite
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MAXIMA = ("fmaxf", "max", "fmax")
 _EXPONENTIALS = ("expf", "__expf", "exp")
 _LEAST = "-3.402823466e+38f"
+_Found = tuple[str, ast.expr]
+"""The name of a maximum or sum, and the block that it is formed of."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,6 @@ def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
         Edit(first.start_byte, first.end_byte, indented(lines, by)),
         Edit(second.start_byte, second.end_byte, scaled),
     ]
-
-
-_Found = tuple[str, ast.expr]
-"""The name of a maximum or sum, and the block that it is formed of."""
 
 
 def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:

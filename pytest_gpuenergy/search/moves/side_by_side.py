@@ -44,6 +44,7 @@ _STOPS = ("return_statement", "goto_statement", "labeled_statement")
 _LEAVES = ("break_statement", "continue_statement")
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _KNOWN_QUALIFIERS = frozenset(["const", "constexpr"])
+_AXES = ("threadIdx.x", "blockIdx.x")
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,6 @@ def _is_common(
         if variable == element or inside(variable.node, body):
             return False
     return True
-
-
-_AXES = ("threadIdx.x", "blockIdx.x")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 _NARROW = ("float16", "bfloat16")
 _SMALLEST = 16
 """The fewest elements that ``tl.dot`` takes along each dimension."""
+_HEADER = "<mma.h>"
+_WIDENED = {
+    "half": "__half2float",
+    "__half": "__half2float",
+    "__nv_bfloat16": "__bfloat162float",
+    "nv_bfloat16": "__bfloat162float",
+}
+_SIDE = 16
+_WARP = 32
+_ROW_MULTIPLE = 8
+"""``wmma`` takes rows of a multiple of this many elements (CUDA C++ Programming Guide)."""
 
 
 class SwitchToMmaOrWgmma(SourceMove):
@@ -138,19 +149,6 @@ def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
                 if isinstance(statement, ast.Assign | ast.AugAssign):
                     found |= _pointers(kernel, statement.value, depth - 1)
     return found
-
-
-_HEADER = "<mma.h>"
-_WIDENED = {
-    "half": "__half2float",
-    "__half": "__half2float",
-    "__nv_bfloat16": "__bfloat162float",
-    "nv_bfloat16": "__bfloat162float",
-}
-_SIDE = 16
-_WARP = 32
-_ROW_MULTIPLE = 8
-"""``wmma`` takes rows of a multiple of this many elements (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _WIDTHS = (2, 4, 8)
 _WARP = 32
+_Work = tuple[str, list[str], list[str], list[str]]
+"""The name of the first element; the conditions of a vector, the lines with and without it."""
 
 
 class VectorizeGlobalLoads(SourceMove):
@@ -148,10 +150,6 @@ def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
 
 def _within(access: Access, bodies: list[Node]) -> bool:
     return any(inside(access.node, body) for body in bodies)
-
-
-_Work = tuple[str, list[str], list[str], list[str]]
-"""The name of the first element; the conditions of a vector, the lines with and without it."""
 
 
 def _widened_shared(

@@ -33,6 +33,9 @@ HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
 """CUDA's loads and stores with a cache hint."""
 _ATOMIC = "atomic"
 _COPY = "__pipeline_memcpy_async"
+_KINDS = ("subscript_expression", "pointer_expression", "call_expression")
+SHARED_BYTES = 48 << 10
+"""A block's static shared memory (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -304,9 +307,6 @@ class Accesses:
         return None if address is None else Access(node, use, address, arguments[0], name)
 
 
-_KINDS = ("subscript_expression", "pointer_expression", "call_expression")
-
-
 def subscript_of(node: Node) -> Node | None:
     """Return the index of a subscript with one index."""
     found = field(node, "indices")
@@ -348,10 +348,6 @@ def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Poly
         later = (one for one in text.uses[parameter.key] if one != written[0])
         if distance is not None and all(one.start_byte > change.end_byte for one in later):
             yield parameter.key, (written[0], distance)
-
-
-SHARED_BYTES = 48 << 10
-"""A block's static shared memory (CUDA C++ Programming Guide)."""
 
 
 def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from pytest_gpuenergy.search.source.macros import CppToken
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
 ) - {"cuda/std/chrono"}
-"""What may be included: headers for kernels, those that the emulated GPU knows too."""
+"""Headers that may be included: those for kernels, of the ones that the emulated GPU knows."""
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
@@ -303,7 +303,7 @@ def is_constant(words: Sequence[str]) -> bool:
     """Return whether variables are in shared or constant memory, or cannot be changed.
 
     Args:
-        words: of a declaration up to its first brace or its end, without ``template <...>``.
+        words: the words of a declaration up to its first brace or its end, without ``template <...>``.
     """
     first, *others = _declarators(words)
     specifiers = set(first[: first.index("(")] if "(" in first else first)

@@ -33,6 +33,31 @@ Kind = Literal["kernel", "function", "host", "prototype", "type", "constant", "v
 _TYPES = ("struct_specifier", "class_specifier", "union_specifier", "enum_specifier")
 _LISTS = ("declaration_list", "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif")
 _FILLED = re.compile(r"\b__(constant|device|managed|shared)__\b")
+_LIBRARIES = ("std", "cub", "thrust")
+_OF_STD = frozenset(
+    [
+        *("abs", "ceil", "cos", "exp", "fabs", "floor", "fma", "fmax", "fmin", "isinf", "isnan"),
+        *("log", "max", "min", "pow", "round", "sin", "sqrt", "tanh"),
+    ]
+)
+"""Functions that CUDA also has without ``std::``."""
+_SIGNS = {
+    "cooperative_groups": "cooperative_groups",
+    "cuda_fp16": "half",
+    "cuda_bf16": "bfloat16",
+    "cuda_fp8": "fp8",
+    "cuda_pipeline": "__pipeline",
+    "mma.h": "wmma",
+}
+_PLAIN = re.compile(
+    r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+|__half|(?:__)?nv_bfloat16"
+)
+_KINDS = {
+    "type_parameter_declaration",
+    "optional_type_parameter_declaration",
+    "parameter_declaration",
+    "optional_parameter_declaration",
+}
 
 
 @dataclass(frozen=True)
@@ -151,27 +176,6 @@ def _types_in(node: Node) -> list[str]:
     return [name for name in found if name]
 
 
-_LIBRARIES = ("std", "cub", "thrust")
-_OF_STD = frozenset(
-    [
-        *("abs", "ceil", "cos", "exp", "fabs", "floor", "fma", "fmax", "fmin", "isinf", "isnan"),
-        *("log", "max", "min", "pow", "round", "sin", "sqrt", "tanh"),
-    ]
-)
-"""Functions that CUDA also has without ``std::``."""
-_SIGNS = {
-    "cooperative_groups": "cooperative_groups",
-    "cuda_fp16": "half",
-    "cuda_bf16": "bfloat16",
-    "cuda_fp8": "fp8",
-    "cuda_pipeline": "__pipeline",
-    "mma.h": "wmma",
-}
-_PLAIN = re.compile(
-    r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+|__half|(?:__)?nv_bfloat16"
-)
-
-
 @dataclass(frozen=True)
 class ExtractedKernel:
     """A kernel on its own.
@@ -264,7 +268,7 @@ def _is_named(item: FileItem, name: str) -> bool:
 
 
 class _Needed:
-    """What a kernel needs of a file."""
+    """The search for all that a kernel needs of a file."""
 
     def __init__(
         self, items: list[FileItem], kernel: FileItem, run: Preprocessor, entry: str
@@ -394,14 +398,6 @@ def _without_std(node: Node) -> Iterator[Edit]:
         name = field(one, "name")
         if text_of(field(one, "scope")) == "std" and name is not None:
             yield Edit(one.start_byte, name.start_byte, "")
-
-
-_KINDS = {
-    "type_parameter_declaration",
-    "optional_type_parameter_declaration",
-    "parameter_declaration",
-    "optional_parameter_declaration",
-}
 
 
 def arguments_in(entry: str) -> list[str]:

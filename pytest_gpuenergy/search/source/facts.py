@@ -15,7 +15,7 @@ _Names = Sequence[dict[str, int | float]]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a launch plan and a spec say in numbers; tuples have one for each set of sizes.
+    """The numbers in a launch plan and a spec; tuples have one for each set of sizes.
 
     Attributes:
         cases: the number of sets of sizes.

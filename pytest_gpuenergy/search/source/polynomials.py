@@ -11,7 +11,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class Atom:
-    """What is not taken apart: a variable, or an operation that is not a sum or product.
+    """A variable, or an operation that is not a sum or product and so is not taken apart.
 
     Attributes:
         text: the atom as an expression in the language of the kernel.

@@ -44,6 +44,14 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"*": operator.mul, "/": operator.floordiv, "%": operator.mod},
 )
 _DEEPEST = 50
+Read = Callable[[PurePosixPath], "str | None"]
+"""The text of a file of the same tree, by its path; None if there is none."""
+_DEEPEST_INCLUDE = 32
+_MOST_FILES = 1000
+_KERNEL_HEADERS = re.compile(
+    r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
+)
+_IGNORED = ("error", "warning", "line", "ident")
 
 
 class UndecidedError(Exception):
@@ -180,17 +188,6 @@ class _Condition:
             raise UndecidedError from None
 
 
-Read = Callable[[PurePosixPath], "str | None"]
-"""The text of a file of the same tree, by its path; None if there is none."""
-
-_DEEPEST_INCLUDE = 32
-_MOST_FILES = 1000
-_KERNEL_HEADERS = re.compile(
-    r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
-)
-_IGNORED = ("error", "warning", "line", "ident")
-
-
 @dataclass
 class _Branch:
     """An ``#if`` that is open.
@@ -210,7 +207,7 @@ class _Branch:
 
 @dataclass
 class Preprocessor:
-    """One run over a file.
+    """One run of the preprocessor over a file and what it includes.
 
     Attributes:
         read: a function that returns the text of a file.

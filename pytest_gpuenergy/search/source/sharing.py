@@ -35,6 +35,23 @@ _RANKS = frozenset(
     ]
 )
 """Methods by which cooperative groups tell their threads apart."""
+_BRANCHES = (
+    *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
+    "conditional_expression",
+)
+_DEEPEST = 20
+_WARP = 32
+_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
+_MEETINGS = (
+    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
+    "__activemask",
+)
+_COLLECTIVES = (
+    *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
+    *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),
+    *("labeled_partition", "binary_partition", "Sum", "Reduce"),
+)
+_CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
 
 
 def reached(text: CudaText, node: Node) -> list[Node]:
@@ -66,12 +83,6 @@ def asks_for_thread(text: CudaText, node: Node) -> bool:
         for leaf in walk(function)
         if leaf.type in ("gnu_asm_expression", "identifier", "field_identifier")
     )
-
-
-_BRANCHES = (
-    *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
-    "conditional_expression",
-)
 
 
 class Carried:
@@ -133,21 +144,6 @@ class Carried:
 
 def _is_statement(call: Node) -> bool:
     return call.parent is not None and call.parent.type == "expression_statement"
-
-
-_DEEPEST = 20
-_WARP = 32
-_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
-_MEETINGS = (
-    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
-    "__activemask",
-)
-_COLLECTIVES = (
-    *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
-    *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),
-    *("labeled_partition", "binary_partition", "Sum", "Reduce"),
-)
-_CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
 
 
 def meets_others(kernel: CudaKernel, node: Node) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _TURNS = 50
 _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
+_BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
@@ -165,9 +166,6 @@ def _constant(node: Node) -> tuple[str, int | str] | None:
         scope, _, name = text_of(node).rpartition("::")
         return scope, name
     return None
-
-
-_BARRIER = "__syncthreads()"
 
 
 def block_barriers(function: Node) -> Iterator[Edit]:

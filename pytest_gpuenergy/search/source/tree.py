@@ -24,7 +24,7 @@ _BLOCKS = ("translation_unit", "compound_statement", "declaration_list", "case_s
 def parse(text: bytes) -> Node:
     """Return the root of a text's tree, without comments inside statements.
 
-    Its nodes' places are those in ``text``.
+    The places of its nodes are places in ``text``.
 
     Raises:
         UnavailableError: tree-sitter is not installed.

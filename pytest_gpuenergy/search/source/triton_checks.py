@@ -35,11 +35,9 @@ _LITERALS = (
     *(ast.Constant, ast.Tuple, ast.List, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop),
     *(ast.expr_context,),
 )
-
-
 _ASSEMBLER = "inline_asm_elementwise"
 _DECORATORS = {"triton": "triton", "jit": "triton.jit"}
-"""What names in decorators must stand for."""
+"""The dotted names that the names in decorators must stand for."""
 _ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
 """A comment in the first two lines by which Python reads a file otherwise than its text says."""
 
