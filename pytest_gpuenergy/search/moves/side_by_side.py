@@ -52,12 +52,11 @@ class Lanes:
     """A statement that threads do for an element each, with no regard to each other.
 
     Attributes:
-        kernel: it is in.
+        kernel: the kernel with the statement.
         variable: the element's number, which the statement does not change.
         body: the statement.
-        loops: in it, that go on for all elements alike, by the id of their node.
-        own: by their keys, the variables of which each element needs its own, with the names of
-            arrays for them.
+        loops: the loops in the statement that run alike for all elements, by the id of their node.
+        own: the names of arrays for the variables that each element needs for itself, by their key.
     """
 
     kernel: CudaKernel

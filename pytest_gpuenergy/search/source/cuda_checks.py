@@ -303,7 +303,8 @@ def is_constant(words: Sequence[str]) -> bool:
     """Return whether variables are in shared or constant memory, or cannot be changed.
 
     Args:
-        words: the words of a declaration up to its first brace or its end, without ``template <...>``.
+        words: the words of a declaration, without ``template <...>``, up to its first brace or its
+            end.
     """
     first, *others = _declarators(words)
     specifiers = set(first[: first.index("(")] if "(" in first else first)
