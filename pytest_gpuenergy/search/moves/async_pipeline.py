@@ -144,16 +144,16 @@ def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> 
     text = kernel.text
     for variable in text.variables:
         uses = [variable.node, *text.uses[variable.key]]
-        in_fill = [use for use in uses if any(inside(use, one) for one in fill)]
+        in_fill = [use for use in uses if any(inside(use, filling) for filling in fill)]
         if not in_fill or variable == loop.variable or variable.dims:
             continue
-        declared = any(inside(variable.node, one) for one in fill)
+        declared = any(inside(variable.node, filling) for filling in fill)
         if declared and len(in_fill) != len(uses):
             return False
         if not declared and text.changes(variable, loop.node):
             return False
     stops = ("break_statement", "continue_statement", "return_statement")
-    calls = [called(call) for one in fill for call in nodes(one, "call_expression")]
+    calls = [called(call) for filling in fill for call in nodes(filling, "call_expression")]
     meets = any(name.startswith(("__pipeline", "__sync", "atomic", "__shfl")) for name in calls)
     return not meets and not any(nodes(loop.body, *stops))
 
@@ -306,7 +306,9 @@ def _async(kernel: CudaKernel, copy: Copy, staged: list[Edit]) -> str:
 
 
 def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:
-    edits = [edit for one in tiles.compute for edit in _staged(accesses, tiles, one, stage)]
+    edits = [
+        edit for statement in tiles.compute for edit in _staged(accesses, tiles, statement, stage)
+    ]
     return _lines(kernel, tiles.compute, edits)
 
 

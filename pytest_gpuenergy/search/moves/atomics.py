@@ -92,8 +92,10 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
             sides = [field(part, name) for name in ("left", "right", "argument")]
             known = [kernel.polynomial(side) for side in sides if side is not None]
             if operator_of(part) in ("==", "!", "<", "<=") and any(
-                one is not None and one.depends_on("threadIdx") and not one.depends_on("blockIdx")
-                for one in known
+                number is not None
+                and number.depends_on("threadIdx")
+                and not number.depends_on("blockIdx")
+                for number in known
             ):
                 return True
     return False

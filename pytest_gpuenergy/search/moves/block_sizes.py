@@ -134,7 +134,7 @@ def _tied(baseline: LaunchPlan) -> dict[str, int]:
 def _fixed(spec: KernelSpec) -> frozenset[str]:
     """Return the names that tensors and scalars depend on."""
     sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
-    values = [one.value for one in spec.scalars if isinstance(one.value, str)]
+    values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
     return frozenset().union(*map(names_in, (*sizes, *values)))
 
 
@@ -284,7 +284,7 @@ def _is_named(kernel: CudaKernel, end: Node) -> bool:
     node = end if variable is None else variable.value
     if node is None or any(nodes(node, "number_literal")):
         return False
-    return any(text_of(one) == "blockDim.x" for one in nodes(node, "field_expression"))
+    return any(text_of(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
 
 
 def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
@@ -337,12 +337,12 @@ def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
 def most_threads(kernel: CudaKernel) -> int:
     """Return the largest block for which a kernel likely computes the same; 0 if unknown."""
     threads, y, z = kernel.block
-    shared = [one for one in kernel.text.variables if one.shared]
+    shared = [variable for variable in kernel.text.variables if variable.shared]
     if y * z != 1 or threads % _WARP or not shared:
         return 0
     if not kernel.text.calls(kernel.text.body, "__syncthreads"):
         return 0
-    if any(one.dims == (None,) for one in shared):
+    if any(array.dims == (None,) for array in shared):
         return 0
     if not any(_goes_on_by_block(kernel, loop) for loop in kernel.text.loops):
         return 0
@@ -416,7 +416,13 @@ def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
 def _numbers(kernel: CudaKernel) -> Iterator[int]:
     """Yield the numbers that a text states, without the sizes of shared arrays."""
     text = kernel.text
-    sizes = [size for one in text.variables if one.shared for size in one.dims if size is not None]
+    sizes = [
+        size
+        for variable in text.variables
+        if variable.shared
+        for size in variable.dims
+        if size is not None
+    ]
     for part in (text.body, *text.functions):
         for node in nodes(part, "number_literal", "identifier"):
             if any(inside(node, size) for size in sizes):

@@ -56,7 +56,9 @@ class GroupedGemmColmajor(SourceMove):
 def _shares_tiles(kernel: CudaKernel) -> bool:
     """Return whether the blocks of a row share a load, and those of a column another."""
     offsets = [a.address.offset for a in Accesses(kernel).all if a.use == "load"]
-    axes = [tuple(one.depends_on(axis) for axis in _AXES) for one in offsets if one is not None]
+    axes = [
+        tuple(offset.depends_on(axis) for axis in _AXES) for offset in offsets if offset is not None
+    ]
     return (True, False) in axes and (False, True) in axes
 
 
@@ -121,9 +123,9 @@ class ProgramOrder:
             return [text.inserted_after(self.last, line)]
         names = text.fresh("program_row"), text.fresh("program_column")
         replaced = [
-            text.replaced(one, name)
+            text.replaced(member, name)
             for name, some in zip(names, self.calls, strict=True)
-            for one in some
+            for member in some
         ]
         return [
             text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
@@ -205,7 +207,7 @@ def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | 
     body = kernel.text.function.body
     begin, end = sorted((body.index(row[1]), body.index(column[1])))
     names = {row[0], column[0]}
-    between = (node for one in body[begin + 1 : end] for node in ast.walk(one))
+    between = (node for statement in body[begin + 1 : end] for node in ast.walk(statement))
     used = any(isinstance(node, ast.Name) and node.id in names for node in between)
     again = any(len(kernel.text.assignments[name]) != 1 for name in names)
     return None if used or again else body[end]

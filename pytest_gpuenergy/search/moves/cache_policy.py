@@ -55,13 +55,13 @@ class CachePolicyCg(SourceMove):
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
     """Return the edits which state that no tensor overlaps another one."""
-    pointers = [one for one in kernel.text.parameters if one.pointer]
-    if len(pointers) < 2 or any(one.key not in kernel.tensors for one in pointers):
+    pointers = [parameter for parameter in kernel.text.parameters if parameter.pointer]
+    if len(pointers) < 2 or any(parameter.key not in kernel.tensors for parameter in pointers):
         return []
     return [
-        Edit(one.node.start_byte, one.node.start_byte, "__restrict__ ")
-        for one in pointers
-        if not _is_restricted(one)
+        Edit(parameter.node.start_byte, parameter.node.start_byte, "__restrict__ ")
+        for parameter in pointers
+        if not _is_restricted(parameter)
     ]
 
 

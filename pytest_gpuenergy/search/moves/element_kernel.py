@@ -56,7 +56,7 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
         if condition is None:
             continue
         rest = every[number + 1 :]
-        if any(is_call(one, "__syncthreads") for one in rest) or any(nodes(rest[0], *_NEVER)):
+        if any(is_call(later, "__syncthreads") for later in rest) or any(nodes(rest[0], *_NEVER)):
             return kernel
         source = edited(kernel.text.source, [_guarded(kernel, statement, condition)])
         state = State("cuda", source, kernel.launch)
@@ -100,7 +100,7 @@ def _negated(kernel: CudaKernel, condition: Node) -> str:
 def _is_whole(kernel: CudaKernel, side: Node) -> bool:
     """Return whether an expression is surely a whole number."""
     named = [kernel.text.variable(node) for node in nodes(side, "identifier")]
-    known = all(one is None or _is_whole_variable(kernel, one) for one in named)
+    known = all(variable is None or _is_whole_variable(kernel, variable) for variable in named)
     return known and kernel.polynomial(side) is not None
 
 
@@ -142,7 +142,7 @@ class ElementKernel:
         if body is None:
             return None
         found = [cls._compared(kernel, every[-1], part, parts, body) for part in parts]
-        return next((one for one in found if one is not None), None)
+        return next((kernel_parts for kernel_parts in found if kernel_parts is not None), None)
 
     @classmethod
     def _compared(
@@ -156,8 +156,8 @@ class ElementKernel:
         if variable is None or variable.declaration is None or variable.value is None:
             return None
         others = tuple(part for part in parts if part != compared)
-        later = (one for one in others if one.start_byte > compared.start_byte)
-        if any(_reads_by_thread(kernel, one) for one in later):
+        later = (condition for condition in others if condition.start_byte > compared.start_byte)
+        if any(_reads_by_thread(kernel, use) for use in later):
             return None  # the comparison may be what keeps it from reading beyond an end
         declaration, index = variable.declaration, variable.value
         found = cls(variable, declaration, index, guard, bound, body, others)
@@ -174,10 +174,10 @@ class ElementKernel:
         uses = kernel.text.uses[self.variable.key]
         if not all(inside(use, self.body) or inside(use, compared) for use in uses):
             return False
-        if any(list(nodes(one, "call_expression", *_CHANGES)) for one in self.others):
+        if any(list(nodes(part, "call_expression", *_CHANGES)) for part in self.others):
             return False
         before = statements(kernel.text.body)[:-1]
-        if any(one.type != "declaration" for one in before):
+        if any(statement.type != "declaration" for statement in before):
             return False
         if asks_for_thread(kernel.text, kernel.text.body):
             return False

@@ -80,15 +80,15 @@ def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Rewrite]:
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
     """
     found = list(_Finder(kernel, width).all())
-    if not any(not one.is_stored for one in found):
+    if not any(not group.is_stored for group in found):
         return
-    edits = [edit for one in found for edit in _edits(kernel, one, width)]
-    lone = {one.first.id: one.first for one in found if _is_lone(one.first)}
+    edits = [edit for group in found for edit in _edits(kernel, group, width)]
+    lone = {group.first.id: group.first for group in found if _is_lone(group.first)}
     for statement in lone.values():
         by = indentation(statement, kernel.text.source)
         edits.append(Edit(statement.start_byte, statement.start_byte, f"{_OPENED}{by}  "))
         edits.append(Edit(statement.end_byte, statement.end_byte, f"\n{by}}}"))
-    names = ", ".join(dict.fromkeys(one.accesses[0].root.name for one in found))
+    names = ", ".join(dict.fromkeys(group.accesses[0].root.name for group in found))
     # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
     edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
     source = edited(kernel.text.source, edits)
@@ -113,7 +113,7 @@ class _Finder:
                 yield from self._among(own)
             elif self._is_only_stored(own):
                 found = list(self._among(own))
-                if sum(len(one.accesses) for one in found) == len(own):
+                if sum(len(group.accesses) for group in found) == len(own):
                     yield from found
 
     def _is_only_stored(self, own: tuple[Access, ...]) -> bool:
@@ -144,7 +144,7 @@ class _Finder:
             rows = sorted({constant // self._width for constant, _, _ in some})
             for row in rows:
                 first = row * self._width
-                members = [one for one in some if first <= one[0] < first + self._width]
+                members = [member for member in some if first <= member[0] < first + self._width]
                 if len({constant for constant, _, _ in members}) == self._width:
                     found = self._together(members, first)
                     if found is not None:
@@ -163,13 +163,13 @@ class _Finder:
         between = [first]
         if not _is_lone(first) and first.parent is not None:
             between = [
-                one
-                for one in statements(first.parent)
-                if first.start_byte <= one.start_byte <= last.start_byte
+                statement
+                for statement in statements(first.parent)
+                if first.start_byte <= statement.start_byte <= last.start_byte
             ]
-        if any(any(nodes(one, *_STOPS)) for one in between):
+        if any(any(nodes(statement, *_STOPS)) for statement in between):
             return None
-        if found.is_stored and any(meets_others(self._kernel, one) for one in between):
+        if found.is_stored and any(meets_others(self._kernel, statement) for statement in between):
             return None
         place = found.accesses[found.places.index(0)].place
         return found if self._is_known_at(place, first, between) else None

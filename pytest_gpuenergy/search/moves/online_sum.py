@@ -63,11 +63,11 @@ def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
     """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
-    for one in maxima:
+    for maximum in maxima:
         for two in sums:
-            if _belong_together(kernel, one, two):
-                line = one.loop.node.start_point[0] + 1
-                source = edited(kernel.text.source, _fused(kernel, one, two))
+            if _belong_together(kernel, maximum, two):
+                line = maximum.loop.node.start_point[0] + 1
+                source = edited(kernel.text.source, _fused(kernel, maximum, two))
                 yield Rewrite(f"online sum from line {line}", source, kernel.launch)
 
 
@@ -89,7 +89,9 @@ def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
         return None
     if variable.type != "float" or variable.dims or variable.pointer:
         return None
-    others = [one for one in arguments if kernel.text.variable(bare(one)) != variable]
+    others = [
+        argument for argument in arguments if kernel.text.variable(bare(argument)) != variable
+    ]
     return _Maximum(loop, variable, others[0]) if len(others) == 1 else None
 
 

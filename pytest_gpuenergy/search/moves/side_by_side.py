@@ -86,7 +86,10 @@ class Lanes:
             found = [v for v in kernel.text.variables if inside(v.node, declaration)]
             if not _can_be_arrays(kernel, found, declaration, variable, body):
                 return None
-            own |= {one.key: kernel.fresh(f"{one.name}_lanes") for one in found}
+            own |= {
+                own_variable.key: kernel.fresh(f"{own_variable.name}_lanes")
+                for own_variable in found
+            }
         if len(set(own.values())) < len(own):
             return None
         return cls(kernel, variable, body, loops, own)
@@ -130,10 +133,19 @@ def _can_be_arrays(
     declared = declaration.children_by_field_name("declarator")
     if len(found) != len(declared) or not _qualifiers(declaration) <= _KNOWN_QUALIFIERS:
         return False
-    for one in found:
-        if one.pointer or one.reference or one.shared or one.type in ("auto", ""):
+    for own_variable in found:
+        if (
+            own_variable.pointer
+            or own_variable.reference
+            or own_variable.shared
+            or own_variable.type in ("auto", "")
+        ):
             return False
-        for node in nodes(one.value, "identifier") if one.dims and one.value is not None else ():
+        for node in (
+            nodes(own_variable.value, "identifier")
+            if own_variable.dims and own_variable.value is not None
+            else ()
+        ):
             variable = kernel.text.variable(node)
             if variable == element or (variable is not None and inside(variable.node, body)):
                 return False
@@ -240,7 +252,7 @@ class Rows:
             for product, factor in row.base.terms:
                 if self._kernel.is_multiple(Polynomial.of({product: factor}), self._width):
                     continue
-                known = tuple(one for one in product if self._kernel.values(one) is not None)
+                known = tuple(atom for atom in product if self._kernel.values(atom) is not None)
                 part = Polynomial.of({known: factor})
                 found[f"({part.text()}) % {self._width} == 0"] = None
         return list(found)
@@ -275,7 +287,7 @@ class Rows:
 
     def _address(self, access: Access, level: Node) -> str | None:
         """Return the first element's address at the start of a block; None if unknown there."""
-        loops = [one for one in self._lanes.loops.values() if inside(level, one.body)]
+        loops = [around for around in self._lanes.loops.values() if inside(level, around.body)]
         names = {loop.variable.key: loop.variable.name for loop in loops}
         names[self._lanes.variable.key] = self._first
         text = outside_of(self._kernel, self._lanes.body, access.place, names)
@@ -340,7 +352,9 @@ class SideBySide:
     def _block(self, block: Node) -> list[str]:
         """Return the lines of a block that elements go through together."""
         every = statements(block)
-        rows = self._rows.add((one for one in every if one.id not in self._lanes.loops), block)
+        rows = self._rows.add(
+            (earlier for earlier in every if earlier.id not in self._lanes.loops), block
+        )
         lines = [line for row in rows for line in self._rows.declared(row)]
         waiting: list[Node] = []
         for statement in every:
@@ -419,7 +433,7 @@ class SideBySide:
 
 def guarded_by(element: ElementKernel, lines: list[str]) -> list[str]:
     """Return lines in a condition that asks for the other conditions of a kernel."""
-    parts = [f"({text_of(one)})" for one in element.others]
+    parts = [f"({text_of(part)})" for part in element.others]
     return block_of(f"if ({' && '.join(parts)})", lines) if parts else lines
 
 

@@ -191,9 +191,9 @@ def _named(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
     """Return edits that call other functions with the same parameters."""
     functions = [field(call, "function") for call in kernel.text.calls(kernel.text.body, *names)]
     return [
-        Edit(one.start_byte, one.end_byte, names[text_of(one)])
-        for one in functions
-        if one is not None
+        Edit(function.start_byte, function.end_byte, names[text_of(function)])
+        for function in functions
+        if function is not None
     ]
 
 

@@ -72,7 +72,7 @@ class SwitchToMmaOrWgmma(SourceMove):
     def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
         lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
-        if any(one is None or (one.value or 0) < _SMALLEST for one in lengths):
+        if any(length is None or (length.value or 0) < _SMALLEST for length in lengths):
             return
         for number, call in enumerate(kernel.text.calls("sum"), start=1):
             edit = _dot(kernel, call)
@@ -237,7 +237,9 @@ def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: Counted
         return False
     atom = Atom(loop.variable.name, frozenset([loop.variable.key]))
     by = [Polynomial.atom(Atom(f"threadIdx.{axis}")) for axis in "yx"]
-    places = [kernel.polynomial(one) for access in pair for one in access.address.subscripts]
+    places = [
+        kernel.polynomial(subscript) for access in pair for subscript in access.address.subscripts
+    ]
     return places == [by[0], Polynomial.atom(atom), Polynomial.atom(atom), by[1]]
 
 
@@ -251,7 +253,7 @@ def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> 
 
 def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
     """Return the one around a loop, if all threads of a block come to the latter equally often."""
-    known = {one.node.id: one for one in kernel.text.loops}
+    known = {other_loop.node.id: other_loop for other_loop in kernel.text.loops}
     outer = None
     for node in ancestors(loop.node):
         if node == kernel.text.body:
@@ -260,7 +262,9 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
             around = known.get(node.id)
             ends = (around.start, around.bound, around.step) if around is not None else ()
             limits = [kernel.polynomial(end) for end in ends if end is not None]
-            if not limits or any(one is None or one.depends_on("threadIdx") for one in limits):
+            if not limits or any(
+                limit is None or limit.depends_on("threadIdx") for limit in limits
+            ):
                 return None
             outer = node
         elif node.type != "compound_statement":
@@ -285,7 +289,9 @@ def _is_between_barriers(loop: CountedLoop) -> bool:
         return False
     at = around.index(loop.node)
     neighbours = around[at - 1 : at] + around[at + 1 : at + 2]
-    return len(neighbours) == 2 and all(is_call(one, "__syncthreads") for one in neighbours)
+    return len(neighbours) == 2 and all(
+        is_call(neighbour, "__syncthreads") for neighbour in neighbours
+    )
 
 
 def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:

@@ -206,8 +206,8 @@ def outside_of(
         The text; None if it depends on something else that the statement does.
     """
     edits = []
-    for one in nodes(node, "identifier"):
-        variable = kernel.text.variable(one)
+    for inner in nodes(node, "identifier"):
+        variable = kernel.text.variable(inner)
         if variable is None:
             continue
         text: str | None = names.get(variable.key)
@@ -219,7 +219,7 @@ def outside_of(
                 return None
             text = f"({text})"
         if text is not None:
-            edits.append(Edit(one.start_byte, one.end_byte, text))
+            edits.append(Edit(inner.start_byte, inner.end_byte, text))
     return edited(kernel.text.source, edits, node.start_byte, node.end_byte)
 
 

@@ -153,7 +153,7 @@ class Accesses:
                 if (
                     address is not None
                     and self._is_alias(variable)
-                    and node.id in {one.id for one in address.identifiers}
+                    and node.id in {identifier.id for identifier in address.identifiers}
                 ):
                     return variable
         return None
@@ -345,8 +345,8 @@ def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Poly
         if change.type != "assignment_expression" or operator_of(change) != "+=" or by is None:
             continue
         distance = kernel.polynomial(by) if text.is_fixed(by, text.body) else None
-        later = (one for one in text.uses[parameter.key] if one != written[0])
-        if distance is not None and all(one.start_byte > change.end_byte for one in later):
+        later = (node for node in text.uses[parameter.key] if node != written[0])
+        if distance is not None and all(use.start_byte > change.end_byte for use in later):
             yield parameter.key, (written[0], distance)
 
 

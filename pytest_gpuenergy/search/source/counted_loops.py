@@ -77,7 +77,10 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
     first = fresh_name(f"{variable.name}_start", text.words)
     before = [use for use in uses if not inside(use, node)]
     head = f"for ({variable.type} {variable.name} = {first}; {_condition(node)}; {by})"
-    edits = [Edit(one.start_byte, one.end_byte, first) for one in (variable.node, *before)]
+    edits = [
+        Edit(identifier.start_byte, identifier.end_byte, first)
+        for identifier in (variable.node, *before)
+    ]
     edits.append(Edit(node.start_byte, _end_of_head(node), head))
     if step.type == "expression_statement":
         edits.append(_removed(text, step))
@@ -96,10 +99,10 @@ def _given_in_head(text: CudaText, node: Node) -> list[Edit]:
         return []
     if text.variable(left) != variable or variable in _named(text, right):
         return []
-    heads = [one for one in nodes(text.body, "for_statement") if _sets(text, one, variable)]
-    if not all(any(inside(use, one) for one in heads) for use in text.uses[variable.key]):
+    heads = [inner for inner in nodes(text.body, "for_statement") if _sets(text, inner, variable)]
+    if not all(any(inside(use, loop) for loop in heads) for use in text.uses[variable.key]):
         return []  # its last value may be asked for
-    if any(inside(one, other) and one != other for one in heads for other in heads):
+    if any(inside(loop, other) and loop != other for loop in heads for other in heads):
         return []
     return [Edit(given.start_byte, given.start_byte, f"{variable.type} ")]
 
@@ -189,8 +192,8 @@ def _is_repeated(loop: Node, variable: Variable) -> bool:
 
 
 def _named(text: CudaText, node: Node) -> Iterator[Variable]:
-    for one in nodes(node, "identifier"):
-        variable = text.variable(one)
+    for inner in nodes(node, "identifier"):
+        variable = text.variable(inner)
         if variable is not None:
             yield variable
 

@@ -103,7 +103,9 @@ class CudaKernel:
     @cached_property
     def _fixed(self) -> frozenset[int]:
         """The keys of the parameters that nothing changes."""
-        return frozenset(one.key for one in self.text.parameters if not self.text.writes(one))
+        return frozenset(
+            parameter.key for parameter in self.text.parameters if not self.text.writes(parameter)
+        )
 
     @cached_property
     def _loops(self) -> dict[int, CountedLoop]:

@@ -279,9 +279,9 @@ class CudaText:
         if node.type != "identifier":
             return None
         candidates = [
-            one
-            for one in self._by_name.get(text_of(node), [])
-            if inside(node, one.scope) and one.key <= node.start_byte
+            candidate
+            for candidate in self._by_name.get(text_of(node), [])
+            if inside(node, candidate.scope) and candidate.key <= node.start_byte
         ]
         return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
 
@@ -320,8 +320,13 @@ class CudaText:
             return True
         if outer.type == "argument_list" and outer.parent is not None:
             return called_last(outer.parent) in self._takes_references
-        references = (one for one in self.variables if one.reference and not one.const)
-        return any(one.value is not None and inside(node, one.value) for one in references)
+        references = (
+            variable for variable in self.variables if variable.reference and not variable.const
+        )
+        return any(
+            reference.value is not None and inside(node, reference.value)
+            for reference in references
+        )
 
     @functools.cached_property
     def _takes_references(self) -> frozenset[str]:
@@ -414,8 +419,8 @@ class CudaFile:
         for node in self.root.named_children:
             qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
             if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
-                for one in nodes(node, "init_declarator"):
-                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
+                for inner in nodes(node, "init_declarator"):
+                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
         return known
 
     @functools.cached_property
@@ -512,12 +517,12 @@ def obstacle_in(file: CudaFile, function: Node) -> str:
 
 def is_conditional(node: Node) -> bool:
     """Return whether the compiler may not see a part of a text: it stands under a condition."""
-    return any(one.type in _CONDITIONS and not _is_guard(one) for one in ancestors(node))
+    return any(outer.type in _CONDITIONS and not _is_guard(outer) for outer in ancestors(node))
 
 
 def _is_guard(condition: Node) -> bool:
     """Return whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
-    name, *rest = [one for one in condition.named_children if one.type != "comment"]
+    name, *rest = [node for node in condition.named_children if node.type != "comment"]
     negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
     has_else = field(condition, "alternative") is not None
     if not negated or has_else or not rest or rest[0].type != "preproc_def":
@@ -528,9 +533,9 @@ def _is_guard(condition: Node) -> bool:
 def uncertain_macros(root: Node) -> frozenset[str]:
     """Return the macros that may stand for something else than what they are defined as."""
     defined = list(nodes(root, "preproc_def"))
-    counts = Counter(text_of(field(one, "name")) for one in defined)
+    counts = Counter(text_of(field(macro, "name")) for macro in defined)
     found = {name for name, count in counts.items() if count > 1}
-    found |= {text_of(field(one, "name")) for one in defined if is_conditional(one)}
+    found |= {text_of(field(macro, "name")) for macro in defined if is_conditional(macro)}
     for call in nodes(root, "preproc_call"):
         if text_of(field(call, "directive")) == "#undef":
             found.add(text_of(field(call, "argument")).strip())

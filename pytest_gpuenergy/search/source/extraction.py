@@ -147,7 +147,7 @@ def _head(node: Node, until: Node) -> str:
 def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
     declared = node.children_by_field_name("declarator")
     names = [*map(declared_name, declared), *_types_in(node)]
-    if any(n.type == "function_declarator" for one in declared for n in outline(one)):
+    if any(n.type == "function_declarator" for declarator in declared for n in outline(declarator)):
         head = text_of(node)
         if "__global__" in head:
             return None
@@ -169,9 +169,9 @@ def _is_filled(node: Node) -> bool:
 def _types_in(node: Node) -> list[str]:
     """Return the types that a declaration defines, and the values of enumerations."""
     found = [
-        text_of(field(one, "name"))
-        for one in walk(node)
-        if one.type == "enumerator" or (one.type in _TYPES and field(one, "body") is not None)
+        text_of(field(inner, "name"))
+        for inner in walk(node)
+        if inner.type == "enumerator" or (inner.type in _TYPES and field(inner, "body") is not None)
     ]
     return [name for name in found if name]
 
@@ -263,7 +263,7 @@ def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
 
 def _is_named(item: FileItem, name: str) -> bool:
     *scopes, last = name.split("::")
-    around = [one for one in item.namespaces if one]
+    around = [namespace for namespace in item.namespaces if namespace]
     return last in item.names and (not scopes or around[-len(scopes) :] == scopes)
 
 
@@ -282,8 +282,10 @@ class _Needed:
         """Return the kernel and all that it needs, in the order of the text."""
         found = {self._kernel.node.id: self._kernel}
         waiting = [self._kernel]
-        waiting += [one for one in self._items if one.kind == "using" and "std" not in one.names]
-        found |= {one.node.id: one for one in waiting}
+        waiting += [
+            other for other in self._items if other.kind == "using" and "std" not in other.names
+        ]
+        found |= {using.node.id: using for using in waiting}
         while waiting:
             for item in self._used_by(waiting.pop()):
                 if item.node.id not in found:
@@ -322,8 +324,8 @@ class _Needed:
             scope, name = text_of(field(node, "scope")), text_of(field(node, "name"))
             if scope in _LIBRARIES and not (scope == "std" and name in _OF_STD):
                 raise self._refusal(f"{text_of(node)}, of a library that kernels alone do not have")
-        own = {name for one in self._items if one.kind == "function" for name in one.names}
-        hosts = {name for one in self._items if one.kind == "host" for name in one.names}
+        own = {name for other in self._items if other.kind == "function" for name in other.names}
+        hosts = {name for other in self._items if other.kind == "host" for name in other.names}
         for call in nodes(item.node, "call_expression"):
             name = called(call)
             if name in hosts - own - _declared_in(item):
@@ -394,10 +396,10 @@ def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
 
 
 def _without_std(node: Node) -> Iterator[Edit]:
-    for one in nodes(node, "qualified_identifier"):
-        name = field(one, "name")
-        if text_of(field(one, "scope")) == "std" and name is not None:
-            yield Edit(one.start_byte, name.start_byte, "")
+    for inner in nodes(node, "qualified_identifier"):
+        name = field(inner, "name")
+        if text_of(field(inner, "scope")) == "std" and name is not None:
+            yield Edit(inner.start_byte, name.start_byte, "")
 
 
 def arguments_in(entry: str) -> list[str]:

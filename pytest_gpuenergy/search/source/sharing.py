@@ -118,7 +118,7 @@ class Carried:
             if access.use != "load" and not is_own and self._shows(access.node):
                 return True
         calls = [n for n in nodes(self._loop.body, "call_expression") if _is_statement(n)]
-        return any(self._is_in(one) for call in calls for one in arguments_of(call))
+        return any(self._is_in(argument) for call in calls for argument in arguments_of(call))
 
     def _depends(self, variable: Variable) -> bool:
         if variable.value is not None and self._is_in(variable.value):
@@ -139,7 +139,7 @@ class Carried:
 
     def _is_in(self, node: Node) -> bool:
         named = (self._text.variable(n) for n in nodes(node, "identifier"))
-        return any(one is not None and one.key in self._keys for one in named)
+        return any(variable is not None and variable.key in self._keys for variable in named)
 
 
 def _is_statement(call: Node) -> bool:
@@ -229,7 +229,7 @@ class Sharing:
         """Return whether a number counts threads from the start of a warp on."""
         before = number - Polynomial.atom(Atom("threadIdx.x"))
         whole = self._kernel.is_multiple(before, _WARP)
-        return whole and all(self._is_common(one) for one in before.atoms)
+        return whole and all(self._is_common(atom) for atom in before.atoms)
 
     def _agree_on(
         self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
@@ -240,7 +240,9 @@ class Sharing:
             return True
         if variable.dims:
             return False
-        around = [one for one in self._kernel.text.loops if one.variable == variable]
+        around = [
+            other_loop for other_loop in self._kernel.text.loops if other_loop.variable == variable
+        ]
         if around:
             ends = (around[0].start, around[0].bound, around[0].step)
             return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
@@ -255,7 +257,7 @@ class Sharing:
     ) -> bool:
         """Return whether a variable's last value before a loop is the same for all threads."""
         writes = self._kernel.text.writes(variable)
-        before = [one for one in writes if one.end_byte <= loop.node.start_byte]
+        before = [node for node in writes if node.end_byte <= loop.node.start_byte]
         given = before[-1].parent if before else variable.value
         if given is None or meets_others(self._kernel, given):
             return given is not None

@@ -44,14 +44,14 @@ def simplified(text: str, entry: str) -> str:
     for _ in range(_TURNS):
         source = text.encode()
         functions = list(nodes(parse(source), "function_definition"))
-        own = [one for one in functions if _is_entry(one, name)]
-        forwarders = {found.name: found for one in functions if (found := forwarder(one))}
-        names = [name_of(one) for one in functions]
+        own = [function for function in functions if _is_entry(function, name)]
+        forwarders = {found.name: found for function in functions if (found := forwarder(function))}
+        names = [name_of(function) for function in functions]
         known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
         edits = [
             edit
-            for one in own
-            for edit in (*_decided(one), *_forwarded(one, known), *block_barriers(one))
+            for access in own
+            for edit in (*_decided(access), *_forwarded(access, known), *block_barriers(access))
         ]
         if not edits:
             break

@@ -93,7 +93,7 @@ def _at_the_top(statement: ast.stmt) -> Iterator[str]:
 
 
 def _in_function(function: ast.FunctionDef) -> Iterator[str]:
-    decorators = [ast.unparse(one) for one in function.decorator_list]
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
     if decorators not in (["triton.jit"], ["jit"]):
         yield f"{function.name}, which is not decorated with triton.jit alone"
     arguments = function.args
@@ -101,7 +101,7 @@ def _in_function(function: ast.FunctionDef) -> Iterator[str]:
         if default is not None and not _is_constant(default):
             yield f"the default {_shown(default)}"
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-    for annotation in (*(one.annotation for one in every), function.returns):
+    for annotation in (*(argument.annotation for argument in every), function.returns):
         if annotation is not None and not _is_name(annotation):
             yield f"the annotation {_shown(annotation)}"
     for node in ast.walk(function):
@@ -133,7 +133,7 @@ def _in_assembler(module: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
             continue
         called.add(id(node.func))
-        given = [one.value for one in node.keywords if one.arg == "asm"]
+        given = [keyword.value for keyword in node.keywords if keyword.arg == "asm"]
         text = (*node.args, *given)[0] if node.args or given else None
         if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
             yield "assembler whose text is put together"

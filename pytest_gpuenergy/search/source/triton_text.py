@@ -115,7 +115,7 @@ class TritonText:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
         # What the name stands for in the end, if it is set more than once, is not known.
-        named = [one for node in module.body for one in _bound_by(node) if one == entry]
+        named = [name for node in module.body for name in _bound_by(node) if name == entry]
         for node in module.body if len(named) == 1 and "\f" not in source else ():
             if isinstance(node, ast.FunctionDef) and node.name == entry:
                 text = cls(data, module, node)
@@ -143,7 +143,9 @@ class TritonText:
     def parameters(self) -> tuple[str, ...]:
         """The names of all parameters."""
         given = self.function.args
-        return tuple(one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+        return tuple(
+            argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)
+        )
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """Return the first byte of a node, and the one after its last."""
@@ -262,7 +264,7 @@ class TritonText:
         found: set[str] = set()
         ranges = [part for loop in self.loops for part in (loop.start, loop.stop, loop.step)]
         while ranges:
-            names = {one.id for one in ast.walk(ranges.pop()) if isinstance(one, ast.Name)}
+            names = {node.id for node in ast.walk(ranges.pop()) if isinstance(node, ast.Name)}
             values = [self.definition(name) for name in names - found]
             ranges += [value for value in values if value is not None]
             found |= names
