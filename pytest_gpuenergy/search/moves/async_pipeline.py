@@ -238,7 +238,10 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     later = kernel.fresh(f"{name}_later")
     start, by = text_of(loop.start), indentation(loop.node, source)
     distance = times(loop.step, stages - 1) if loop.step is not None else str(stages - 1)
-    step = f" * {_factor(loop.step)}" if loop.step is not None else ""
+    step = ""
+    if loop.step is not None:
+        factor = text_of(loop.step)
+        step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
         *block_of(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
@@ -269,11 +272,6 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     ]
     whole = Edit(start_of(loop.node), loop.node.end_byte, indented(lines, by))
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
-
-
-def _factor(step: Node | None) -> str:
-    simple = step is not None and step.child_count == 0
-    return text_of(step) if simple else f"({text_of(step)})"
 
 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:

@@ -104,15 +104,19 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
 def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Rewrite]:
     root = own[0].root
     partial = kernel.fresh(f"{root.name}_partial")
-    edits = [_kept(access, partial) for access in own]
+    edits = [
+        Edit(node.start_byte, node.end_byte, f"{partial} += {text_of(arguments_of(node)[1])}")
+        for node in (access.node for access in own)
+    ]
     first = _first_of(kernel)
     by = indentation(first, kernel.text.source)
     declared = f"{root.type} {partial} = 0;\n{by}"
     edits.append(Edit(first.start_byte, first.start_byte, declared))
     target = _target(kernel, own[0], place)
+    by_lane = f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"
     for what, lines in (
         ("block", _block_sum(kernel, root.type, partial, target)),
-        ("warp", [*_warp_sum(kernel, partial), *_by_lane(kernel, target, partial)]),
+        ("warp", [*_warp_sum(kernel, partial), by_lane]),
     ):
         end = _end_of(kernel, lines, by)
         source = edited(kernel.text.source, [*edits, end])
@@ -125,11 +129,6 @@ def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
     if text is not None and "blockDim" in text:
         return text
     return f"&{access.root.name}[{place.text()}]"
-
-
-def _kept(access: Access, partial: str) -> Edit:
-    _, value = arguments_of(access.node)
-    return Edit(access.node.start_byte, access.node.end_byte, f"{partial} += {text_of(value)}")
 
 
 def _first_of(kernel: CudaKernel) -> Node:
@@ -162,10 +161,6 @@ def _thread(kernel: CudaKernel) -> str:
 def _threads(kernel: CudaKernel) -> str:
     _, y, z = kernel.block
     return "blockDim.x" if y * z == 1 else "blockDim.x * blockDim.y * blockDim.z"
-
-
-def _by_lane(kernel: CudaKernel, target: str, partial: str) -> list[str]:
-    return [f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"]
 
 
 def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list[str]:

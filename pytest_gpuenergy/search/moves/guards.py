@@ -78,7 +78,8 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
             continue
         if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):
             continue
-        if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and _is_padded(last):
+        is_padded = last.type == "binary_expression" and operator_of(last) == "+"
+        if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and is_padded:
             continue
         is_cast = any(access.address.width for access in accesses.of(array))
         for banks in _PADDINGS:
@@ -99,10 +100,6 @@ def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bo
     last = kernel.polynomial(subscripts[-1])
     ends = [last and kernel.interval(last, case) for case in range(kernel.facts.cases)]
     return any(end and end[1] >= dims[-1] for end in ends)
-
-
-def _is_padded(size: Node) -> bool:
-    return size.type == "binary_expression" and operator_of(size) == "+"
 
 
 def _guard_edits(kernel: CudaKernel) -> list[Edit]:

@@ -107,7 +107,7 @@ class _Finder:
         read_only = self._accesses.read_only()
         for parameter in self._kernel.text.parameters:
             kind, own = parameter.type, self._accesses.of(parameter)
-            if kind not in BYTES or vector_of(kind, self._width) is None:
+            if vector_of(kind, self._width) is None:
                 continue
             if parameter in read_only:
                 yield from self._among(own)
@@ -158,7 +158,7 @@ class _Finder:
             tuple(constant - least for constant, _, _ in members),
             first,
             last,
-            self._name(members[0][1]),
+            self._kernel.fresh(f"{members[0][1].root.name}_pair", besides=self._taken),
         )
         between = [first]
         if not _is_lone(first) and first.parent is not None:
@@ -192,9 +192,6 @@ class _Finder:
             inner = bare(field(inner, "argument") or inner)
         parts = (part for child in inner.named_children for part in nodes(child, *_LOADS))
         return not any(parts)
-
-    def _name(self, access: Access) -> str:
-        return self._kernel.fresh(f"{access.root.name}_pair", besides=self._taken)
 
 
 def _statement_of(access: Access) -> Node | None:

@@ -238,12 +238,11 @@ class Rows:
                 address = self._address(access, level)
                 if base is None or address is None or not is_always(access.node, statement):
                     continue
-                found.append(ElementRow(access, self._name_for(access), base, address))
+                taken = [row.name for row in self.all]
+                name = self._kernel.fresh(f"{access.root.name}_row", besides=taken)
+                found.append(ElementRow(access, name, base, address))
                 self.all.append(found[-1])
         return found
-
-    def _name_for(self, access: Access) -> str:
-        return self._kernel.fresh(f"{access.root.name}_row", besides={row.name for row in self.all})
 
     def checks(self) -> list[str]:
         """Return the conditions under which all rows are aligned."""
@@ -274,7 +273,7 @@ class Rows:
         offset, kind = access.address.offset, access.root.type
         if offset is None or access.address.width or access.function not in HINTS:
             return None
-        if kind not in BYTES or vector_of(kind, self._width) is None:
+        if vector_of(kind, self._width) is None:
             return None
         base = offset - self._number
         if self._lanes.variable.key in base.variables or self._number.atoms & base.atoms:

@@ -135,7 +135,10 @@ def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
         "exponentials to base 2": _cuda_base_two(kernel),
         "reciprocal square roots": _cuda_reciprocal_roots(kernel),
         "reciprocals before loops": _cuda_reciprocals(kernel),
-        "fast divisions": _fast_divisions(kernel),
+        "fast divisions": [
+            Edit(node.start_byte, node.end_byte, f"__fdividef({text_of(left)}, {text_of(right)})")
+            for left, right, node in _divisions(kernel)
+        ],
     }
     for what, edits in kinds.items():
         if edits:
@@ -233,13 +236,6 @@ def _divisions(kernel: CudaKernel) -> Iterator[tuple[Node, Node, Node]]:
             both = is_float(kernel, left), is_float(kernel, right)
             if any(both) and is_float(kernel, node):
                 yield left, bare(right), node
-
-
-def _fast_divisions(kernel: CudaKernel) -> list[Edit]:
-    return [
-        Edit(node.start_byte, node.end_byte, f"__fdividef({text_of(left)}, {text_of(right)})")
-        for left, right, node in _divisions(kernel)
-    ]
 
 
 def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:

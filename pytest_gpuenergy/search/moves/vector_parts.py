@@ -113,7 +113,7 @@ class Span:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
             if not own or parameter.key in self.accesses.unclear:
                 continue
-            if parameter.key not in self.kernel.tensors or not _fits(parameter.type, width):
+            if parameter.key not in self.kernel.tensors or vector_of(parameter.type, width) is None:
                 continue
             found += self._parts_of(own, width)
         return found
@@ -245,13 +245,9 @@ def stored(pointer: str, value: str, function: str) -> str:
     return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
 
-def _fits(type_name: str, width: int) -> bool:
-    return type_name in BYTES and vector_of(type_name, width) is not None
-
-
 def vector_of(type_name: str, width: int) -> str | None:
     """Return the vector type of ``width`` elements; None if there is none."""
-    return _VECTORS.get(type_name, _OTHERS).get(BYTES[type_name] * width)
+    return _VECTORS.get(type_name, _OTHERS).get(BYTES.get(type_name, 0) * width)
 
 
 def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:

@@ -453,13 +453,15 @@ class CudaFile:
         leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
         return all(
             leaf.type == "number_literal"
-            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
+            or (
+                depth > 0
+                and leaf.type == "identifier"
+                and text_of(leaf) in self.constants
+                and self._is_number(text_of(leaf), depth - 1)
+            )
             for leaf in leaves
             if value
         )
-
-    def _is_known(self, name: str, depth: int) -> bool:
-        return name in self.constants and self._is_number(name, depth - 1)
 
 
 def loops_of(text: CudaText) -> tuple[CountedLoop, ...]:

@@ -133,15 +133,11 @@ def _function(node: Node) -> tuple[Kind, list[str]] | None:
     body, name = field(node, "body"), name_of(node)
     if body is None or not name:
         return None
-    head = _head(node, body)
+    head = text_of(node)[: body.start_byte - node.start_byte]
     if "__global__" in head:
         return "kernel", [name]
     own = "__device__" in head or "constexpr" in head
     return "function" if own else "host", [name]
-
-
-def _head(node: Node, until: Node) -> str:
-    return text_of(node)[: until.start_byte - node.start_byte]
 
 
 def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
@@ -362,14 +358,13 @@ def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
 
 def _header(run: Preprocessor, path: PurePosixPath, entry: str, body: str) -> str:
     """Return where the text is from, and the headers that it may need."""
-    used = [name for name in run.headers if not (sign := _sign_of(name)) or sign in body]
+    used = [
+        name
+        for name in run.headers
+        if all(sign in body for header, sign in _SIGNS.items() if header in name)
+    ]
     lines = [f"// {entry}, taken out of {path}", *(f"#include {name}" for name in used)]
     return "\n".join(lines) + "\n"
-
-
-def _sign_of(header: str) -> str:
-    """Return what a text contains that needs a header; empty if that is not known."""
-    return next((sign for name, sign in _SIGNS.items() if name in header), "")
 
 
 def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.support import InputError
-
-_Names = Sequence[dict[str, int | float]]
-"""For each set of sizes, the values of all names that expressions can use."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +35,17 @@ class Facts:
         grid = (*launch.grid, 1, 1, 1)[:3]
         try:
             x, y, z = (tuple(evaluate(size, names) for names in named) for size in grid)
-            return cls(len(named), _scalars(spec, named), (x, y, z), _shapes(spec, named))
+            scalars = {
+                scalar.name: tuple(evaluate(scalar.value, names) for names in named)
+                for scalar in spec.scalars
+                if not isinstance(scalar.value, float) and "int" in scalar.dtype
+            }
+            shapes = {
+                tensor.name: tuple(
+                    tuple(evaluate(size, names) for size in tensor.shape) for names in named
+                )
+                for tensor in spec.tensors
+            }
+            return cls(len(named), scalars, (x, y, z), shapes)
         except InputError:
             return None
-
-
-def _scalars(spec: KernelSpec, named: _Names) -> dict[str, tuple[int, ...]]:
-    return {
-        scalar.name: tuple(evaluate(scalar.value, names) for names in named)
-        for scalar in spec.scalars
-        if not isinstance(scalar.value, float) and "int" in scalar.dtype
-    }
-
-
-def _shapes(spec: KernelSpec, named: _Names) -> dict[str, tuple[tuple[int, ...], ...]]:
-    return {
-        tensor.name: tuple(tuple(evaluate(size, names) for size in tensor.shape) for names in named)
-        for tensor in spec.tensors
-    }

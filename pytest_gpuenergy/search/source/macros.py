@@ -210,7 +210,8 @@ def _substituted(
     """Return the body with arguments in place of parameters, ``#`` and ``##`` carried out."""
     found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
-    around = {here: (before, after) for before, here, after in _neighbours(places)}
+    befores, afters = [None, *places[:-1]], [*places[1:], None]
+    around = dict(zip(places, zip(befores, afters, strict=True), strict=True))
     for at, token in enumerate(body):
         before, after = around.get(at, (None, None))
         sides = {body[i].text for i in (before, after) if i is not None}
@@ -225,12 +226,6 @@ def _substituted(
         else:
             found.append(token)
     return _pasted(found)
-
-
-def _neighbours(places: list[int]) -> list[tuple[int | None, int, int | None]]:
-    before = [None, *places[:-1]]
-    after = [*places[1:], None]
-    return list(zip(before, places, after, strict=True))
 
 
 def _pasted(tokens: list[CppToken]) -> list[CppToken]:

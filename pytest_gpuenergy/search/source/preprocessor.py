@@ -336,7 +336,7 @@ class Preprocessor:
         """Return whether a condition is true; None if only the compiler can tell."""
         opaque = frozenset(self.opaque)
         macros = self._macros | {
-            name: Macro(None, tuple(tokens_of(f"({_number(value)})")))
+            name: Macro(None, tuple(tokens_of(f"({int(value) if isinstance(value, int) else 0})")))
             for name, value in self.given.items()
         }
         try:
@@ -368,10 +368,6 @@ class Preprocessor:
             self.missing[name] = None
             return ""
         return self._text(found, text, depth + 1) + "\n"
-
-
-def _number(value: object) -> int | float:
-    return int(value) if isinstance(value, bool | int) else 0
 
 
 def _normal(path: PurePosixPath) -> PurePosixPath | None:

@@ -107,18 +107,13 @@ def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[
         if found is None or len(given) != len(found.types):
             continue
         values = [
-            text_of(value) if kind.endswith("*") or _is_int(value, kind) else _cast(value, kind)
+            text_of(value)
+            if kind.endswith("*")
+            or (kind == "int" and value.type == "number_literal" and text_of(value).isdecimal())
+            else f"({kind})({text_of(value)})"
             for value, kind in zip(given, found.types, strict=True)
         ]
         yield Edit(call.start_byte, call.end_byte, f"{found.target}({', '.join(values)})")
-
-
-def _is_int(value: Node, kind: str) -> bool:
-    return kind == "int" and value.type == "number_literal" and text_of(value).isdecimal()
-
-
-def _cast(value: Node, kind: str) -> str:
-    return f"({kind})({text_of(value)})"
 
 
 def _is_entry(function: Node, name: str) -> bool:

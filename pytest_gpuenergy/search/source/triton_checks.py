@@ -184,7 +184,8 @@ class _Modules:
         """Return the dotted name of what an attribute reaches, if it begins with a module."""
         if isinstance(node, ast.Name):
             place = self._known.get(node.id, "")
-            return place if _is_module(place) else ""
+            is_module = place in _MODULES or place.startswith("triton.language.extra")
+            return place if is_module else ""
         if isinstance(node, ast.Attribute):
             before = self._path(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -224,10 +225,6 @@ def _may_be_reached(path: str) -> bool:
         # Methods of values and fields of types, such as tl.int32.itemsize, are as far as it goes.
         return 1 <= len(rest) <= 2 and rest[0] not in _INNER_MODULES
     return len(parts) == 2 and parts[1] in _OF_TRITON - {"language"}
-
-
-def _is_module(place: str) -> bool:
-    return place in _MODULES or place.startswith("triton.language.extra")
 
 
 def _is_constant(value: ast.expr) -> bool:

@@ -119,12 +119,9 @@ class TritonText:
         for node in module.body if len(named) == 1 and "\f" not in source else ():
             if isinstance(node, ast.FunctionDef) and node.name == entry:
                 text = cls(data, module, node)
-                return text if text.language and text._is_only_jit() else None
+                decorators = [path_of(decorator, text._names) for decorator in node.decorator_list]
+                return text if text.language and decorators == ["triton.jit"] else None
         return None
-
-    def _is_only_jit(self) -> bool:
-        decorators = [path_of(node, self._names) for node in self.function.decorator_list]
-        return decorators == ["triton.jit"]
 
     @cached_property
     def _names(self) -> dict[str, str]:
