@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from kernel_specs import SOURCE, launch_with, spec_with, write
+from move_checks import move_named
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import Application, ChangeBlockSizes, read_spec
+from pytest_gpuenergy.search import Application, read_spec
 
 
 def applications(folder: Path, **fields: Any) -> list[Application]:
     spec = read_spec(write(folder, spec_with(**fields)))
-    return list(ChangeBlockSizes().applications(spec.baseline, spec))
+    return list(move_named("change_block_sizes").applications(spec.baseline, spec))
 
 
 def whats(folder: Path, **fields: Any) -> list[str]:
@@ -60,6 +61,6 @@ def test_a_block_has_at_most_1024_threads(tmp_path: Path) -> None:
 def test_constants_stay_near_those_of_the_baseline(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
     far = replace(spec.baseline, launch=replace(spec.launch, constants={"ITEMS": 64}))
-    found = [one.what for one in ChangeBlockSizes().applications(far, spec)]
+    found = [one.what for one in move_named("change_block_sizes").applications(far, spec)]
     assert "ITEMS=32" in found
     assert "ITEMS=128" not in found

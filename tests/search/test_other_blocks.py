@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from move_checks import check, only, results, spec_of
+from move_checks import check, move_named, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import ChangeBlockSizes, KernelSpec, VectorizeGlobalLoads
+from pytest_gpuenergy.search import KernelSpec
 
-BLOCKS = ChangeBlockSizes()
+BLOCKS = move_named("change_block_sizes")
 OF_GRID = """
 __global__ void kernel(const float* x, float* y, int n) {
   int stride = gridDim.x * blockDim.x;
@@ -173,10 +173,10 @@ def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_t
         grid=("ceil_div(ROWS * 32, block_x)",),
         sizes=({"ROWS": 8, "N": 256}, {"ROWS": 3, "N": 77}),
     )
-    found = [one.what for one in results(VectorizeGlobalLoads(), spec)]
+    found = [one.what for one in results(move_named("vectorize_global_loads"), spec)]
     assert found == [f"shared loops over j at line 7 by {width}" for width in (2, 4)]
     other = replace(spec, source=BY_WARPS.replace("/ 32, lane", "/ 32 + threadIdx.x / 64, lane"))
-    assert [one.what for one in results(VectorizeGlobalLoads(), other)] == []
+    assert [one.what for one in results(move_named("vectorize_global_loads"), other)] == []
 
 
 MOVED_ON = """
@@ -200,7 +200,7 @@ def moved_on(source: str = MOVED_ON) -> KernelSpec:
 @pytest.mark.slow
 def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
     spec = moved_on()
-    (_, state) = [one.state for one in results(VectorizeGlobalLoads(), spec)]
+    (_, state) = [one.state for one in results(move_named("vectorize_global_loads"), spec)]
     assert "reinterpret_cast<const float4*>(&x[i_first])" in state.source
     check(state, spec, lambda v: {"y": v["w"] * v["x"]})
 
@@ -216,7 +216,7 @@ def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
 )
 def test_one_that_is_moved_otherwise_is_not(old: str, new: str) -> None:
     spec = moved_on(MOVED_ON.replace(old, new))
-    texts = [one.state.source for one in results(VectorizeGlobalLoads(), spec)]
+    texts = [one.state.source for one in results(move_named("vectorize_global_loads"), spec)]
     assert not any("&x[" in text for text in texts)
 
 
@@ -229,6 +229,6 @@ def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
     }
     """
     spec = replace(of_grid(source), launch=replace(of_grid().launch, grid=("ceil_div(N, 64)",)))
-    assert [one.what for one in results(VectorizeGlobalLoads(), spec)] == [
+    assert [one.what for one in results(move_named("vectorize_global_loads"), spec)] == [
         f"{width} elements per thread" for width in (2, 4)
     ]
