@@ -31,7 +31,7 @@ _BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
-    """Return the text with an entry without branches that constants decide.
+    """Return the text with an entry that has no branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
