@@ -184,7 +184,7 @@ def block_barriers(function: Node) -> Iterator[Edit]:
 
 
 def _is_block(value: Node) -> bool:
-    """Return whether a value is the group of all threads of the block."""
+    """Return whether an expression is the group of all threads of the block."""
     name = text_of(field(value, "function")).split("::")[-1]
     return name == "this_thread_block" and not arguments_of(value)
 
