@@ -80,7 +80,7 @@ def test_what_is_not_replaced_stays_as_it_is_written(name: str) -> None:
 @pytest.mark.parametrize("entry", ["kernel", "kernel<float, 4>", "space::kernel"])
 def test_the_entry_is_found_by_its_plain_name(entry: str) -> None:
     spec = replace(CASES["add"].spec, entry=entry)
-    source = spec.source.replace("__global__", "template <typename T, int N> __global__")
+    source = spec.source.replace('extern "C" __global__', "template <typename T, int N> __global__")
     assert everything(spec, f"namespace space {{\n{source}\n}}")
 
 

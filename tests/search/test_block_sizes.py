@@ -1,13 +1,17 @@
-"""Other numbers of threads and blocks, and what moves know of types and warps, in common styles."""
+"""The move ``change_block_sizes``, and how moves follow the sizes of blocks in common styles."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from kernel_specs import SOURCE, launch_with, spec_with, write
 from move_checks import check, move_named, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import KernelSpec
+from pytest_gpuenergy.search import Application, KernelSpec, read_spec
 
 BLOCKS = move_named("change_block_sizes")
 OF_GRID = """
@@ -232,3 +236,57 @@ def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
     assert [one.what for one in results(move_named("vectorize_global_loads"), spec)] == [
         f"{width} elements per thread" for width in (2, 4)
     ]
+
+
+def applications(folder: Path, **fields: Any) -> list[Application]:
+    spec = read_spec(write(folder, spec_with(**fields)))
+    return list(move_named("change_block_sizes").applications(spec.baseline, spec))
+
+
+def described(folder: Path, **fields: Any) -> list[str]:
+    return [one.what for one in applications(folder, **fields)]
+
+
+def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path: Path) -> None:
+    found = described(tmp_path)
+    assert found == [
+        *(f"block_x={threads}" for threads in (64, 128, 256, 512, 1024)),
+        *(f"ITEMS={items}" for items in (1, 2, 8, 16)),
+    ]
+
+
+def test_every_application_leads_to_another_state(tmp_path: Path) -> None:
+    found = applications(tmp_path)
+    assert len({one.state.id for one in found}) == len({one.what for one in found}) == len(found)
+
+
+def test_a_block_that_nothing_depends_on_is_left_alone(tmp_path: Path) -> None:
+    assert described(tmp_path, launch=launch_with(grid=[125], constants={})) == []
+
+
+def test_a_constant_that_only_a_comment_has_is_left_alone(tmp_path: Path) -> None:
+    text = SOURCE.replace("ITEMS", "4") + "// ITEMS\n/* ITEMS */"
+    assert not any("ITEMS" in what for what in described(tmp_path, source=text))
+
+
+def test_a_constant_that_states_the_size_of_the_block_takes_it_along(tmp_path: Path) -> None:
+    text = SOURCE.replace("blockDim.x", "THREADS")
+    launch = launch_with(grid=["ceil_div(N, THREADS * 4)"], constants={"THREADS": 32})
+    found = applications(tmp_path, source=text.replace("ITEMS", "4"), launch=launch)
+    plans = [(one.state.launch.constants["THREADS"], one.state.launch.block) for one in found]
+    assert plans == [(threads, (threads,)) for threads in (64, 128, 256, 512, 1024)]
+
+
+def test_a_block_has_at_most_1024_threads(tmp_path: Path) -> None:
+    launch = launch_with(grid=["ceil_div(N, block_x)", "ceil_div(N, block_y)"], block=[32, 8])
+    found = applications(tmp_path, launch=launch)
+    assert found
+    assert all(one.state.launch.block[0] * one.state.launch.block[1] <= 1024 for one in found)
+
+
+def test_constants_stay_near_those_of_the_baseline(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    far = replace(spec.baseline, launch=replace(spec.launch, constants={"ITEMS": 64}))
+    found = [one.what for one in move_named("change_block_sizes").applications(far, spec)]
+    assert "ITEMS=32" in found
+    assert "ITEMS=128" not in found
