@@ -21,8 +21,7 @@ from pytest_gpuenergy.search.source.accesses import (
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
-from pytest_gpuenergy.search.source.facts import Facts
-from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.polynomials import Facts, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,

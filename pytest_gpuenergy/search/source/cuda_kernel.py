@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.edits import fresh_name
-from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import (
     Atom,
+    Facts,
     Interval,
     Polynomial,
     loop_range,

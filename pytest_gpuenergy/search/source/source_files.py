@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
+from pytest_gpuenergy.search.source.extraction import extract
 from pytest_gpuenergy.search.spec.kernel_spec import Checkout, KernelSpec
 from pytest_gpuenergy.support import FormError, is_file, is_folder, read_bytes, shown
 
@@ -81,8 +82,6 @@ def _missing(file: str, checkout: Checkout, folder: Path) -> str:
 
 
 def _extracted(spec: KernelSpec, root: Path) -> tuple[str, str, list[str]]:
-    from pytest_gpuenergy.search.source.extraction import extract
-
     def read(path: PurePosixPath) -> str | None:
         if path == PurePosixPath(spec.file):
             return _text_of(root, path)

@@ -6,9 +6,9 @@ import ast
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import (
     Atom,
+    Facts,
     Interval,
     Polynomial,
     loop_range,
