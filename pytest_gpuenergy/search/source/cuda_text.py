@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -178,7 +178,22 @@ class CudaText:
     @functools.cached_property
     def hidden_by(self) -> str:
         """The thing that hides what the text does, in a few words; empty if nothing does."""
-        return obstacle_in(self.file, self.function)
+        function = self.function
+        if function.has_error or depth_of(function) > _DEEPEST:
+            return "something that cannot be parsed"
+        if _is_conditional(function):
+            return "a condition of the preprocessor"
+        # Of two functions with one name, the other one may be what is launched.
+        if any(name_of(other) == name_of(function) for other in self.functions):
+            return "another function of its name"
+        if any(text_of(node) == "volatile" for node in nodes(function, "type_qualifier")):
+            return "a volatile variable"
+        for node in walk(self.body):
+            if node.type in _UNCLEAR:
+                return _UNCLEAR[node.type]
+        leaves = (text_of(node) for node in walk(function) if node.child_count == 0)
+        found = next((leaf for leaf in leaves if leaf in self.file.obscure_macros), None)
+        return "" if found is None else f"the macro {found}"
 
     @property
     def source(self) -> bytes:
@@ -208,7 +223,8 @@ class CudaText:
     @functools.cached_property
     def loops(self) -> tuple[CountedLoop, ...]:
         """The loops that count up by a fixed step."""
-        return loops_of(self)
+        found = (_loop(self, node) for node in nodes(self.body, "for_statement"))
+        return tuple(loop for loop in found if loop is not None)
 
     def calls(self, node: Node, *names: str) -> list[Node]:
         """Return the calls of functions with these names."""
@@ -343,11 +359,26 @@ class CudaText:
 
     @functools.cached_property
     def _tiles(self) -> dict[str, int]:
-        return tiles_in(self.body)
+        """The threads of each tile of cooperative groups, by its name; 0 if not one number."""
+        found: dict[str, int] = {}
+        for node in nodes(self.body, "template_function"):
+            if text_of(field(node, "name")) != "tiled_partition":
+                continue
+            # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
+            around = next((outer for outer in ancestors(node) if outer.type in _GIVEN), None)
+            name = text_of(field(around, "left") or field(around, "declarator"))
+            threads = text_of(field(node, "arguments"))[1:-1].strip()
+            found[name] = int(threads) if threads.isdecimal() and name not in found else 0
+        return found
 
     def tile_of(self, call: Node) -> tuple[int, str] | None:
-        """Return the threads of a tile and what it is asked; None for other calls."""
-        return tile_of(call, self._tiles)
+        """Return the threads of a tile and its method for a call such as ``warp.size()``."""
+        function = field(call, "function")
+        if function is None or function.type != "field_expression" or arguments_of(call):
+            return None
+        threads = self._tiles.get(text_of(field(function, "argument")), 0)
+        method = text_of(field(function, "field"))
+        return (threads, method) if threads and method in _RANKS else None
 
     def is_fixed(self, expression: Node, during: Node) -> bool:
         """Return whether nothing in ``during`` changes the value of an expression of scalars."""
@@ -447,7 +478,7 @@ class CudaFile:
         """The macros that are not known to be numbers."""
         found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
-        return uncertain_macros(self.root) | found
+        return _uncertain_macros(self.root) | found
 
     def _is_number(self, name: str, depth: int) -> bool:
         """Return whether a macro is empty, or consists of numbers, constants and such macros."""
@@ -464,12 +495,6 @@ class CudaFile:
             for leaf in leaves
             if value
         )
-
-
-def loops_of(text: CudaText) -> tuple[CountedLoop, ...]:
-    """Return the counted loops of the entry, in the order of the text."""
-    found = (_loop(text, node) for node in nodes(text.body, "for_statement"))
-    return tuple(loop for loop in found if loop is not None)
 
 
 def _loop(text: CudaText, node: Node) -> CountedLoop | None:
@@ -500,26 +525,7 @@ def _loop(text: CudaText, node: Node) -> CountedLoop | None:
     return CountedLoop(node, variable, variable.value, bound, step, body)
 
 
-def obstacle_in(file: CudaFile, function: Node) -> str:
-    """Return what hides what a function does, in a few words; empty if nothing does."""
-    if function.has_error or depth_of(function) > _DEEPEST:
-        return "something that cannot be parsed"
-    if is_conditional(function):
-        return "a condition of the preprocessor"
-    # Of two functions with one name, the other one may be what is launched.
-    if any(name_of(n) == name_of(function) for n in file.functions if n != function):
-        return "another function of its name"
-    if any(text_of(n) == "volatile" for n in nodes(function, "type_qualifier")):
-        return "a volatile variable"
-    for node in walk(field(function, "body") or function):
-        if node.type in _UNCLEAR:
-            return _UNCLEAR[node.type]
-    leaves = (text_of(n) for n in walk(function) if n.child_count == 0)
-    found = next((leaf for leaf in leaves if leaf in file.obscure_macros), None)
-    return "" if found is None else f"the macro {found}"
-
-
-def is_conditional(node: Node) -> bool:
+def _is_conditional(node: Node) -> bool:
     """Return whether a condition may hide a part of a text from the compiler."""
     return any(outer.type in _CONDITIONS and not _is_guard(outer) for outer in ancestors(node))
 
@@ -534,37 +540,13 @@ def _is_guard(condition: Node) -> bool:
     return text_of(field(rest[0], "name")) == text_of(name)
 
 
-def uncertain_macros(root: Node) -> frozenset[str]:
+def _uncertain_macros(root: Node) -> frozenset[str]:
     """Return the macros that may not stand for what they are defined as."""
     defined = list(nodes(root, "preproc_def"))
     counts = Counter(text_of(field(macro, "name")) for macro in defined)
     found = {name for name, count in counts.items() if count > 1}
-    found |= {text_of(field(macro, "name")) for macro in defined if is_conditional(macro)}
+    found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
     for call in nodes(root, "preproc_call"):
         if text_of(field(call, "directive")) == "#undef":
             found.add(text_of(field(call, "argument")).strip())
     return frozenset(found)
-
-
-def tiles_in(body: Node) -> dict[str, int]:
-    """Return the threads of each tile of cooperative groups by its name; 0 if not one number."""
-    found: dict[str, int] = {}
-    for node in nodes(body, "template_function"):
-        if text_of(field(node, "name")) != "tiled_partition":
-            continue
-        # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
-        around = next((n for n in ancestors(node) if n.type in _GIVEN), None)
-        name = text_of(field(around, "left") or field(around, "declarator"))
-        threads = text_of(field(node, "arguments"))[1:-1].strip()
-        found[name] = int(threads) if threads.isdecimal() and name not in found else 0
-    return found
-
-
-def tile_of(call: Node, tiles: Mapping[str, int]) -> tuple[int, str] | None:
-    """Return the threads of a tile, and what it is asked, for a call such as ``warp.size()``."""
-    function = field(call, "function")
-    if function is None or function.type != "field_expression" or arguments_of(call):
-        return None
-    threads = tiles.get(text_of(field(function, "argument")), 0)
-    method = text_of(field(function, "field"))
-    return (threads, method) if threads and method in _RANKS else None
