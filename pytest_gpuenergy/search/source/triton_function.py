@@ -1,4 +1,4 @@
-"""What is known about a Triton function from its text, its launch and its contract together."""
+"""A Triton function as its text, its launch plan and its spec together tell it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import ast
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.polynomials import (
+    Atom,
+    Facts,
+    Interval,
+    Polynomial,
+    loop_range,
+    quotient_range,
+)
 from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
@@ -18,14 +24,14 @@ _WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
 """Types that an index fits in."""
 
 
-class TritonKernel:
+class TritonFunction:
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
-        text: of the kernel.
-        launch: its plan.
-        spec: of what it computes.
-        facts: values for each set of sizes.
+        text: the text.
+        launch: the launch plan.
+        spec: the spec of what the function computes.
+        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: TritonText, state: State, spec: KernelSpec, facts: Facts) -> None:
@@ -35,8 +41,8 @@ class TritonKernel:
         self.facts = facts
 
     @classmethod
-    def of(cls, state: State, spec: KernelSpec) -> TritonKernel | None:
-        """None if the text is not understood, or does not fit the spec."""
+    def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
+        """Return the function; None if its text is not understood or does not fit the spec."""
         text, facts = TritonText.of(state.source, spec.entry), Facts.of(state.launch, spec)
         if text is None or facts is None:
             return None
@@ -49,26 +55,26 @@ class TritonKernel:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """Values of parameters known when the function is compiled."""
+        """The values of parameters that are known when the function is compiled."""
         return self.launch.constants
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
-        """By the name of their parameter."""
+        """The tensors by the name of their parameter."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
         pairs = zip(self._given, self.spec.arguments, strict=True)
         return {parameter: by_name[name] for parameter, name in pairs if name in by_name}
 
     @cached_property
     def scalars(self) -> dict[str, tuple[int, ...]]:
-        """Integers for each set of sizes, by the name of their parameter, if nothing sets that."""
+        """The integers for each set of sizes, by the name of a parameter that nothing sets."""
         known = self.facts.scalars
         pairs = zip(self._given, self.spec.arguments, strict=True)
         fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
         return {parameter: known[name] for parameter, name in fixed if name in known}
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """The smallest and largest value in all programs, for one set of sizes."""
+        """Return the range of an expression over all programs, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
@@ -93,11 +99,7 @@ class TritonKernel:
             return None
         left = atom.left.interval(lambda part: self._range(part, case, depth - 1))
         right = atom.right.interval(lambda part: self._range(part, case, depth - 1))
-        if left is None or right is None or left[0] < 0 or right[0] < 1:
-            return None
-        if atom.operator == "%":
-            return 0, min(left[1], right[1] - 1)
-        return left[0] // right[1], left[1] // right[0]
+        return quotient_range(left, atom.operator, right)
 
     def _range_of_loop(self, name: str, case: int, depth: int) -> Interval | None:
         loops = [loop for loop in self.text.loops if loop.name == name]
@@ -110,16 +112,10 @@ class TritonKernel:
             if not known:
                 return None
             ends.append(known)
-        (low, first), (_, stop), (step, largest) = ends
-        if step < 1:
-            return None
-        last = stop - 1
-        if low == first and step == largest and stop > low:
-            last = low + (stop - 1 - low) // step * step
-        return low, max(low, last)
+        return None if ends[2][0] < 1 else loop_range(*ends)
 
     def polynomial(self, node: ast.expr, depth: int = _DEEPEST) -> Polynomial | None:
-        """An integer, or a block of them as one that stands for each; None if not understood."""
+        """Return an integer, or one that stands for each of a block; None if not understood."""
         if depth == 0:
             return None
         match node:
@@ -158,20 +154,20 @@ class TritonKernel:
     def _binary(
         self, left: ast.expr, op: ast.operator, right: ast.expr, depth: int
     ) -> Polynomial | None:
-        one, two = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
-        if one is None or two is None:
+        first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
+        if first is None or second is None:
             return None
         match op:
             case ast.Add():
-                return one + two
+                return first + second
             case ast.Sub():
-                return one - two
+                return first - second
             case ast.Mult():
-                return one * two
+                return first * second
             case ast.FloorDiv():
-                return quotient(one, "//", two)
+                return quotient(first, "//", second)
             case ast.Mod():
-                return quotient(one, "%", two)
+                return quotient(first, "%", second)
         return None
 
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
@@ -180,12 +176,14 @@ class TritonKernel:
             return self._program(node, name, depth)
         parts = [self.polynomial(argument, depth - 1) for argument in node.args]
         match name, parts:
-            case "cdiv", [Polynomial() as one, Polynomial() as two]:
-                return quotient(one + two - Polynomial.constant(1), "//", two)
-            case "arange", [Polynomial() as one, Polynomial() as two]:
+            case "cdiv", [Polynomial() as first, Polynomial() as second]:
+                return quotient(first + second - Polynomial.constant(1), "//", second)
+            case "arange", [Polynomial() as first, Polynomial() as second]:
                 # Two blocks of the same numbers need not lie along the same dimension.
                 return Polynomial.atom(
-                    Atom(f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, one, two)
+                    Atom(
+                        f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, first, second
+                    )
                 )
         return None
 
@@ -199,7 +197,7 @@ class TritonKernel:
 
 
 def _along(block: Polynomial, places: str) -> Polynomial:
-    """A block with dimensions added to it, which is not the same as along other dimensions."""
+    """Return a block with dimensions added, which differs from one along other dimensions."""
     terms = {}
     for product, factor in block.terms:
         turned = (
@@ -211,10 +209,10 @@ def _along(block: Polynomial, places: str) -> Polynomial:
 
 
 def quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
-    """``left // right`` or ``left % right``."""
-    one, two = left.value, right.value
-    if one is not None and two:
-        return Polynomial.constant(one // two if sign == "//" else one % two)
+    """Return ``left // right`` or ``left % right``."""
+    first, second = left.value, right.value
+    if first is not None and second:
+        return Polynomial.constant(first // second if sign == "//" else first % second)
     return Polynomial.atom(
         Atom(f"(({left.text()}) {sign} ({right.text()}))", frozenset(), sign, left, right)
     )
