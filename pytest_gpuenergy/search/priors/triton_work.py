@@ -21,13 +21,21 @@ _SHARED_BYTES_PER_WAVEFRONT = 128
 _REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "reduce")
 _LOADS, _STORES = ("load",), ("store",)
 _VECTOR_BYTES = 16
-"""The widest access of a thread."""
+"""Bytes of a thread's widest access."""
 _OWN_INSTRUCTIONS = 2.0
-"""Of an access with its address and mask, as in the timing model of the emulated GPU."""
+"""Instructions of an access, its address and its mask, as in the emulated GPU's timing model."""
+_OPERAND_BYTES = 2
+"""Bytes of an element of an operand of ``dot``; a guess."""
+_ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_or", "atomic_and", "atomic_xchg")
+_REDUCING_CALLS = frozenset(["sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum"])
+_DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
+"""Functions that are given the shape of their result, and the place of this argument."""
+
+Shape = tuple[int, ...]
 
 
 def work_of_triton(kernel: TritonKernel) -> Work:
-    """The work of a function that is understood."""
+    """Return the work of a function that is understood."""
     return _Counting(kernel).work()
 
 
@@ -69,7 +77,7 @@ class _Counting:
 
     @cached_property
     def _around(self) -> dict[ast.AST, list[ast.For]]:
-        """The loops around each node."""
+        """The loops around each node, the outermost first."""
         found: dict[ast.AST, list[ast.For]] = {}
         for node in ast.walk(self._text.function):
             inner = [*found.get(node, []), *([node] if isinstance(node, ast.For) else [])]
@@ -100,7 +108,7 @@ class _Counting:
         return None if ends is None else sum(ends) / 2
 
     def _elements(self, call: ast.Call) -> int:
-        """Of the block that an access is made to."""
+        """Return the number of elements of the block that an access moves."""
         return math.prod(self._shapes.of(call.args[0])) if call.args else 1
 
     def _moved(self, *names: str) -> float:
@@ -110,7 +118,7 @@ class _Counting:
         )
 
     def _size(self, call: ast.Call) -> int:
-        """Bytes of an element of the tensor that an access is made to; 4 if it is not clear."""
+        """Return the bytes of an element of the accessed tensor; 4 if the tensor is unclear."""
         names = self._names_in(call.args[0]) if call.args else set()
         sizes = [
             stored_as(tensor.dtype).itemsize
@@ -128,13 +136,13 @@ class _Counting:
         return names
 
     def _operations(self) -> tuple[float, float]:
-        """Results of special functions of all threads, and instructions of all warps."""
+        """Return the special functions of all threads, and the instructions of all warps."""
         functions = instructions = 0.0
         for node in ast.walk(self._text.function):
             if isinstance(node, ast.BinOp | ast.Compare | ast.Call | ast.AugAssign):
                 special, plain = self._cost(node)
                 whole = node.target if isinstance(node, ast.AugAssign) else node
-                count = math.prod(self._shapes.of(_loaded(whole))) * self._times(node)
+                count = math.prod(self._shapes.of(whole)) * self._times(node)
                 functions += special * count
                 instructions += plain * max(count / WARP, 1.0)
         return functions, instructions
@@ -160,15 +168,16 @@ class _Counting:
         return most * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages)
 
     def _waits(self, call: ast.Call) -> float:
-        """How often a warp waits for a load; in a loop it is made so many rounds ahead."""
+        """Return how often a warp waits for a load, which a pipelined loop makes ahead."""
         around = self._around.get(call, [])
         ahead = max(1, self._stages(around[-1]) - 1) if around else 1
         return self._times(call) / ahead
 
     def _stages(self, loop: ast.For) -> int:
-        """Of a loop: its own; those of the launch if its loads feed a ``dot``; otherwise none.
+        """Return the pipeline stages of a loop: its own, or those of the launch.
 
-        That the launch's are for such loops alone is in Triton's documentation of ``tl.range``.
+        The stages of the launch apply only to loops whose loads feed a ``dot``, by Triton's
+        documentation of ``tl.range``.
         """
         for one in self._text.loops:
             for keyword in one.call.keywords if one.node == loop else []:
@@ -187,31 +196,15 @@ class _Counting:
         return float(max(1, *outputs)) if outputs else 1.0
 
 
-_OPERAND_BYTES = 2
-_ATOMICS = ("atomic_add", "atomic_max", "atomic_min", "atomic_or", "atomic_and", "atomic_xchg")
-
-
-def _loaded(node: ast.expr) -> ast.expr:
-    """A target as an expression of its value."""
-    return ast.Name(node.id, ast.Load()) if isinstance(node, ast.Name) else node
-
-
-Shape = tuple[int, ...]
-
-_REDUCING_CALLS = frozenset(["sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum"])
-_DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
-"""Functions with the shape of their result, and the place of this argument."""
-
-
 class Shapes:
-    """Of the expressions of one function; what is not understood is a scalar, ``()``."""
+    """The shapes of one function's expressions; what is not understood is a scalar, ``()``."""
 
     def __init__(self, kernel: TritonKernel) -> None:
         self._kernel = kernel
         self._by_name: dict[str, Shape] = {}
 
     def of(self, node: ast.expr) -> Shape:
-        """The shape of an expression."""
+        """Return the shape of an expression."""
         match node:
             case ast.Name(id=name):
                 return self._named(name)
@@ -231,17 +224,14 @@ class Shapes:
 
     def _named(self, name: str) -> Shape:
         if name not in self._by_name:
-            self._by_name[name] = ()  # while what it is set to mentions it
-            self._by_name[name] = self._assigned(name)
+            self._by_name[name] = ()  # in case its own value mentions it
+            shapes = [
+                self.of(one.value)
+                for one in self._kernel.text.assignments.get(name, [])
+                if isinstance(one, ast.Assign | ast.AugAssign | ast.AnnAssign) and one.value
+            ]
+            self._by_name[name] = max(shapes, key=len, default=())
         return self._by_name[name]
-
-    def _assigned(self, name: str) -> Shape:
-        shapes = [
-            self.of(one.value)
-            for one in self._kernel.text.assignments.get(name, [])
-            if isinstance(one, ast.Assign | ast.AugAssign | ast.AnnAssign) and one.value is not None
-        ]
-        return max(shapes, key=len, default=())
 
     def _together(self, nodes: list[ast.expr]) -> Shape:
         found: Shape = ()
@@ -288,7 +278,7 @@ class Shapes:
 
     @cached_property
     def _module_constants(self) -> dict[str, int]:
-        """What the module sets to ``tl.constexpr(number)``."""
+        """The numbers that the module defines by ``tl.constexpr(number)``."""
         found = {}
         for node in self._kernel.text.module.body:
             match node:
@@ -301,7 +291,7 @@ class Shapes:
 
 
 def _with_axes(shape: Shape, places: ast.expr) -> Shape:
-    """The shape of ``block[:, None]``."""
+    """Return the shape of an expression such as ``block[:, None]``."""
     parts = places.elts if isinstance(places, ast.Tuple) else [places]
     rest = list(shape)
     found = []
