@@ -1,4 +1,4 @@
-"""What a move is: a way to rewrite a kernel that computes the same thing."""
+"""The interface of a move: a way to rewrite a kernel so that it still computes the same."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from msgspec import Struct
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 
 Region = Literal["compute", "gmem", "sfu", "atomics", "smem", "overlap"]
-"""What a kernel's time can be spent on: arithmetic, global memory, special functions, atomics,
-shared memory, and waiting that other work could hide."""
+"""A part of a card on which time is spent: arithmetic, global memory, special functions, atomics,
+shared memory, or waiting that other work could hide."""
 REGIONS: tuple[Region, ...] = get_args(Region)
 
 
 class Application(Struct, frozen=True):
-    """One place and way in which a move applies to a state.
+    """One way to apply a move to a state.
 
     Attributes:
-        move: its name.
-        what: the place and the parameters, in a few words that are unique among the applications
-            of this move to a state.
-        state: the result.
+        move: the name of the move.
+        what: the place and the parameters, in a few words that are unique among the applications of
+            this move to a state.
+        state: the resulting state.
     """
 
     move: str
@@ -33,12 +33,12 @@ class Application(Struct, frozen=True):
 class Move(Protocol):
     """A kind of rewriting.
 
-    It need not be right in every case, since every result is verified; it should be right in most,
-    and never leave the text unchanged.
+    It need not be right in every case, because every result is verified. It should be right in most
+    cases, and must never leave the text unchanged.
 
     Attributes:
-        name: as in the documentation.
-        languages: it can rewrite.
+        name: the name in the documentation.
+        languages: the languages that it can rewrite.
         relieves: the regions whose time it may cut.
     """
 
@@ -47,5 +47,5 @@ class Move(Protocol):
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterable[Application]:
-        """All ways to apply it, in an order that depends on the state alone."""
+        """Return all ways to apply it, in an order that depends on the state alone."""
         ...
