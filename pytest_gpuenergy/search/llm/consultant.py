@@ -24,6 +24,11 @@ MOST_OUTPUT_TOKENS = 16_384
 _LEAST_OUTPUT_TOKENS = 1_024
 """Tokens without which no question is asked: the answer would be cut off and paid for nothing."""
 
+FILE_NAME = "llm.jsonl"
+_LARGEST_BYTES = 1 << 30
+"""Size of the file of exchanges."""
+Missing = Literal["", "away", "budget", "garbled"]
+
 
 @dataclass
 class Consultant:
@@ -108,12 +113,6 @@ def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int)
         input_tokens=input_tokens if reply.input_tokens is None else reply.input_tokens,
         output_tokens=most if reply.output_tokens is None else reply.output_tokens,
     )
-
-
-FILE_NAME = "llm.jsonl"
-_LARGEST_BYTES = 1 << 30
-
-Missing = Literal["", "away", "budget", "garbled"]
 
 
 class Exchange(Struct, frozen=True, kw_only=True):

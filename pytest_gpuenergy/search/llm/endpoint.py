@@ -20,6 +20,12 @@ DEFAULT_URL = "https://api.openai.com/v1"
 _UNUSED_KEY = "none"
 """Key for local endpoints, which need none although the client library does."""
 
+_NO_SUCH_PROTOCOL = (400, 404, 405, 501)
+"""HTTP statuses of endpoints that do not support the Responses API."""
+_LARGEST_BYTES = 16 << 20
+"""Size of an answer; the rest of a longer one is not read."""
+Protocol = Literal["responses", "chat"]
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -84,12 +90,6 @@ def url_in_environment() -> str | None:
     if not url and not os.environ.get(KEY_VARIABLE):
         return None
     return url or DEFAULT_URL
-
-
-_NO_SUCH_PROTOCOL = (400, 404, 405, 501)
-"""HTTP statuses of endpoints that do not support the Responses API."""
-_LARGEST_BYTES = 16 << 20
-"""Size of an answer; the rest of a longer one is not read."""
 
 
 class AwayError(Exception):
@@ -237,9 +237,6 @@ def _reason(error: Any) -> str:
     if isinstance(error, openai.APIConnectionError):
         return "it cannot be reached, or broke off"
     return f"the request could not be made ({type(error).__name__})"
-
-
-Protocol = Literal["responses", "chat"]
 
 
 class Message(Struct, frozen=True):

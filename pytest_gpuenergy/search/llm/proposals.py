@@ -39,6 +39,8 @@ follow the protocol or the schema; it is incomplete; the model declines; the mov
 vocabulary; the diff does not apply and no whole source follows; the launch plan cannot be used;
 nothing changes; the text cannot be parsed; it contains something that no proposal may add."""
 
+_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+
 
 class Refusal(Struct, frozen=True):
     """Why there is no proposal for a state.
@@ -210,9 +212,6 @@ def _answer_in(exchange: Exchange) -> Answer:
 def _check_move(answer: Answer) -> None:
     if answer.move not in VOCABULARY:
         raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
-
-
-_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
 class PatchError(ValueError):

@@ -70,6 +70,11 @@ _OF_LANGUAGE = {
     "functions decorated with triton.jit, and literal constants; nothing else.",
 }
 
+_LONGEST_WHAT = 60
+"""Characters of a change's description; a longer one is cut."""
+_LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}
+"""The fields of a launch plan that only one language has."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -168,10 +173,6 @@ def _performance(context: Context) -> Iterator[str]:
 def _tried(node: Node) -> str:
     ended = node.outcome if node.time_ms is None else f"{node.time_ms:.4g} ms"
     return f"- {node.move} {node.what}: {ended}"
-
-
-_LONGEST_WHAT = 60
-_LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "num_stages")}
 
 
 class NamedConstant(Struct, frozen=True, forbid_unknown_fields=True):

@@ -27,33 +27,6 @@ from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
 
-
-@dataclass(frozen=True)
-class CardModel:
-    """What the bottleneck model knows about a card.
-
-    Attributes:
-        profile: the profile of its model, or of a similar one if that is unknown.
-        limit_w: the power limit that the card enforces; None if it reports none.
-    """
-
-    profile: GpuProfile
-    limit_w: float | None = None
-
-    @classmethod
-    def of(cls, device: Device) -> CardModel:
-        """Return the model of a device's card under its present power limit."""
-        by_name = [one for one in PROFILES.values() if one.name == device.name]
-        alike = [one for one in PROFILES.values() if one.architecture == device.architecture]
-        profile = [*by_name, *alike, DEFAULT_PROFILE][0]
-        return cls(profile, enforced_setpoint(device).power_limit_w)
-
-    @property
-    def cycles_per_s(self) -> float:
-        """The largest clock of a multiprocessor, in Hz."""
-        return self.profile.max_clock_mhz * 1e6
-
-
 SECTORS_PER_CYCLE = 4.0
 """Sectors that an L1 moves per cycle, 128 bytes (CUDA C++ Programming Guide)."""
 FUNCTIONS_PER_CYCLE = 16.0
@@ -81,8 +54,37 @@ _BARRIER_CYCLES = 60.0
 _REGISTERS, _REGISTERS_PER_WORD, _REGISTER_FILE = 40, 1.5, 65536
 """Registers of a thread without arrays, registers per word of its arrays, and registers of a
 multiprocessor; the first two are guesses."""
-
 Shares = Mapping[Region, float]
+_MOST_THREADS = 1024
+"""Threads of a block that CUDA allows."""
+_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
+"""What counting raises for a text with numbers that no kernel can have."""
+
+
+@dataclass(frozen=True)
+class CardModel:
+    """What the bottleneck model knows about a card.
+
+    Attributes:
+        profile: the profile of its model, or of a similar one if that is unknown.
+        limit_w: the power limit that the card enforces; None if it reports none.
+    """
+
+    profile: GpuProfile
+    limit_w: float | None = None
+
+    @classmethod
+    def of(cls, device: Device) -> CardModel:
+        """Return the model of a device's card under its present power limit."""
+        by_name = [one for one in PROFILES.values() if one.name == device.name]
+        alike = [one for one in PROFILES.values() if one.architecture == device.architecture]
+        profile = [*by_name, *alike, DEFAULT_PROFILE][0]
+        return cls(profile, enforced_setpoint(device).power_limit_w)
+
+    @property
+    def cycles_per_s(self) -> float:
+        """The largest clock of a multiprocessor, in Hz."""
+        return self.profile.max_clock_mhz * 1e6
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,6 @@ class Costs:
     def time_s(self) -> float:
         """The time of one launch."""
         return max(self.busy_s.values()) + self.wait_s
-
-
-_MOST_THREADS = 1024
-"""Threads of a block that CUDA allows."""
-_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
-"""What counting raises for a text with numbers that no kernel can have."""
 
 
 def work_of(state: State, spec: KernelSpec) -> Work | None:

@@ -33,6 +33,14 @@ _UNLIKELY = 2.0
 _LARGEST_FRACTION, _ROUNDING = 0.99, 1e-9
 """Largest ``min_pred_gain`` that has a finite logarithm, and an allowance for rounding."""
 
+_AT_LIMIT = 0.97
+"""Share of the power limit above which the limit counts as slowing the card."""
+_SLACK = 0.2
+"""Slack of a card that the limit slows although the model expects less power; a guess."""
+_LEAST_S = 1e-15
+_LARGEST = 3.0
+"""Logarithm of the largest speedup that is predicted for any move."""
+
 
 class BottleneckPrior:
     """Predicts gains of moves on one kernel on one card; see docs/explanation/search-priors.md.
@@ -168,15 +176,6 @@ def improvement(mean: float, spread: float) -> float:
         return max(0.0, mean)
     place = mean / spread
     return mean * _NORMAL.cdf(place) + spread * _NORMAL.pdf(place)
-
-
-_AT_LIMIT = 0.97
-"""Share of the power limit above which the limit counts as slowing the card."""
-_SLACK = 0.2
-"""Slack of a card that the limit slows although the model expects less power; a guess."""
-_LEAST_S = 1e-15
-_LARGEST = 3.0
-"""Logarithm of the largest speedup that is predicted for any move."""
 
 
 @dataclass(frozen=True)

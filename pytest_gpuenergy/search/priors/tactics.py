@@ -41,6 +41,9 @@ _LARGEST_BYTES = 64 << 20
 _LARGEST_GAIN = 1000.0
 """Logarithm of a speedup; a larger one in a file cannot be right."""
 
+Observation = tuple[str, Region, float | None]
+"""A move, the bottleneck of the state before it, and the logarithm of its gain or None."""
+
 
 class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
     """What a move has gained against a bottleneck.
@@ -101,10 +104,6 @@ class TacticGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     parts: tuple[SearchTactics, ...] = ()
     schema_version: int = TACTICS_VERSION
-
-
-Observation = tuple[str, Region, float | None]
-"""A move, the bottleneck of the state before it, and the logarithm of its gain or None."""
 
 
 def tactics_from(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:

@@ -51,6 +51,11 @@ _LARGEST_BYTES = 1 << 20
 _LARGEST_LIST_BYTES = 1 << 30
 """Size of the list of events."""
 
+CONTROL_VERSION = 1
+"""The ``schema_version`` of the control files that this version reads and writes."""
+_LARGEST_CONTROL_BYTES = 16 << 20
+"""Size of a control file, which contains the source of a state."""
+
 
 class KernelFolder:
     """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
@@ -285,13 +290,6 @@ def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
 class _Event(Struct, frozen=True):
     event: str = ""
     id: str | None = None
-
-
-CONTROL_VERSION = 1
-"""The ``schema_version`` of the control files that this version reads and writes."""
-
-_LARGEST_CONTROL_BYTES = 16 << 20
-"""Size of a control file, which contains the source of a state."""
 
 
 class Control(Struct, frozen=True, kw_only=True):

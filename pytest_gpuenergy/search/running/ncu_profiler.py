@@ -43,6 +43,17 @@ _LARGEST_BYTES = 1 << 20
 LAUNCHES = 3
 """Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
 
+_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
+_UNITS: Mapping[Region, tuple[str, ...]] = {
+    "compute": ("sm__inst_executed", "sm__pipe_fma_cycles_active", "sm__pipe_tensor_cycles_active"),
+    "gmem": ("dram__throughput", "lts__throughput"),
+    "sfu": ("sm__inst_executed_pipe_xu",),
+    "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
+}
+"""The counters of each region, of which the busiest counts."""
+_UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
+_SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
+
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True):
     """The profile of a variant.
@@ -155,18 +166,6 @@ def _read(path: Path) -> Profile:
             f"The profile {path} cannot be used, because {error}: delete it to have it made again."
         ) from None
     return found
-
-
-_OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
-_UNITS: Mapping[Region, tuple[str, ...]] = {
-    "compute": ("sm__inst_executed", "sm__pipe_fma_cycles_active", "sm__pipe_tensor_cycles_active"),
-    "gmem": ("dram__throughput", "lts__throughput"),
-    "sfu": ("sm__inst_executed_pipe_xu",),
-    "smem": ("l1tex__data_pipe_lsu_wavefronts_mem_shared",),
-}
-"""The counters of each region, of which the busiest counts."""
-_UPDATES = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
-_SECTORS, _L2 = "lts__t_sectors.sum", f"lts__throughput{_OF_PEAK}"
 
 
 def metrics() -> tuple[str, ...]:

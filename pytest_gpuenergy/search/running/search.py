@@ -33,6 +33,8 @@ from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 _AHEAD = 2
 """Number of states that are compiled ahead while one is evaluated."""
 
+_Listed = tuple[AnyKernel | None, Mapping[str, str]]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -338,9 +340,6 @@ def _progress(rewrite: Rewrite, result: Result) -> str:
         return f"{what}: {result.outcome}: {result.message}"
     metric = result.objective
     return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"
-
-
-_Listed = tuple[AnyKernel | None, Mapping[str, str]]
 
 
 class Listings:

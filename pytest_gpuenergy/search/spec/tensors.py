@@ -26,6 +26,15 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
+_LARGEST_BYTES = 1 << 28
+"""Size of a tensor whose elements a spec may contain."""
+_CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
+    "zeros": lambda _, shape: np.zeros(shape),
+    "ones": lambda _, shape: np.ones(shape),
+    "full": lambda tensor, shape: np.full(shape, tensor.value),
+    "arange": lambda _, shape: np.arange(math.prod(shape), dtype=np.float64).reshape(shape),
+}
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -120,16 +129,6 @@ def _is_dense(layout: Layout) -> bool:
             return False
         expected *= size
     return True
-
-
-_LARGEST_BYTES = 1 << 28
-"""Size of a tensor whose elements a spec may contain."""
-_CONSTANT: dict[str, Callable[[TensorSpec, tuple[int, ...]], Any]] = {
-    "zeros": lambda _, shape: np.zeros(shape),
-    "ones": lambda _, shape: np.ones(shape),
-    "full": lambda tensor, shape: np.full(shape, tensor.value),
-    "arange": lambda _, shape: np.arange(math.prod(shape), dtype=np.float64).reshape(shape),
-}
 
 
 def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:

@@ -21,6 +21,10 @@ from pytest_gpuenergy.search.strategy.graph import (
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
 from pytest_gpuenergy.support import FormError, InputError
 
+_UNITS = 1e9
+"""Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
+search continues like one that was never interrupted."""
+
 
 class StoredSearch(Struct, frozen=True, forbid_unknown_fields=True):
     """A search as it is stored between runs.
@@ -255,11 +259,6 @@ class GraphStrategy:
         variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
         self._scale = (math.sqrt(variance), min(values))
         return self._scale
-
-
-_UNITS = 1e9
-"""Units of a gain when gains are added: sums of integers do not depend on their order, so a resumed
-search continues like one that was never interrupted."""
 
 
 class Experience:

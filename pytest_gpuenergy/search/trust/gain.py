@@ -40,6 +40,28 @@ from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import disk_folder, student_t
 from pytest_gpuenergy.tuning import writing
 
+ROUNDS = 6
+"""Rounds of a comparison; in each, both kernels are measured once."""
+TIMEOUT_S = 60.0
+"""Seconds for one turn."""
+NO_CHANGE = Estimate(0.0, 0.0, 0.0)
+CONFIRMED = 3
+"""Number of variants, at most, that are compared with the baseline until one is kept."""
+LASTING_SD: Mapping[Metric, float] = {
+    metric: math.sqrt(SAME_BOARD_SD[metric] ** 2 - WANDER[metric] ** 2) for metric in METRICS
+}
+"""Standard deviation, as a fraction, of a kernel's lasting deviation: the part of the deviation
+between sessions that neither the loading of the kernel nor the state of the card explains. It stays
+the same through a session, so the rounds of one session cannot show it."""
+HEAVY_TAIL_DEGREES = 5
+"""Degrees of freedom of Student's t as a heavy-tailed distribution of lasting deviations."""
+_HEAVY_ALARM = 0.02
+"""Chance that a search accepts a false gain, if lasting deviations have such heavy tails."""
+FUTILE = 0.02
+"""Chance of giving up a gain that would just be proven if nothing scattered."""
+LEAST_ROUNDS = 3
+"""Rounds before a comparison may end early; two say too little about the scatter."""
+
 
 @dataclass(frozen=True)
 class Confirmation:
@@ -137,11 +159,6 @@ def by_cost(nodes: Sequence[Node]) -> list[Node]:
     """Return the correct nodes, the best first; among equals, the earlier one first."""
     correct = [(node.cost, node) for node in nodes if node.cost is not None]
     return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
-
-
-ROUNDS = 6
-TIMEOUT_S = 60.0
-NO_CHANGE = Estimate(0.0, 0.0, 0.0)
 
 
 def compare(
@@ -272,29 +289,6 @@ def _exhibit(bench: Bench, device: Device, folder: Path, state: State) -> Exhibi
         cap=CURRENT.label,
     )
     return Exhibit(draft, read_job(folder, name))
-
-
-CONFIRMED = 3
-"""Number of variants, at most, that are compared with the baseline until one is kept."""
-
-LASTING_SD: Mapping[Metric, float] = {
-    metric: math.sqrt(SAME_BOARD_SD[metric] ** 2 - WANDER[metric] ** 2) for metric in METRICS
-}
-"""Standard deviation, as a fraction, of a kernel's lasting deviation: the part of the deviation
-between sessions that neither the loading of the kernel nor the state of the card explains. It stays
-the same through a session, so the rounds of one session cannot show it."""
-
-HEAVY_TAIL_DEGREES = 5
-"""Degrees of freedom of Student's t as a heavy-tailed distribution of lasting deviations."""
-
-_HEAVY_ALARM = 0.02
-"""Chance that a search accepts a false gain, if lasting deviations have such heavy tails."""
-
-FUTILE = 0.02
-"""Chance of giving up a gain that would just be proven if nothing scattered."""
-
-LEAST_ROUNDS = 3
-"""Rounds before a comparison may end early; two say too little about the scatter."""
 
 
 def proven_change(

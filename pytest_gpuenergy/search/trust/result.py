@@ -14,6 +14,9 @@ from pytest_gpuenergy.support import Outcome
 RESULT_VERSION = 1
 """The ``schema_version`` of the results that this version reads and writes."""
 
+_LEAST_POWER_SHARE = 0.7
+"""A guess: a variant draws no less than this share of the least power of any so far."""
+
 
 class Result(Struct, frozen=True, kw_only=True):
     """The evaluation of a state of a search.
@@ -176,10 +179,6 @@ class Gain(Struct, frozen=True, kw_only=True):
     message: str = ""
     unclaimed: bool = False
     turns: tuple[TurnFigures, ...] = ()
-
-
-_LEAST_POWER_SHARE = 0.7
-"""A guess: a variant draws no less than this share of the least power of any so far."""
 
 
 class Limit(Struct, frozen=True):
