@@ -1,5 +1,3 @@
-from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
@@ -24,10 +22,10 @@ from .llm.proposals import (
 from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
 from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.base import SourceMove as SourceMove, not_understood as not_understood
+from .moves.base import SourceMove as SourceMove
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.early_return import without_early_return as without_early_return
+from .moves.element_kernel import without_early_return as without_early_return
 from .moves.guards import PadTailAndMask as PadTailAndMask
 from .moves.move import (
     REGIONS as REGIONS,
@@ -111,11 +109,16 @@ from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
 from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
-from .source.extraction import Extraction as Extraction, extract as extract
+from .source.extraction import ExtractedKernel as ExtractedKernel, extract as extract
+from .source.macros import joined as joined, tokens_of as tokens_of
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import Preprocessor as Preprocessor
-from .source.text_checks import additions as additions
+from .source.preprocessor import (
+    Preprocessor as Preprocessor,
+    UndecidedError as UndecidedError,
+    holds as holds,
+)
+from .source.text_checks import additions as additions, not_understood as not_understood
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,

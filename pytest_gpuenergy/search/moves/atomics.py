@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.layout import block_of, indented
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -46,7 +44,7 @@ class AvoidAtomicsReduce(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"atomics", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         kernel = without_early_return(kernel)
         if any(nodes(kernel.text.body, "return_statement")) or kernel.threads % _WARP:
             return
@@ -101,7 +99,7 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
     return False
 
 
-def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Change]:
+def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Rewrite]:
     root = own[0].root
     partial = kernel.fresh(f"{root.name}_partial")
     edits = [_kept(access, partial) for access in own]
@@ -116,7 +114,7 @@ def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> 
     ):
         end = _end_of(kernel, lines, by)
         source = edited(kernel.text.source, [*edits, end])
-        yield Change(f"{what} reduction for {root.name}", source, kernel.launch)
+        yield Rewrite(f"{what} reduction for {root.name}", source, kernel.launch)
 
 
 def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
@@ -183,7 +181,7 @@ def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list
     ]
 
 
-def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
+def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
     """With a copy of the tensor in shared memory, if it has one size and is small."""
     root = own[0].root
     if kernel.tensors[root.key].strides is not None:
@@ -223,7 +221,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
     if len(edits) != len(own) + 1:
         return
     edits.append(_end_of(kernel, after, by))
-    yield Change(
+    yield Rewrite(
         f"copy of {root.name} for each block", edited(kernel.text.source, edits), kernel.launch
     )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.layout import indented
-from pytest_gpuenergy.search.moves.triton_order import order_of
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, indented
 from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -31,7 +31,7 @@ class GroupedGemmColmajor(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         members = list(nodes(kernel.text.function, "field_expression"))
         used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
         named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
@@ -42,14 +42,14 @@ class GroupedGemmColmajor(SourceMove):
         for rows in _GROUPS:
             if _has_groups(kernel.facts.grid, 1, rows):
                 source = _regrouped(kernel, used, rows)
-                yield Change(f"groups of {rows} rows of blocks", source, kernel.launch)
+                yield Rewrite(f"groups of {rows} rows of blocks", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         order = order_of(kernel)
         for rows in _GROUPS if order is not None else ():
             if order is not None and any(count > rows for count in order.counts):
                 source = edited(kernel.text.source, order.grouped(kernel, rows))
-                yield Change(f"groups of {rows} rows of programs", source, kernel.launch)
+                yield Rewrite(f"groups of {rows} rows of programs", source, kernel.launch)
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
@@ -87,3 +87,127 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit(node.start_byte, node.end_byte, name) for node in used[axis]]
     return edited(kernel.text.source, edits)
+
+
+_Named = tuple[str, ast.stmt]
+
+
+@dataclass(frozen=True)
+class ProgramOrder:
+    """Programs that follow one another along a row.
+
+    Attributes:
+        row, column: the program's place, as text.
+        height, width: numbers of rows and columns, as text.
+        counts: numbers of rows for each set of sizes; zero where there is but one column.
+        calls: of ``program_id`` that stand for the row and the column, in this order.
+        last: the statement after which both are known, and before which none is used; None where
+            they are known at once.
+    """
+
+    row: str
+    column: str
+    height: str
+    width: str
+    counts: tuple[int, ...]
+    calls: tuple[Sequence[ast.Call], Sequence[ast.Call]] = ((), ())
+    last: ast.stmt | None = None
+
+    def grouped(self, kernel: TritonFunction, rows: int) -> list[Edit]:
+        """The edits by which groups of rows are taken, each by columns."""
+        text = kernel.text
+        sizes = f"{self.height}, {self.width}, {rows}"
+        call = f"{text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
+        if self.last is not None:
+            line = f"{self.row}, {self.column} = {call}"
+            return [text.inserted_after(self.last, line)]
+        names = text.fresh("program_row"), text.fresh("program_column")
+        replaced = [
+            text.replaced(one, name)
+            for name, some in zip(names, self.calls, strict=True)
+            for one in some
+        ]
+        return [
+            text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
+            *replaced,
+        ]
+
+
+def _first_of(function: ast.FunctionDef) -> ast.stmt:
+    """The first statement that is no docstring."""
+    is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
+    return function.body[1 if is_text else 0]
+
+
+def order_of(kernel: TritonFunction) -> ProgramOrder | None:
+    """Of a grid with two dimensions, or of one that is divided into rows; None for others."""
+    text = kernel.text
+    calls: dict[object, list[ast.Call]] = {}
+    for call in text.calls("program_id"):
+        axis = text.axis_of(call)
+        calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
+    if any(text.calls("swizzle2d")) or None in calls:
+        return None
+    if 0 in calls and 1 in calls:
+        return _of_two_dimensions(kernel, calls[1], calls[0])
+    return _of_one_dimension(kernel) if set(calls) == {0} and len(calls[0]) == 1 else None
+
+
+def _of_two_dimensions(
+    kernel: TritonFunction, rows: Sequence[ast.Call], columns: Sequence[ast.Call]
+) -> ProgramOrder:
+    tl, (across, down, _) = kernel.text.language, kernel.facts.grid
+    counts = tuple(count if wide > 1 else 0 for count, wide in zip(down, across, strict=True))
+    ids = f"{tl}.program_id(1)", f"{tl}.program_id(0)"
+    sizes = f"{tl}.num_programs(1)", f"{tl}.num_programs(0)"
+    return ProgramOrder(*ids, *sizes, counts, (rows, columns))
+
+
+def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
+    """``row = program // width; column = program % width``."""
+    program = _named_program(kernel)
+    found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
+    for statement in kernel.text.function.body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.BinOp(left=ast.Name(id=divided), op=op, right=width),
+            ) if divided == program:
+                found[type(op)] = ((name, statement), width)
+    uses = [n for n in ast.walk(kernel.text.function) if isinstance(n, ast.Name)]
+    if set(found) != {ast.FloorDiv, ast.Mod} or sum(n.id == program for n in uses) != 3:
+        return None
+    (row, width), (column, other) = found[ast.FloorDiv], found[ast.Mod]
+    last, columns = _last_of(kernel, row, column), kernel.polynomial(width)
+    if last is None or columns is None or ast.dump(width) != ast.dump(other):
+        return None
+    counts = []
+    for case, programs in enumerate(kernel.facts.grid[0]):
+        ends = kernel.interval(columns, case)
+        if ends is None or ends[0] != ends[1] or ends[0] < 1 or programs % ends[0]:
+            return None
+        counts.append(programs // ends[0] if ends[0] > 1 else 0)
+    across = kernel.text.operand(width)
+    down = f"{kernel.text.language}.num_programs(0) // {across}"
+    return ProgramOrder(row[0], column[0], down, across, tuple(counts), last=last)
+
+
+def _named_program(kernel: TritonFunction) -> str | None:
+    """The name that gets the program's id."""
+    for statement in kernel.text.function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                if kernel.text.called(value) == "program_id":
+                    return name
+    return None
+
+
+def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
+    """The later statement; None if one of the names is used before, or set again."""
+    body = kernel.text.function.body
+    begin, end = sorted((body.index(row[1]), body.index(column[1])))
+    names = {row[0], column[0]}
+    between = (node for one in body[begin + 1 : end] for node in ast.walk(one))
+    used = any(isinstance(node, ast.Name) and node.id in names for node in between)
+    again = any(len(kernel.text.assignments[name]) != 1 for name in names)
+    return None if used or again else body[end]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
@@ -29,10 +29,10 @@ class CachePolicyCg(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         if edits := _restricted(kernel):
             source = edited(kernel.text.source, edits)
-            yield Change("__restrict__ for all tensors", source, kernel.launch)
+            yield Rewrite("__restrict__ for all tensors", source, kernel.launch)
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
@@ -41,16 +41,16 @@ class CachePolicyCg(SourceMove):
             for function in _FUNCTIONS:
                 edits = [edit for access in own for edit in _hinted(access, function)]
                 source = edited(kernel.text.source, edits)
-                yield Change(f"{function} for {parameter.name}", source, kernel.launch)
+                yield Rewrite(f"{function} for {parameter.name}", source, kernel.launch)
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         loads = list(kernel.text.calls("load"))
         for modifier in _MODIFIERS:
             for number, load in enumerate(loads, start=1):
                 edit = _modified(kernel, load, modifier)
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
-                    yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+                    yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
@@ -88,7 +88,7 @@ def _hinted(access: Access, function: str) -> list[Edit]:
     return [Edit(node.start_byte, node.start_byte, f"{function}(&"), end]
 
 
-def _modified(kernel: TritonKernel, load: ast.Call, modifier: str) -> Edit | None:
+def _modified(kernel: TritonFunction, load: ast.Call, modifier: str) -> Edit | None:
     for keyword in load.keywords:
         if keyword.arg is None:
             return None

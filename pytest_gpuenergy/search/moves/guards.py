@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.moves.shared_memory import (
+from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
+    Access,
+    Accesses,
     bytes_of,
     dims_of,
     shared_bytes,
 )
-from pytest_gpuenergy.search.moves.triton_masks import mask_edits
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import BYTES
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
+from pytest_gpuenergy.search.source.facts import Facts
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
@@ -30,7 +31,7 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
@@ -48,19 +49,21 @@ class PadTailAndMask(SourceMove):
     languages = frozenset({"cuda", "triton"})
     relieves = frozenset({"smem", "compute"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         yield from _padded(kernel)
         if edits := _guard_edits(kernel):
-            yield Change(
+            yield Rewrite(
                 "guards that always hold", edited(kernel.text.source, edits), kernel.launch
             )
 
-    def on_triton(self, kernel: TritonKernel) -> Iterator[Change]:
+    def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         if edits := mask_edits(kernel):
-            yield Change("masks that always hold", edited(kernel.text.source, edits), kernel.launch)
+            yield Rewrite(
+                "masks that always hold", edited(kernel.text.source, edits), kernel.launch
+            )
 
 
-def _padded(kernel: CudaKernel) -> Iterator[Change]:
+def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
     used, accesses = shared_bytes(kernel), Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
@@ -80,7 +83,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Change]:
                 continue
             edit = Edit(last.end_byte, last.end_byte, f" + {by}")
             what = f"rows of {array.name} by {by}"
-            yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+            yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
@@ -108,11 +111,7 @@ def _guard_edits(kernel: CudaKernel) -> list[Edit]:
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
         for edit in _unguarded(kernels, node)
     ]
-    return [one for one in found if not any(_lies_in(one, other) for other in found)]
-
-
-def _lies_in(one: Edit, other: Edit) -> bool:
-    return one != other and other.begin <= one.begin and one.end <= other.end
+    return outermost(found)
 
 
 def _launched_otherwise(kernel: CudaKernel) -> Iterator[CudaKernel]:
@@ -169,4 +168,81 @@ def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) ->
 def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
     """Whether a number is zero or more in all threads for all sets of sizes."""
     found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
+    return all(interval is not None and interval[0] >= 0 for interval in found)
+
+
+_MASK_PLACE = {"load": 1, "store": 2}
+_DEEPEST = 20
+
+
+def mask_edits(kernel: TritonFunction) -> list[Edit]:
+    """The edits that leave out masks, and what stands for elements that they exclude."""
+    edits = []
+    for call in kernel.text.calls("load", "store"):
+        mask = _mask_of(kernel, call)
+        if mask is not None and _always_holds(kernel, mask, _DEEPEST):
+            edits += _without(kernel, call)
+    return edits
+
+
+def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return None
+    if any(keyword.arg is None for keyword in call.keywords):
+        return None
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "mask"]
+    place = _MASK_PLACE[kernel.text.called(call)]
+    return named[0] if named else call.args[place] if len(call.args) > place else None
+
+
+def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
+    """The call with what is left of its arguments, each as it is written."""
+    place = _MASK_PLACE[kernel.text.called(call)]
+    gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
+    kept = [argument for argument in call.args if argument not in gone]
+    parts = [kernel.text.text(argument) for argument in kept]
+    parts += [
+        f"{keyword.arg}={kernel.text.operand(keyword.value)}"
+        for keyword in call.keywords
+        if keyword.arg not in ("mask", "other")
+    ]
+    return [Edit(*kernel.text.arguments_span(call), ", ".join(parts))]
+
+
+def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
+    if depth == 0:
+        return False
+    match mask:
+        case ast.Constant(value=None):
+            return False
+        case ast.Name(id=name):
+            value = kernel.text.definition(name)
+            return value is not None and _always_holds(kernel, value, depth - 1)
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return all(_always_holds(kernel, part, depth - 1) for part in (left, right))
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_always_holds(kernel, part, depth - 1) for part in values)
+        case ast.Subscript(value=value):
+            return _always_holds(kernel, value, depth - 1)
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _compares(kernel, left, op, right)
+    return False
+
+
+def _compares(kernel: TritonFunction, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
+    one, two = kernel.polynomial(left), kernel.polynomial(right)
+    if one is None or two is None:
+        return False
+    match op:
+        case ast.Lt():
+            room = two - one - Polynomial.constant(1)
+        case ast.LtE():
+            room = two - one
+        case ast.Gt():
+            room = one - two - Polynomial.constant(1)
+        case ast.GtE():
+            room = one - two
+        case _:
+            return False
+    found = [kernel.interval(room, case) for case in range(kernel.facts.cases)]
     return all(interval is not None and interval[0] >= 0 for interval in found)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change
+from pytest_gpuenergy.search.moves.base import Rewrite
 from pytest_gpuenergy.search.moves.vector_parts import (
     HINTS,
     element_edits,
@@ -17,7 +17,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.cuda_text import BYTES
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -74,7 +74,7 @@ class _Neighbours:
         return text_of(access.place) if access.function else f"&{text_of(access.place)}"
 
 
-def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Change]:
+def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Rewrite]:
     """The kernel with all of its neighbours in vectors of ``width`` elements.
 
     What is loaded must be aligned for all sets of sizes, because it is loaded in any case.
@@ -92,7 +92,7 @@ def by_neighbours(kernel: CudaKernel, width: int) -> Iterator[Change]:
     # An opening brace comes before what is inserted at its place; a closing one is the last anyway.
     edits.sort(key=lambda edit: (edit.begin, not edit.text.startswith(_OPENED)))
     source = edited(kernel.text.source, edits)
-    yield Change(f"neighbours of {names} by {width}", source, kernel.launch)
+    yield Rewrite(f"neighbours of {names} by {width}", source, kernel.launch)
 
 
 class _Finder:
@@ -194,11 +194,7 @@ class _Finder:
         return not any(parts)
 
     def _name(self, access: Access) -> str:
-        number, name = 2, self._kernel.fresh(f"{access.root.name}_pair")
-        while name in self._taken:
-            name = self._kernel.fresh(f"{access.root.name}_pair{number}")
-            number += 1
-        return name
+        return self._kernel.fresh(f"{access.root.name}_pair", besides=self._taken)
 
 
 def _statement_of(access: Access) -> Node | None:

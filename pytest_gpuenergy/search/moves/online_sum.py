@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.layout import block_of, indented
+from pytest_gpuenergy.search.moves.base import Rewrite
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
@@ -26,6 +26,8 @@ from pytest_gpuenergy.search.source.tree import (
     text_of,
     walk,
 )
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
+from pytest_gpuenergy.search.source.triton_text import RangeLoop
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -39,7 +41,7 @@ _LEAST = "-3.402823466e+38f"
 class _Maximum:
     """``m = fmaxf(m, element)`` in a loop."""
 
-    loop: Loop
+    loop: CountedLoop
     variable: Variable
     element: Node
 
@@ -48,14 +50,14 @@ class _Maximum:
 class _Sum:
     """``s += expf(element - maximum)`` in a loop."""
 
-    loop: Loop
+    loop: CountedLoop
     variable: Variable
     element: Node
     maximum: Node
     function: str
 
 
-def fused_sums(kernel: CudaKernel) -> Iterator[Change]:
+def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
     """A thread's sum is scaled whenever its maximum grows, and once more to the final maximum."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
@@ -64,10 +66,10 @@ def fused_sums(kernel: CudaKernel) -> Iterator[Change]:
             if _belong_together(kernel, one, two):
                 line = one.loop.node.start_point[0] + 1
                 source = edited(kernel.text.source, _fused(kernel, one, two))
-                yield Change(f"online sum from line {line}", source, kernel.launch)
+                yield Rewrite(f"online sum from line {line}", source, kernel.launch)
 
 
-def _only_assignment(loop: Loop) -> Node | None:
+def _only_assignment(loop: CountedLoop) -> Node | None:
     inner = statements(loop.body)
     if len(inner) != 1 or inner[0].type != "expression_statement":
         return None
@@ -75,7 +77,7 @@ def _only_assignment(loop: Loop) -> Node | None:
     return found if found is not None and found.type == "assignment_expression" else None
 
 
-def _maximum(kernel: CudaKernel, loop: Loop) -> _Maximum | None:
+def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
     node = _only_assignment(loop)
     left, right = field(node, "left"), field(node, "right")
     if node is None or operator_of(node) != "=" or left is None or right is None:
@@ -89,7 +91,7 @@ def _maximum(kernel: CudaKernel, loop: Loop) -> _Maximum | None:
     return _Maximum(loop, variable, others[0]) if len(others) == 1 else None
 
 
-def _sum(kernel: CudaKernel, loop: Loop) -> _Sum | None:
+def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
     node = _only_assignment(loop)
     left, right = field(node, "left"), field(node, "right")
     if node is None or operator_of(node) != "+=" or left is None or right is None:
@@ -141,7 +143,7 @@ def _is_least(variable: Variable) -> bool:
     return text in ("-INFINITY", "-FLT_MAX") or text.startswith(("-3.4", "-1e3", "-1e20"))
 
 
-def _tokens(node: Node, loop: Loop) -> list[str]:
+def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     """The words of an expression; the loop's variable is called the same in all loops."""
     words = (text_of(n) for n in walk(bare(node)) if n.child_count == 0)
     return ["#" if word == loop.variable.name else word for word in words]
@@ -190,3 +192,102 @@ def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
         Edit(first.start_byte, first.end_byte, indented(lines, by)),
         Edit(second.start_byte, second.end_byte, scaled),
     ]
+
+
+_Found = tuple[str, ast.expr]
+"""The name of a maximum or sum, and the block that it is formed of."""
+
+
+def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
+    """The sum is scaled whenever the maximum grows."""
+    body = kernel.text.function.body
+    outer = [loop for loop in kernel.text.loops if loop.node in body]
+    for number, (one, two) in enumerate(pairwise(outer), start=1):
+        between = body[body.index(one.node) + 1 : body.index(two.node)]
+        edits = _triton_fused(kernel, one, two, between)
+        if edits:
+            source = edited(kernel.text.source, edits)
+            yield Rewrite(f"online sum in loop {number}", source, kernel.launch)
+
+
+def _triton_fused(
+    kernel: TritonFunction, one: RangeLoop, two: RangeLoop, between: Sequence[ast.stmt]
+) -> list[Edit]:
+    text = kernel.text
+    maximum, total = (
+        _triton_maximum(kernel, one.node.body[-1]),
+        _triton_sum(kernel, two.node.body[-1]),
+    )
+    if maximum is None or total is None or not _are_alike(one, two):
+        return []
+    most, block, sum_, elements, largest = *maximum, *total
+    starts = [statement for statement in between if _is_zero(statement, sum_)]
+    changed = any(len(text.assignments.get(name, [])) != 2 for name in (most, sum_))
+    if changed or len(between) != len(starts) or len(starts) != 1 or largest != most:
+        return []
+    if ast.dump(block) != ast.dump(elements):
+        return []
+    tl, higher, last = text.language, text.fresh("higher"), one.node.body[-1]
+    grown = f"{text.operand(elements)} - {higher}"
+    lines = (
+        f"{higher} = {tl}.maximum({most}, {tl}.max({text.text(block)}, axis=0))",
+        f"{sum_} = {sum_} * {tl}.exp({most} - {higher}) + {tl}.sum({tl}.exp({grown}), axis=0)",
+        f"{most} = {higher}",
+    )
+    by = f"\n{' ' * last.col_offset}"
+    return [
+        text.inserted_before(one.node, text.text(starts[0])),
+        text.removed(starts[0]),
+        Edit(*text.span(last), by.join(lines)),
+        text.removed(two.node),
+    ]
+
+
+def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
+    """Whether both loops have the same elements."""
+    heads = [(loop.name, ast.dump(loop.call)) for loop in (one, two)]
+    setups = [[ast.dump(node) for node in loop.node.body[:-1]] for loop in (one, two)]
+    plain = all(isinstance(node, ast.Assign) for node in one.node.body)
+    return heads[0] == heads[1] and setups[0] == setups[1] and plain and not two.node.orelse
+
+
+def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
+    """``m = maximum(m, max(block, axis=0))``."""
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[one, two]) as call):
+            if kernel.text.called(call) != "maximum":
+                return None
+            inner = two if isinstance(one, ast.Name) and one.id == name else one
+            other = one if inner is two else two
+            block = _reduced(kernel, inner, "max")
+            named = isinstance(other, ast.Name) and other.id == name
+            return (name, block) if block is not None and named else None
+    return None
+
+
+def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.expr, str] | None:
+    """``s += sum(exp(block - m), axis=0)``: also the name of ``m``."""
+    match statement:
+        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+            inner = _reduced(kernel, value, "sum")
+            match inner:
+                case ast.Call(
+                    args=[ast.BinOp(left=block, op=ast.Sub(), right=ast.Name(id=most))]
+                ) if kernel.text.called(inner) == "exp":
+                    return name, block, most
+    return None
+
+
+def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
+    """The block that a reduction along its only dimension is made of."""
+    if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
+        return None
+    axes = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
+    return node.args[0] if all(ast.dump(axis) == "Constant(value=0)" for axis in axes) else None
+
+
+def _is_zero(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Constant(value=0)):
+            return target == name
+    return False

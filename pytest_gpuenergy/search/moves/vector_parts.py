@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.source.accesses import (
     Accesses,
 )
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import meets_others
@@ -39,7 +39,7 @@ _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 
 @dataclass(frozen=True)
-class Part:
+class VectorPart:
     """Consecutive elements of a tensor that are held in an array of their own.
 
     Attributes:
@@ -104,9 +104,9 @@ class Span:
             return False
         return not meets_others(self.kernel, self.body)
 
-    def parts(self, width: int) -> list[Part]:
+    def parts(self, width: int) -> list[VectorPart]:
         """What can be moved by vectors of ``width`` elements."""
-        found: list[Part] = []
+        found: list[VectorPart] = []
         for parameter in self.kernel.text.parameters:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
             if not own or parameter.key in self.accesses.unclear:
@@ -116,7 +116,7 @@ class Span:
             found += self._parts_of(own, width)
         return found
 
-    def _parts_of(self, own: list[Access], width: int) -> Iterator[Part]:
+    def _parts_of(self, own: list[Access], width: int) -> Iterator[VectorPart]:
         """One for each place in a row; none if a write could meet another place."""
         written = any(access.use != "load" for access in own)
         by_place: dict[Polynomial | None, list[Access]] = {}
@@ -140,7 +140,7 @@ class Span:
             loaded = any(access.use != "store" for access in some)
             number += 1
             checked = not self.kernel.is_multiple(base, width)
-            yield Part(tuple(some), self.kernel.fresh(name), loaded, written, checked)
+            yield VectorPart(tuple(some), self.kernel.fresh(name), loaded, written, checked)
 
     def _base(self, access: Access) -> Polynomial | None:
         """The place of element 0 of a row; None if not this, or if it changes in the loop."""
@@ -161,13 +161,13 @@ class Span:
                 return None
         return base
 
-    def place(self, part: Part, first: str) -> str | None:
+    def place(self, part: VectorPart, first: str) -> str | None:
         """The address of the first element; None if it cannot be named outside the body."""
         access = part.accesses[0]
         place = outside_of(self.kernel, self.body, access.place, {self.variable.key: first})
         return place if place is None or access.function else f"&{place}"
 
-    def element_text(self, parts: list[Part], lane: str) -> tuple[str, bool]:
+    def element_text(self, parts: list[VectorPart], lane: str) -> tuple[str, bool]:
         """The body with the parts' elements, and whether it still names the element."""
         edits = [
             edit
@@ -252,7 +252,7 @@ def vector_of(type_name: str, width: int) -> str | None:
     return _VECTORS.get(type_name, _OTHERS).get(BYTES[type_name] * width)
 
 
-def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
+def part_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
     """Lines that declare the parts and fill those that are loaded."""
     lines = []
     for part in parts:
@@ -268,7 +268,7 @@ def part_lines(span: Span, parts: list[Part], first: str, width: int) -> list[st
     return lines
 
 
-def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
+def store_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
     """Lines that write the parts that are stored."""
     lines = []
     for part in parts:
@@ -280,7 +280,7 @@ def store_lines(span: Span, parts: list[Part], first: str, width: int) -> list[s
     return lines
 
 
-def alignment_checks(span: Span, parts: list[Part], first: str, width: int) -> list[str]:
+def alignment_checks(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str]:
     """Conditions under which the parts can be moved."""
     return [
         f"reinterpret_cast<size_t>({span.place(part, first)}) % {BYTES[part.type] * width} == 0"

@@ -7,23 +7,28 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
-from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
+from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (
-    Part,
     Span,
+    VectorPart,
     alignment_checks,
     part_lines,
     store_lines,
 )
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop
+from pytest_gpuenergy.search.source.edits import (
+    Edit,
+    block_of,
+    edited,
+    indented,
+    inner_lines,
+    times,
+)
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.sharing import Sharing
 from pytest_gpuenergy.search.source.tree import indentation, inside, nodes, text_of
@@ -48,7 +53,7 @@ class VectorizeGlobalLoads(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
             yield from _in_loops(kernel, accesses, width)
@@ -64,8 +69,8 @@ class VectorizeGlobalLoads(SourceMove):
                     yield change
 
 
-def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Change]:
-    shared: dict[str, list[Loop]] = {}
+def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Rewrite]:
+    shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = _start_and_step(kernel, loop)
         if start is None or step is None:
@@ -76,7 +81,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
             edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
-                yield Change(what, edited(kernel.text.source, [edit]), kernel.launch)
+                yield Rewrite(what, edited(kernel.text.source, [edit]), kernel.launch)
         elif (group := _group(kernel, start, step)) and (
             Sharing(kernel, group).may_be_redistributed(loop)
         ):
@@ -85,7 +90,9 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Ch
         yield from _in_shared_loops(kernel, accesses, loops, width)
 
 
-def _start_and_step(kernel: CudaKernel, loop: Loop) -> tuple[Polynomial | None, Polynomial | None]:
+def _start_and_step(
+    kernel: CudaKernel, loop: CountedLoop
+) -> tuple[Polynomial | None, Polynomial | None]:
     one = Polynomial.constant(1)
     step = one if loop.step is None else kernel.polynomial(loop.step)
     return kernel.polynomial(loop.start), step
@@ -113,8 +120,8 @@ def _constant(number: int) -> Polynomial:
 
 
 def _in_shared_loops(
-    kernel: CudaKernel, accesses: Accesses, loops: list[Loop], width: int
-) -> Iterator[Change]:
+    kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
+) -> Iterator[Rewrite]:
     """All at once: each element must stay with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
@@ -124,7 +131,7 @@ def _in_shared_loops(
         names = ", ".join(dict.fromkeys(loop.variable.name for loop in done))
         lines = "/".join(str(loop.node.start_point[0] + 1) for loop in done)
         what = f"shared loops over {names} at line {lines} by {width}"
-        yield Change(what, edited(kernel.text.source, made), kernel.launch)
+        yield Rewrite(what, edited(kernel.text.source, made), kernel.launch)
 
 
 def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
@@ -147,13 +154,15 @@ _Work = tuple[str, list[str], list[str], list[str]]
 """The name of the first element; when it can be done by vectors, what is done then, and else."""
 
 
-def _widened_shared(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> Edit | None:
+def _widened_shared(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> Edit | None:
     """A loop whose turns are of several threads, so that nothing depends on their order."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
 
 
-def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> Edit | None:
+def _widened(kernel: CudaKernel, loop: CountedLoop, width: int, work: _Work | None) -> Edit | None:
     if work is None or _ends_before(kernel, loop, width):
         return None
     first, checks, lines, tail = work
@@ -171,7 +180,9 @@ def _widened(kernel: CudaKernel, loop: Loop, width: int, work: _Work | None) -> 
     return Edit(loop.node.start_byte, loop.node.end_byte, text)
 
 
-def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+def _by_parts(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> _Work | None:
     """Each element's work after another's."""
     span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
     parts = span.parts(width) if span.can_be_split() else []
@@ -185,7 +196,9 @@ def _by_parts(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) ->
     return first, alignment_checks(span, parts, first, width), lines, tail
 
 
-def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: int) -> _Work | None:
+def _by_statements(
+    kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
+) -> _Work | None:
     """Each statement for all elements, where the body has loops of its own."""
     if not any(nodes(loop.body, "for_statement")):
         return None
@@ -196,7 +209,7 @@ def _by_statements(kernel: CudaKernel, accesses: Accesses, loop: Loop, width: in
     return work.first, work.checks, work.lines, tail
 
 
-def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> list[str]:
+def _tail(span: Span, parts: list[VectorPart], first: str, bound: str, width: int) -> list[str]:
     """A loop over the elements that are left, or that are not aligned."""
     name, kind = span.variable.name, span.variable.type
     end = f"{name} < {bound}"
@@ -206,12 +219,12 @@ def _tail(span: Span, parts: list[Part], first: str, bound: str, width: int) -> 
     return block_of(head, inner_lines(text_of(span.body)))
 
 
-def _ends_before(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+def _ends_before(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
     bound = kernel.polynomial(loop.bound)
     return bound is not None and bound.value is not None and bound.value < width
 
 
-def _is_whole(kernel: CudaKernel, loop: Loop, width: int) -> bool:
+def _is_whole(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
     bound = kernel.polynomial(loop.bound)
     if bound is None or not kernel.is_multiple(bound, width):
         return False
@@ -220,7 +233,7 @@ def _is_whole(kernel: CudaKernel, loop: Loop, width: int) -> bool:
     )
 
 
-def _vector_lines(span: Span, parts: list[Part], first: str, width: int) -> list[str] | None:
+def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
     """The lines that work on ``width`` elements."""
     lane = span.kernel.fresh(f"{span.variable.name}_lane")
     body, names_element = span.element_text(parts, lane)
@@ -239,7 +252,7 @@ def _vector_lines(span: Span, parts: list[Part], first: str, width: int) -> list
     ]
 
 
-def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
+def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
     """For a kernel with one element for each thread."""
     found = ElementKernel.of(kernel)
     if found is None:
@@ -258,7 +271,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | 
     return _by_elements(kernel, found, width, first, (checks, lines, tail))
 
 
-def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change | None:
+def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
     """The same where a thread's element is used in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
@@ -271,7 +284,7 @@ def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Change 
     tail = tail_of(found.variable, found.body, bound, work.first, width)
     parts = checks, work.lines, tail
     change = _by_elements(kernel, found, width, work.first, parts)
-    return Change(f"{change.what} side by side", change.source, change.launch)
+    return Rewrite(f"{change.what} side by side", change.source, change.launch)
 
 
 def _by_elements(
@@ -280,7 +293,7 @@ def _by_elements(
     width: int,
     first: str,
     parts: tuple[list[str], list[str], list[str]],
-) -> Change:
+) -> Rewrite:
     """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
     checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
@@ -292,4 +305,4 @@ def _by_elements(
     ]
     blocks, *others = kernel.launch.grid
     launch = replace(kernel.launch, grid=(f"ceil_div({blocks}, {width})", *others))
-    return Change(f"{width} elements per thread", edited(kernel.text.source, edits), launch)
+    return Rewrite(f"{width} elements per thread", edited(kernel.text.source, edits), launch)

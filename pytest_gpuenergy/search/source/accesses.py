@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -102,7 +102,7 @@ class Accesses:
         return tuple(access for access in found if access is not None)
 
     def _copied(self, call: Node) -> Iterator[Access]:
-        """The write and the read of a ``__pipeline_memcpy_async``."""
+        """Yield the write and the read of a ``__pipeline_memcpy_async``."""
         *places, size = arguments_of(call)
         uses: tuple[Use, Use] = ("store", "load")
         for place, use in zip(places, uses, strict=True):
@@ -176,7 +176,7 @@ class Accesses:
         )
 
     def address(self, node: Node) -> Address | None:
-        """The place that a pointer points to; None if that is not understood."""
+        """Return the place that a pointer points to; None if that is not understood."""
         node = bare(node)
         match node.type:
             case "identifier":
@@ -235,7 +235,7 @@ class Accesses:
         return replace(base, offset=base.offset + distance)
 
     def _element(self, node: Node) -> Address | None:
-        """The place of what can be assigned to."""
+        """Return the place of what can be assigned to."""
         if node.type == "pointer_expression" and operator_of(node) == "*":
             target = field(node, "argument")
             return None if target is None else self.address(target)
@@ -307,7 +307,7 @@ _KINDS = ("subscript_expression", "pointer_expression", "call_expression")
 
 
 def subscript_of(node: Node) -> Node | None:
-    """The index of a subscript with one index."""
+    """Return the index of a subscript with one index."""
     found = field(node, "indices")
     inner = found.named_children if found is not None else []
     return inner[0] if len(inner) == 1 else None
@@ -326,3 +326,54 @@ def _use_of(node: Node, outer: Node) -> Use:
 def _in_subscript(node: Node, left: Node) -> bool:
     around = (n for n in ancestors(node) if inside(n, left))
     return any(n.type == "subscript_argument_list" for n in around)
+
+
+def moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:
+    """Keys of pointers that a kernel changes once, before it uses them, where, and by how much."""
+    text = kernel.text
+    for parameter in text.parameters:
+        written = text.writes(parameter)
+        change = written[0].parent if parameter.pointer and len(written) == 1 else None
+        statement = change.parent if change is not None else None
+        if change is None or statement is None or statement.parent != text.body:
+            continue
+        by = field(change, "right")
+        if change.type != "assignment_expression" or operator_of(change) != "+=" or by is None:
+            continue
+        distance = kernel.polynomial(by) if text.is_fixed(by, text.body) else None
+        later = (one for one in text.uses[parameter.key] if one != written[0])
+        if distance is not None and all(one.start_byte > change.end_byte for one in later):
+            yield parameter.key, (written[0], distance)
+
+
+SHARED_BYTES = 48 << 10
+"""A block's static shared memory (CUDA C++ Programming Guide)."""
+
+
+def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
+    """Return the dimensions of an array; None if they are not numbers."""
+    found = []
+    for node in array.dims:
+        size = None if node is None else kernel.polynomial(node)
+        if size is None or size.value is None:
+            return None
+        found.append(size.value)
+    return tuple(found)
+
+
+def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
+    """Return the size of an array; None if unknown."""
+    dims = dims_of(kernel, array)
+    return None if dims is None or array.type not in BYTES else math.prod(dims) * BYTES[array.type]
+
+
+def shared_bytes(kernel: CudaKernel) -> int | None:
+    """The size of all of a kernel's shared memory; None if unknown, or if some is dynamic."""
+    total = 0
+    for array in kernel.text.variables:
+        is_dynamic = array.dims == (None,)  # extern, and as long as the launch says
+        size = bytes_of(kernel, array) if array.shared and not is_dynamic else 0
+        if size is None:
+            return None
+        total += size
+    return total if kernel.launch.shared_bytes == 0 else None

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.cuda_text import CudaText
-from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -19,7 +18,6 @@ from pytest_gpuenergy.search.source.tree import (
     operator_of,
     statements,
     text_of,
-    walk,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ _MOST = 20
 
 @functools.lru_cache(maxsize=_KEPT)
 def with_counted_loops(source: str, entry: str) -> str:
-    """The same text, with such loops in the form that moves understand.
+    """Return the same text, with such loops in the form that moves understand.
 
     These are ``while (i < n) {... i += step;}`` and ``for (; i < n; i += step)`` after
     ``int i = start;``, and ``for (i = start; i < n; i += step)`` after ``int i;``, where nothing
@@ -52,7 +50,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 
 def _rewritten(text: CudaText) -> Iterator[str]:
-    """The text with one loop written otherwise, for each that can be."""
+    """Yield the text with one loop written otherwise, for each that can be."""
     for node in nodes(text.body, "while_statement", "for_statement"):
         edits = _given_before(text, node) or _given_in_head(text, node)
         if edits:
@@ -76,7 +74,7 @@ def _given_before(text: CudaText, node: Node) -> list[Edit]:
         return []
     if any(inside(v.node, body) for v in _named(text, counted)):
         return []
-    first = _fresh(text, f"{variable.name}_start")
+    first = fresh_name(f"{variable.name}_start", text.words)
     before = [use for use in uses if not inside(use, node)]
     head = f"for ({variable.type} {variable.name} = {first}; {_condition(node)}; {by})"
     edits = [Edit(one.start_byte, one.end_byte, first) for one in (variable.node, *before)]
@@ -114,7 +112,7 @@ def _sets(text: CudaText, loop: Node, variable: Variable) -> bool:
 
 
 def _compared(text: CudaText, loop: Node) -> Variable | None:
-    """The local whole number that must be less than something for the loop to go on."""
+    """Return the local whole number that must be less than something for the loop to go on."""
     head = field(loop, "condition")
     comparison = None if head is None else bare(head)
     left = field(comparison, "left")
@@ -197,16 +195,8 @@ def _named(text: CudaText, node: Node) -> Iterator[Variable]:
             yield variable
 
 
-def _fresh(text: CudaText, name: str) -> str:
-    taken = {text_of(node) for node in walk(text.root) if node.child_count == 0}
-    number, found = 2, name
-    while found in taken:
-        found, number = f"{name}{number}", number + 1
-    return found
-
-
 def _end_of_head(loop: Node) -> int:
-    """Where the head of a loop ends, with its parenthesis."""
+    """Return where the head of a loop ends, with its parenthesis."""
     if loop.type == "while_statement":
         condition = field(loop, "condition")
         return loop.start_byte if condition is None else condition.end_byte
@@ -214,7 +204,7 @@ def _end_of_head(loop: Node) -> int:
 
 
 def _removed(text: CudaText, statement: Node) -> Edit:
-    """A statement goes, with its line if nothing else is on it."""
+    """Return a statement goes, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)
     if text.source[:begin].endswith(f"\n{by}".encode()) and text.source[end : end + 1] == b"\n":

@@ -134,6 +134,26 @@ class Polynomial:
         return low, high
 
 
+def quotient_range(left: Interval | None, sign: str, right: Interval | None) -> Interval | None:
+    """Return the range of a quotient or, for ``%``, a remainder; None if it is not known.
+
+    It is not known of negative numbers, for which C and Python round differently.
+    """
+    if left is None or right is None or left[0] < 0 or right[0] < 1:
+        return None
+    if sign == "%":
+        return left if left[1] < right[0] else (0, min(left[1], right[1] - 1))
+    return left[0] // right[1], left[1] // right[0]
+
+
+def loop_range(start: Interval, stop: Interval, step: Interval) -> Interval:
+    """Return the range of the variable of a loop, from the ranges of its parts."""
+    low, last = start[0], stop[1] - 1
+    if low == start[1] and 0 < step[0] == step[1] and stop[1] > low:
+        last = low + (stop[1] - 1 - low) // step[0] * step[0]
+    return low, max(last, low)
+
+
 def _mentions(atom: Atom, text: str) -> bool:
     if atom.text == text or atom.text.startswith(f"{text}."):
         return True

@@ -4,24 +4,136 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.carried import Carried
-from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.reached import asks_for_thread, reached
+from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.cuda_text import CountedLoop, CudaText, Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
+    arguments_of,
     bare,
     called,
     field,
     inside,
+    name_of,
     nodes,
     text_of,
+    walk,
 )
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
+_NAMES = ("identifier", "field_identifier", "type_identifier", "namespace_identifier")
+_IMPLICIT = ("operator", "~")
+"""Beginnings of the names of functions that are called without their names."""
+_THREADS = frozenset(["threadIdx", "blockIdx"])
+_RANKS = frozenset(
+    [
+        *("thread_rank", "thread_index", "group_index", "block_rank", "block_index"),
+        *("meta_group_rank", "dim_threads"),
+    ]
+)
+"""What groups of cooperative groups tell their threads apart by."""
+
+
+def reached(text: CudaText, node: Node) -> list[Node]:
+    """The functions of a text that ``node`` may call, directly or through others.
+
+    By their names alone, so rather too many than too few.
+    """
+    found: dict[int, Node] = {}
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        named = {text_of(leaf).split("<")[0] for leaf in nodes(part, *_NAMES)}
+        for function in text.functions:
+            name = name_of(function)
+            is_called = name in named or name.startswith(_IMPLICIT)
+            if is_called and function.id not in found:
+                found[function.id] = function
+                waiting.append(function)
+    return list(found.values())
+
+
+def asks_for_thread(text: CudaText, node: Node) -> bool:
+    """Whether something that ``node`` calls may depend on the thread that calls it."""
+    if any(text_of(leaf) in _RANKS for leaf in nodes(node, "field_identifier")):
+        return True
+    return any(
+        leaf.type == "gnu_asm_expression" or text_of(leaf) in _THREADS | _RANKS
+        for function in reached(text, node)
+        for leaf in walk(function)
+        if leaf.type in ("gnu_asm_expression", "identifier", "field_identifier")
+    )
+
+
+_BRANCHES = (
+    *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
+    "conditional_expression",
+)
+
+
+class Carried:
+    """Variables that a turn of a loop leaves to the next one, and what is computed from them.
+
+    A sum does not depend on which turns a thread has, up to rounding, once threads put their sums
+    together. What a turn stores does, if it depends on a sum: that of the turns before.
+
+    Args:
+        kernel: around the loop.
+        loop: whose turns.
+        written: keys of the variables that its body changes.
+    """
+
+    def __init__(self, kernel: CudaKernel, loop: CountedLoop, written: frozenset[int]) -> None:
+        self._kernel = kernel
+        self._loop = loop
+        self._text = kernel.text
+        own = [v for v in self._text.variables if inside(v.node, loop.body)]
+        names = {v.key for v in own}
+        self._keys = set(written - names - {loop.variable.key})
+        before = -1
+        while before < len(self._keys):
+            before = len(self._keys)
+            self._keys |= {v.key for v in own if self._depends(v)}
+
+    def is_stored(self) -> bool:
+        """Whether a store, or whether it is made, depends on them."""
+        if not self._keys:
+            return False
+        for access in Accesses(self._kernel).within(self._loop.body):
+            is_own = bool(access.root.dims) and not access.root.shared
+            if access.use != "load" and not is_own and self._shows(access.node):
+                return True
+        calls = [n for n in nodes(self._loop.body, "call_expression") if _is_statement(n)]
+        return any(self._is_in(one) for call in calls for one in arguments_of(call))
+
+    def _depends(self, variable: Variable) -> bool:
+        if variable.value is not None and self._is_in(variable.value):
+            return True
+        return any(self._shows(write) for write in self._text.writes(variable))
+
+    def _shows(self, node: Node) -> bool:
+        """Whether the statement that a part belongs to depends on them."""
+        for around in ancestors(node):
+            if not inside(around, self._loop.body):
+                return False
+            if around.type in ("expression_statement", "declaration") and self._is_in(around):
+                return True
+            condition = field(around, "condition") if around.type in _BRANCHES else None
+            if condition is not None and self._is_in(condition):
+                return True
+        return False
+
+    def _is_in(self, node: Node) -> bool:
+        named = (self._text.variable(n) for n in nodes(node, "identifier"))
+        return any(one is not None and one.key in self._keys for one in named)
+
+
+def _is_statement(call: Node) -> bool:
+    return call.parent is not None and call.parent.type == "expression_statement"
+
 
 _DEEPEST = 20
 _WARP = 32
@@ -61,7 +173,7 @@ class Sharing:
         self._kernel = kernel
         self._group = group
 
-    def may_be_redistributed(self, loop: Loop) -> bool:
+    def may_be_redistributed(self, loop: CountedLoop) -> bool:
         """Whether it makes no difference which thread takes which element of a loop."""
         ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
         written = frozenset(
@@ -75,7 +187,7 @@ class Sharing:
             return False
         return self._all_come(loop) and self._agree(loop.body, loop, written, _DEEPEST)
 
-    def _all_come(self, loop: Loop) -> bool:
+    def _all_come(self, loop: CountedLoop) -> bool:
         for node in ancestors(loop.node):
             if node == self._kernel.text.body:
                 return True
@@ -87,7 +199,7 @@ class Sharing:
                     return False
         return False
 
-    def _agree(self, node: Node, loop: Loop, excepted: frozenset[int], depth: int) -> bool:
+    def _agree(self, node: Node, loop: CountedLoop, excepted: frozenset[int], depth: int) -> bool:
         """Whether all threads find the same in a part of the text, apart from what they sum up."""
         if depth == 0:
             return False
@@ -124,7 +236,7 @@ class Sharing:
         return whole and all(self._is_common(one) for one in before.atoms)
 
     def _agree_on(
-        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
     ) -> bool:
         if variable == loop.variable or variable.key in excepted or variable.shared:
             return True
@@ -143,7 +255,7 @@ class Sharing:
         return value is not None and self._agree(value, loop, excepted, depth - 1)
 
     def _is_reduced(
-        self, variable: Variable, loop: Loop, excepted: frozenset[int], depth: int
+        self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
     ) -> bool:
         """Whether what a variable was given last, before a loop, is the same for all threads."""
         writes = self._kernel.text.writes(variable)

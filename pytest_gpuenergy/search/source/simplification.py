@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.extraction.barriers import block_barriers
-from pytest_gpuenergy.search.extraction.items import function_name
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
+    ancestors,
     arguments_of,
     bare,
     call_in,
     called,
     field,
+    name_of,
     nodes,
     operator_of,
     parse,
@@ -45,7 +45,7 @@ def simplified(text: str, entry: str) -> str:
         functions = list(nodes(parse(source), "function_definition"))
         own = [one for one in functions if _is_entry(one, name)]
         forwarders = {found.name: found for one in functions if (found := forwarder(one))}
-        names = [function_name(one) for one in functions]
+        names = [name_of(one) for one in functions]
         known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
         edits = [
             edit
@@ -56,15 +56,6 @@ def simplified(text: str, entry: str) -> str:
             break
         text = edited(source, outermost(edits))
     return text
-
-
-def outermost(edits: list[Edit]) -> list[Edit]:
-    """Those that are not within another one."""
-    return [
-        one
-        for one in dict.fromkeys(edits)
-        if not any(o != one and o.begin <= one.begin and one.end <= o.end for o in edits)
-    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +95,7 @@ def forwarder(function: Node) -> Forwarder | None:
             return None
     if call is None or not called(call) or [text_of(a) for a in arguments_of(call)] != names:
         return None
-    return Forwarder(function_name(function), called(call), tuple(types))
+    return Forwarder(name_of(function), called(call), tuple(types))
 
 
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
@@ -130,7 +121,7 @@ def _cast(value: Node, kind: str) -> str:
 
 def _is_entry(function: Node, name: str) -> bool:
     is_kernel = any(child.type == "__global__" for child in function.children)
-    return is_kernel and function_name(function) == name
+    return is_kernel and name_of(function) == name
 
 
 def _decided(function: Node) -> Iterator[Edit]:
@@ -173,3 +164,46 @@ def _constant(node: Node) -> tuple[str, int | str] | None:
         scope, _, name = text_of(node).rpartition("::")
         return scope, name
     return None
+
+
+_BARRIER = "__syncthreads()"
+
+
+def block_barriers(function: Node) -> Iterator[Edit]:
+    """Edits for groups that are the block and only wait, so that nothing needs their header."""
+    for value in nodes(function, "call_expression"):
+        declarator = value.parent
+        if declarator is None or declarator.type != "init_declarator" or not _is_block(value):
+            continue
+        name, declaration = text_of(field(declarator, "declarator")), declarator.parent
+        if declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
+            continue
+        uses = [
+            node
+            for node in nodes(function, "identifier")
+            if text_of(node) == name and node != field(declarator, "declarator")
+        ]
+        waits = [_wait(node) for node in uses]
+        if all(wait is not None for wait in waits):
+            yield Edit(declaration.start_byte, declaration.end_byte, "")
+            yield from (Edit(w.start_byte, w.end_byte, _BARRIER) for w in waits if w is not None)
+
+
+def _is_block(value: Node) -> bool:
+    """Whether a value is the group of all threads of the block."""
+    name = text_of(field(value, "function")).split("::")[-1]
+    return name == "this_thread_block" and not arguments_of(value)
+
+
+def _wait(node: Node) -> Node | None:
+    """The call by which a group waits, a statement of its own; None if it does anything else."""
+    statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
+    call = None if statement is None else call_in(statement)
+    function = field(call, "function")
+    if call is None or function is None:
+        return None
+    if function.type == "field_expression":
+        is_own = field(function, "argument") == node and not arguments_of(call)
+        return call if is_own and text_of(field(function, "field")) == "sync" else None
+    is_sync = text_of(function).split("::")[-1] == "sync"
+    return call if is_sync and arguments_of(call) == [node] else None

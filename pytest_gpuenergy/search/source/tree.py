@@ -16,6 +16,8 @@ _REPEATING = (
     *("for_statement", "while_statement", "do_statement", "for_range_loop", "case_statement"),
     *("labeled_statement", "lambda_expression"),
 )
+NAMES = ("identifier", "type_identifier", "namespace_identifier")
+"""Types of the nodes that are names of variables, functions, types or namespaces."""
 _BLOCKS = ("translation_unit", "compound_statement", "declaration_list", "case_statement")
 
 
@@ -185,9 +187,29 @@ def declarator_of(function: Node) -> Node | None:
     return next((n for n in nodes(function, "function_declarator")), None)
 
 
+def outline(declarator: Node) -> Iterator[Node]:
+    """Yield the parts of a declarator, from the outermost down to the name."""
+    node: Node | None = declarator
+    while node is not None:
+        yield node
+        inner = field(node, "declarator")
+        if inner is None and node.type == "reference_declarator":
+            inner = next(nodes(node, *NAMES), None)
+        node = inner
+
+
+def declared_name(declarator: Node) -> str:
+    """Return the name that a declarator declares, without scopes and template arguments."""
+    *_, last = outline(declarator)
+    while (inner := field(last, "name")) is not None:
+        last = inner
+    return text_of(last)
+
+
 def name_of(function: Node) -> str:
-    """Without the names of what it is a part of."""
-    return text_of(field(declarator_of(function), "declarator")).split("::")[-1]
+    """Return the name of a function, without scopes and template arguments."""
+    declarator = field(declarator_of(function), "declarator")
+    return "" if declarator is None else declared_name(declarator)
 
 
 def expression(text: str) -> Node:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
-from pytest_gpuenergy.search.triton_names import imported
+from pytest_gpuenergy.search.source.triton_text import imported
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})

@@ -6,8 +6,14 @@ import ast
 from dataclasses import replace
 from functools import cached_property
 
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
+from pytest_gpuenergy.search.source.facts import Facts
+from pytest_gpuenergy.search.source.polynomials import (
+    Atom,
+    Interval,
+    Polynomial,
+    loop_range,
+    quotient_range,
+)
 from pytest_gpuenergy.search.source.triton_text import TritonText
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
 
@@ -18,7 +24,7 @@ _WIDE = frozenset(["int32", "uint32", "int64", "uint64"])
 """Types that an index fits in."""
 
 
-class TritonKernel:
+class TritonFunction:
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
@@ -35,7 +41,7 @@ class TritonKernel:
         self.facts = facts
 
     @classmethod
-    def of(cls, state: State, spec: KernelSpec) -> TritonKernel | None:
+    def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
         """None if the text is not understood, or does not fit the spec."""
         text, facts = TritonText.of(state.source, spec.entry), Facts.of(state.launch, spec)
         if text is None or facts is None:
@@ -93,11 +99,7 @@ class TritonKernel:
             return None
         left = atom.left.interval(lambda part: self._range(part, case, depth - 1))
         right = atom.right.interval(lambda part: self._range(part, case, depth - 1))
-        if left is None or right is None or left[0] < 0 or right[0] < 1:
-            return None
-        if atom.operator == "%":
-            return 0, min(left[1], right[1] - 1)
-        return left[0] // right[1], left[1] // right[0]
+        return quotient_range(left, atom.operator, right)
 
     def _range_of_loop(self, name: str, case: int, depth: int) -> Interval | None:
         loops = [loop for loop in self.text.loops if loop.name == name]
@@ -110,13 +112,7 @@ class TritonKernel:
             if not known:
                 return None
             ends.append(known)
-        (low, first), (_, stop), (step, largest) = ends
-        if step < 1:
-            return None
-        last = stop - 1
-        if low == first and step == largest and stop > low:
-            last = low + (stop - 1 - low) // step * step
-        return low, max(low, last)
+        return None if ends[2][0] < 1 else loop_range(*ends)
 
     def polynomial(self, node: ast.expr, depth: int = _DEEPEST) -> Polynomial | None:
         """An integer, or a block of them as one that stands for each; None if not understood."""
