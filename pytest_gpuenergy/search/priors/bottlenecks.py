@@ -184,7 +184,7 @@ def _activity(work: Work, card: CardModel, dram_s: float) -> dict[Region, float]
 
 
 def power_w(activity: float, card: CardModel) -> float:
-    """What a card draws without a limit, by its activity."""
+    """Return the power that a card draws without a limit, by its activity."""
     profile = card.profile
     dynamic_w = profile.default_limit_w - profile.idle_w
     return profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))

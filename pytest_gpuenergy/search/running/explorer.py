@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.trust.result import Result
 from pytest_gpuenergy.support import decode, encode
 
 
-class Rewrite(Struct, frozen=True):
+class NextMove(Struct, frozen=True):
     """A move that the search makes next.
 
     Attributes:
@@ -83,10 +83,10 @@ class GraphExplorer:
         self._proposed: dict[str, Proposal] = {}
         self._propose()  # the baseline
 
-    def propose(self) -> Rewrite | None:
+    def propose(self) -> NextMove | None:
         """Return the move to make next, never the same twice; None if there is none left."""
         proposal = self._propose()
-        return None if proposal is None else self._space.rewrite(proposal)
+        return None if proposal is None else self._space.next_move(proposal)
 
     def learn(self, state: State, result: Result) -> None:
         """Take the result of a state into account; that of the baseline comes first."""
@@ -99,7 +99,7 @@ class GraphExplorer:
         """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
-        return [self._space.rewrite(one).application.state for one in found]
+        return [self._space.next_move(one).application.state for one in found]
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count their work, which takes no result.
@@ -190,10 +190,10 @@ class _StateSpace:
                     if self._guide is not None:
                         self._guide.prior.costs(one.state)
 
-    def rewrite(self, proposal: Proposal) -> Rewrite:
+    def next_move(self, proposal: Proposal) -> NextMove:
         """Return the move that a strategy has chosen."""
         parent = proposal.path[-1]
-        return Rewrite(self.states[parent], self.applications[parent, proposal.label])
+        return NextMove(self.states[parent], self.applications[parent, proposal.label])
 
 
 class _CachingMove:

@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
-from pytest_gpuenergy.search.running.explorer import GraphExplorer, Rewrite
+from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
 from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
@@ -70,21 +70,21 @@ def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
 
 @dataclass
 class _Trial:
-    """A rewrite whose state is being evaluated.
+    """A move whose resulting state is being evaluated.
 
     Attributes:
-        rewrite: the move that the explorer has chosen.
+        next_move: the move that the explorer has chosen.
         result: the result, once it is on disk.
         pending: the evaluation; None if an earlier run has written the result.
     """
 
-    rewrite: Rewrite
+    next_move: NextMove
     result: Result | None
     pending: Future[Result] | None = None
 
     @property
     def state(self) -> State:
-        return self.rewrite.application.state
+        return self.next_move.application.state
 
 
 @dataclass
@@ -174,8 +174,8 @@ class Search:
             trial = trials.popleft()
             if trial.pending is not None:
                 number = f"{self.state.builds + 1}/{self.options.budget}"
-                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.rewrite, result)}")
-            self._add(trial.state, result, trial.rewrite)
+                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.next_move, result)}")
+            self._add(trial.state, result, trial.next_move)
 
     def _next(self, running: int) -> _Trial | None:
         """Begin the next variant; return None if there is none, for now or for good."""
@@ -184,10 +184,10 @@ class Search:
         with self._timed("propose"):
             wait(self._precomputing)
             self._precomputing.clear()
-            rewrite = self.explorer.propose()
-        if rewrite is None:
+            next_move = self.explorer.propose()
+        if next_move is None:
             return None
-        state = rewrite.application.state
+        state = next_move.application.state
         earlier = self.folder.earlier_result(state.id)
         pending = None
         if earlier is None:
@@ -202,7 +202,7 @@ class Search:
             with self._timed("evaluate"):
                 pending = self.evaluator.start(self._proposed, state, ahead, limit)
         self._proposed += 1
-        return _Trial(rewrite, earlier, pending)
+        return _Trial(next_move, earlier, pending)
 
     def _first_result(self, trials: Sequence[_Trial]) -> Result:
         """Wait for the first trial, and write the results that arrive meanwhile."""
@@ -210,7 +210,7 @@ class Search:
             for trial in trials:
                 if trial.pending is not None and trial.result is None and trial.pending.done():
                     trial.result = self._scales.scaled(trial.pending.result())
-                    self._keep(trial.state.id, trial.state, trial.result, trial.rewrite)
+                    self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
             if (found := trials[0].result) is not None:
                 return found
             pending = [one.pending for one in trials if one.pending and one.result is None]
@@ -246,7 +246,7 @@ class Search:
             self._keep(BASELINE, spec.baseline, result, None)
         self._add(spec.baseline, result, None)
 
-    def _keep(self, place: str, state: State, result: Result, rewrite: Rewrite | None) -> None:
+    def _keep(self, place: str, state: State, result: Result, next_move: NextMove | None) -> None:
         up = ".." if place == BASELINE else "../.."
         control = Control(
             spec=f"{up}/{SPEC_JSON}",
@@ -257,21 +257,21 @@ class Search:
             place=self.evaluator.gpus.index(result.gpu),
             powercap=self.options.powercap,
             smclock=self.options.smclock,
-            **_origin(rewrite),
+            **_origin(next_move),
         )
         with self._timed("listings"):
             kernel, listings = self._listings.of(state)
-        diff = "" if rewrite is None else candidate_diff(rewrite.parent, state)
+        diff = "" if next_move is None else candidate_diff(next_move.parent, state)
         run = replace(self.run_info, gpu_uuid=result.gpu)
         with self._timed("write"):
             self.folder.keep(place, control, run, kernel, listings, result, diff)
         self._times.add(result)
 
-    def _add(self, state: State, result: Result, rewrite: Rewrite | None) -> None:
+    def _add(self, state: State, result: Result, next_move: NextMove | None) -> None:
         """Add a result to the search's state, on disk and for the explorer."""
         node = Node(
             id=state.id,
-            **_origin(rewrite),
+            **_origin(next_move),
             outcome=result.outcome,
             cost=result.cost,
             time_ms=result.time_ms,
@@ -284,7 +284,7 @@ class Search:
             nodes=nodes,
             incumbent=by_cost(nodes)[0].id,
         )
-        self.folder.event("variant" if rewrite else BASELINE, **_fields(node))
+        self.folder.event("variant" if next_move else BASELINE, **_fields(node))
         if self.llm is not None:
             self.llm.learn(node, result)
         with self._timed("learn, profile"):
@@ -320,21 +320,21 @@ class Search:
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
 
-def _origin(rewrite: Rewrite | None) -> dict[str, Any]:
+def _origin(next_move: NextMove | None) -> dict[str, Any]:
     """Return the fields that say how a state was made from which other one."""
-    if rewrite is None:
+    if next_move is None:
         return {"parent": None}
-    application = rewrite.application
-    return {"parent": rewrite.parent.id, "move": application.move, "what": application.what}
+    application = next_move.application
+    return {"parent": next_move.parent.id, "move": application.move, "what": application.what}
 
 
 def _fields(record: Node | Gain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _progress(rewrite: Rewrite, result: Result) -> str:
+def _progress(next_move: NextMove, result: Result) -> str:
     """Return the line of progress about an evaluated state."""
-    what = f"{rewrite.application.move} {rewrite.application.what}"
+    what = f"{next_move.application.move} {next_move.application.what}"
     if result.cost is None:
         return f"{what}: {result.outcome}: {result.message}"
     metric = result.objective

@@ -128,7 +128,7 @@ def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     """Return a scalar with these sizes and constants.
 
     Raises:
-        InputError: it cannot be computed, or its type cannot represent it.
+        InputError: the value cannot be computed, or its type cannot represent it.
     """
     value: bool | int | float
     value = evaluate(scalar.value, names) if isinstance(scalar.value, str) else scalar.value

@@ -153,7 +153,7 @@ def check_constant(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
     """Check that the dtype can represent the values of ``full`` and ``arange``.
 
     Raises:
-        FormError: it cannot.
+        FormError: the dtype cannot represent a value.
     """
     values = {"full": tensor.value, "arange": float(math.prod(shape) - 1)}
     value = values.get(tensor.init, 0.0)
@@ -171,7 +171,7 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     The bytes are the elements in row-major order, little-endian; a bfloat16 is given by its bits.
 
     Raises:
-        FormError: it does not fit the shape and dtype, or is damaged.
+        FormError: the data does not fit the shape and dtype, or is damaged.
     """
     if isinstance(tensor.data, str):
         return _unpacked(tensor, shape)

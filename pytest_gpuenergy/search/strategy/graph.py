@@ -118,7 +118,7 @@ def check(record: GraphRecord, root: str) -> None:
     """Check that a search that began at ``root`` can have stored a graph.
 
     Raises:
-        FormError: it cannot; the message names the state.
+        FormError: no such search can have stored it; the message names the state.
     """
     reached, last = {root}, -1
     for state, node in record.nodes.items():

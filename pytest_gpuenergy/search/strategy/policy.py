@@ -114,10 +114,10 @@ class GraphStrategy:
         )
 
     def propose(self) -> Proposal | None:
-        """The next state to evaluate.
+        """Return the next state to evaluate.
 
-        None if there is nothing to propose: for now if results are outstanding, else for good,
-        because everything that can be reached was tried or pruned.
+        None means that there is no state to propose: for now if results are outstanding, otherwise
+        for good, because everything that can be reached was tried or pruned.
         """
         root = self.graph.root
         if root not in self.graph.nodes:
@@ -131,8 +131,8 @@ class GraphStrategy:
         """Take a result into account.
 
         Args:
-            proposal: one whose result is outstanding.
-            cost: what is minimized, above zero; None if the state failed.
+            proposal: a proposal whose result is outstanding.
+            cost: the cost of the state, above zero; None if the state failed.
 
         Raises:
             ValueError: the result of this proposal is not outstanding, or the cost is not a
@@ -150,7 +150,7 @@ class GraphStrategy:
         """Withdraw a proposal that was not evaluated, which says nothing about its state.
 
         Raises:
-            ValueError: its result is not outstanding.
+            ValueError: the result of this proposal is not outstanding.
         """
         self._check_running(proposal)
         self.graph.abandon(proposal)
@@ -174,7 +174,7 @@ class GraphStrategy:
         return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain
 
     def _descend(self) -> Proposal | None:
-        """A path to a new state; None if a state on the way turned out to lead nowhere."""
+        """Return a path to a new state; None if a state on the way has nothing left to try."""
         state, path = self.graph.root, []
         while True:
             node = self.graph.nodes[state]
@@ -207,7 +207,7 @@ class GraphStrategy:
         return random.Random(repr((self._seed, *words)))  # noqa: S311 -- no secret
 
     def _choose(self, state: str, node: GraphNode) -> Edge:
-        """The action to take at a state that is open."""
+        """Return the action to take at a state that is open."""
         self._set_priors(state, node)
         edges = node.edges or []
         tried = [edge for edge, child in self.graph.forward(state) if child.open]
@@ -234,7 +234,7 @@ class GraphStrategy:
         return share * node.best + (1 - share) * node.mean
 
     def _widened(self, node: GraphNode) -> int:
-        """How many actions a state has open."""
+        """Return the number of actions that a state has open."""
         visits = max(1, node.visits + node.running)
         parameters = self.parameters
         return math.ceil(
