@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gpuenergy.search import KernelSpec, LaunchPlan, ScalarSpec, TensorSpec, Work, work_of
+from pytest_gpuenergy.search import (
+    KernelSpec,
+    KernelWork,
+    LaunchPlan,
+    ScalarSpec,
+    TensorSpec,
+    work_of,
+)
 
 N = 4096
 
@@ -48,7 +55,7 @@ def triton_spec(body: str, *, constants: dict[str, int] | None = None) -> Kernel
     )
 
 
-def counted(spec: KernelSpec) -> Work:
+def counted(spec: KernelSpec) -> KernelWork:
     """The work of a spec's baseline, which must be understood."""
     found = work_of(spec.baseline, spec)
     assert found is not None

@@ -19,8 +19,8 @@ from pytest_gpuenergy.record import Metric, Peaks, peaks_of
 from pytest_gpuenergy.search import (
     Bench,
     Limit,
-    Node,
     Result,
+    SearchNode,
     SpecWorkload,
     floor_ms,
     kernel_of,
@@ -82,9 +82,9 @@ def cost_of(metric: Metric, time_ms: float, power_w: float) -> float:
     return power_w * time_ms ** (2 if metric is Metric.EDP else 1)
 
 
-def node(metric: Metric, time_ms: float, power_w: float) -> Node:
+def node(metric: Metric, time_ms: float, power_w: float) -> SearchNode:
     cost = cost_of(metric, time_ms, power_w)
-    return Node(id="s", parent=None, outcome="correct", cost=cost, time_ms=time_ms)
+    return SearchNode(id="s", parent=None, outcome="correct", cost=cost, time_ms=time_ms)
 
 
 @given(FIGURES, NEEDING_POWER, st.floats(1, 3), st.floats(0.7, 2))
@@ -111,7 +111,7 @@ def test_the_best_is_within_the_limit(figures: list[tuple[float, float]], metric
 
 def test_there_is_none_without_power_or_figures() -> None:
     assert limit_of([node(Metric.TIME, 1.0, 100.0)], Metric.TIME) is None
-    failed = Node(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
+    failed = SearchNode(id="s", parent=None, outcome="runtime", cost=None, time_ms=None)
     assert limit_of([failed], Metric.EDP) is None
 
 

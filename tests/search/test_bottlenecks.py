@@ -26,6 +26,7 @@ from pytest_gpuenergy.search import (
     GraphExplorer,
     Guide,
     KernelSpec,
+    KernelWork,
     Region,
     Result,
     SearchParameters,
@@ -33,7 +34,6 @@ from pytest_gpuenergy.search import (
     SoftmaxMathFusion,
     State,
     Tactic,
-    Work,
     changed,
     costs_of,
     dominant,
@@ -49,7 +49,7 @@ from pytest_gpuenergy.search import (
 CARD = CardModel(DEFAULT_PROFILE, 700.0)
 AMOUNTS = st.floats(0, 1e6)
 WORKS = st.builds(
-    Work,
+    KernelWork,
     blocks=st.integers(1, 100_000),
     threads=st.integers(1, 1024),
     instructions=AMOUNTS,
@@ -63,20 +63,20 @@ WORKS = st.builds(
 )
 
 
-def costs(work: Work, dram_bytes: float = 0.0) -> Costs:
+def costs(work: KernelWork, dram_bytes: float = 0.0) -> Costs:
     found = costs_of(work, CARD, dram_bytes)
     assert found is not None
     return found
 
 
-def situation(work: Work, time_s: float | None = None, card: CardModel = CARD) -> Situation:
+def situation(work: KernelWork, time_s: float | None = None, card: CardModel = CARD) -> Situation:
     found = costs(work)
     return situation_of(found, time_s or found.time_s, card)
 
 
-def busy(**amounts: float) -> Work:
+def busy(**amounts: float) -> KernelWork:
     """A launch of 1320 blocks that keeps some units busy."""
-    return Work(1320, 256, **amounts)  # type: ignore[arg-type]
+    return KernelWork(1320, 256, **amounts)  # type: ignore[arg-type]
 
 
 @given(st.dictionaries(st.sampled_from(REGIONS), st.floats(0, 2)), st.floats(1e-3, 1))
@@ -121,7 +121,7 @@ def test_what_is_slower_than_the_model_waits() -> None:
 
 
 def test_a_launch_of_which_no_block_fits_has_no_costs() -> None:
-    assert costs_of(Work(1, 128, shared_bytes=1 << 20), CARD, 0.0) is None
+    assert costs_of(KernelWork(1, 128, shared_bytes=1 << 20), CARD, 0.0) is None
 
 
 def test_energy_goes_to_what_moves_and_computes() -> None:
@@ -136,14 +136,16 @@ def test_power_is_between_that_of_an_idle_card_and_its_limit(activity: float) ->
 
 
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))
-def test_what_does_not_change_gains_nothing(work: Work, time_s: float, metric: Metric) -> None:
+def test_what_does_not_change_gains_nothing(
+    work: KernelWork, time_s: float, metric: Metric
+) -> None:
     same = costs(work)
     assert saved(situation_of(same, time_s, CARD), same, same, metric) == pytest.approx(0, abs=1e-9)
     assert changed(same, same) == frozenset()
 
 
 @given(WORKS, WORKS, st.sampled_from(METRICS))
-def test_gains_are_finite(one: Work, two: Work, metric: Metric) -> None:
+def test_gains_are_finite(one: KernelWork, two: KernelWork, metric: Metric) -> None:
     before = costs(one)
     assert abs(saved(situation_of(before, 1e-3, CARD), before, costs(two), metric)) <= 3
 
@@ -154,7 +156,9 @@ def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
     assert saved(situation(before, 1e-5), found, costs(busy()), Metric.EDP) == 3
 
 
-def saved_gain(before: Work, after: Work, metric: Metric, *, limit_w: float = 700.0) -> float:
+def saved_gain(
+    before: KernelWork, after: KernelWork, metric: Metric, *, limit_w: float = 700.0
+) -> float:
     card = CardModel(DEFAULT_PROFILE, limit_w)
     return saved(situation(before, card=card), costs(before), costs(after), metric)
 

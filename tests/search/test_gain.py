@@ -21,9 +21,9 @@ from pytest_gpuenergy.search import (
     ROUNDS,
     Bench,
     Confirmation,
-    Gain,
-    Node,
     OwnProcess,
+    SearchNode,
+    VariantGain,
     compare,
     gain_of,
     is_out_of_reach,
@@ -139,7 +139,7 @@ def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
     assert not is_worth_comparing(-0.005, Metric.EDP, candidates=50)
 
 
-Gains = Callable[..., list[Gain | None]]
+Gains = Callable[..., list[VariantGain | None]]
 
 
 @pytest.fixture
@@ -152,9 +152,9 @@ def compared() -> list[str]:
 def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gains:
     """gains(time_ms, ..., stopped=...): of a baseline and 12 variants; none is accepted."""
 
-    def found(_: Bench, state: str, *, candidates: int, **__: object) -> Gain:
+    def found(_: Bench, state: str, *, candidates: int, **__: object) -> VariantGain:
         compared.append(state)
-        return Gain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
+        return VariantGain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
     monkeypatch.setattr(gain_module, "compare", found)
     bench: Any = SimpleNamespace(
@@ -164,9 +164,11 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         path=tmp_path, earlier_gain=lambda _: None, keep_gain=lambda _: None
     )
 
-    def go(*times_ms: float, stopped: bool = False) -> list[Gain | None]:
+    def go(*times_ms: float, stopped: bool = False) -> list[VariantGain | None]:
         nodes = [
-            Node(id=f"s{place}", parent=None, outcome="correct", cost=time_ms, time_ms=time_ms)
+            SearchNode(
+                id=f"s{place}", parent=None, outcome="correct", cost=time_ms, time_ms=time_ms
+            )
             for place, time_ms in enumerate((*times_ms, *[2.0] * (12 + 1 - len(times_ms))))
         ]
         states: Any = {node.id: node.id for node in nodes}

@@ -37,12 +37,12 @@ from pytest_gpuenergy.search import (
     KernelSpec,
     LlmMoves,
     LlmSettings,
-    Node,
     Prices,
     Protocol,
     Refusal,
     Reply,
     Result,
+    SearchNode,
     State,
     read_reply,
     read_spec,
@@ -219,13 +219,13 @@ class TestRequest:
         asked = ask(GOOD)
         state = spec.baseline
         common = {"move": "change_block_sizes", "cost": None}
-        first = Node(
+        first = SearchNode(
             id=state.id, parent=None, move="", what="", outcome="correct", cost=0.5, time_ms=0.5
         )
-        other = Node(
+        other = SearchNode(
             id="s1", parent=state.id, what="block_x=64", outcome="correct", time_ms=0.25, **common
         )
-        wrong = Node(
+        wrong = SearchNode(
             id="s2", parent=state.id, what="ITEMS=1", outcome="timeout", time_ms=None, **common
         )
         for node in (first, other, wrong):
@@ -613,7 +613,7 @@ class TestLog:
         assert KEY not in (tmp_path / "k/llm.jsonl").read_text()
 
 
-def _result(node: Node) -> Result:
+def _result(node: SearchNode) -> Result:
     power_w = None if node.time_ms is None else 100.0
     return Result(
         id=node.id,

@@ -23,9 +23,9 @@ from pytest_gpuenergy.record import Interval, Metric
 from pytest_gpuenergy.search import (
     Bench,
     ChangeBlockSizes,
-    Gain,
     Result,
     State,
+    VariantGain,
     read_spec,
 )
 from pytest_gpuenergy.search.trust import gain as gain_module
@@ -229,10 +229,10 @@ class TestProof:
     ) -> None:
         def compare(
             _: Bench, state: State, *, candidates: int, is_stopped: Callable[[], bool]
-        ) -> Gain:
+        ) -> VariantGain:
             about_1 = {Metric.TIME: Interval(0.9, 1.1)}
             assert not is_stopped()
-            found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
+            found = VariantGain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
         monkeypatch.setattr(gain_module, "compare", compare)

@@ -25,7 +25,7 @@ from pytest_gpuenergy.commands import claim_gpus, evaluator_of
 from pytest_gpuenergy.engine import Settings
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, GpuProcess, Result, Task, read_spec
+from pytest_gpuenergy.search import Bench, Result, SearchGpuProcess, Task, read_spec
 from pytest_gpuenergy.support import DeviceError, Worker
 
 pytestmark = pytest.mark.slow
@@ -150,7 +150,7 @@ def test_kernels_of_a_folder_are_searched_on_both_gpus(tmp_path: Path) -> None:
 
 def test_the_process_of_a_gpu_evaluates_as_a_search_on_this_gpu_does(tmp_path: Path) -> None:
     spec = read_spec(write(tmp_path))
-    process = GpuProcess("emulated:h200x2", 1)
+    process = SearchGpuProcess("emulated:h200x2", 1)
     assert process.is_ready()
     found = process.evaluate(Task(spec, Metric.EDP, 7, spec.baseline, (spec.baseline,)))
     process.rest()

@@ -56,7 +56,7 @@ class Consultant:
         every = self.log.exchanges.values()
         return sum(one.input_tokens for one in every), sum(one.output_tokens for one in every)
 
-    def ask(self, state_id: str, turn: int, question: Question) -> Exchange:
+    def ask(self, state_id: str, turn: int, question: Question) -> LlmExchange:
         """Ask, unless this was asked before or the budget is spent.
 
         Raises:
@@ -75,8 +75,8 @@ class Consultant:
             self.tell(f"{model} is not asked any more, because {exchange.why}: rules only.")
         return exchange
 
-    def _exchange(self, state_id: str, turn: int, question: Question) -> Exchange:
-        unanswered = Exchange(state=state_id, turn=turn, model=self.settings.model)
+    def _exchange(self, state_id: str, turn: int, question: Question) -> LlmExchange:
+        unanswered = LlmExchange(state=state_id, turn=turn, model=self.settings.model)
         input_tokens = len(encode(question))  # at most, because a token has at least one byte
         most = self._most_output_tokens(input_tokens)
         if most < _LEAST_OUTPUT_TOKENS:
@@ -105,7 +105,7 @@ class Consultant:
         return most
 
 
-def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int) -> Exchange:
+def _with_tokens(exchange: LlmExchange, reply: Reply, input_tokens: int, most: int) -> LlmExchange:
     """Add the tokens that count against the budget: the most possible if none were counted."""
     return replace(
         exchange,
@@ -115,7 +115,7 @@ def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int)
     )
 
 
-class Exchange(Struct, frozen=True, kw_only=True):
+class LlmExchange(Struct, frozen=True, kw_only=True):
     """A question and its reply.
 
     Attributes:
@@ -154,14 +154,14 @@ class AnswerLog:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
-        self.exchanges: dict[tuple[str, int], Exchange] = {}
+        self.exchanges: dict[tuple[str, int], LlmExchange] = {}
         with writing(self._path):
             open(self._path, "a", opener=open_file).close()
             drop_torn_line(self._path)
-        read = read_lines(self._path, "list of answers", Exchange, _LARGEST_BYTES)
+        read = read_lines(self._path, "list of answers", LlmExchange, _LARGEST_BYTES)
         self.exchanges = {(one.state, one.turn): one for one in read}
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: LlmExchange) -> None:
         """Append an exchange.
 
         Raises:

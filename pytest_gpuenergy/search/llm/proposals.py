@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.llm.consultant import Consultant, Exchange
+from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
@@ -27,7 +27,7 @@ from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
 from pytest_gpuenergy.search.source.text_checks import additions
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
-from pytest_gpuenergy.search.trust.result import Node, Result
+from pytest_gpuenergy.search.trust.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
 Reason = (
@@ -85,7 +85,7 @@ class LlmMoves:
 
     def __post_init__(self) -> None:
         self._results: dict[str, Result] = {}
-        self._nodes: list[Node] = []
+        self._nodes: list[SearchNode] = []
         self._made: set[str] = set()
 
     @property
@@ -97,7 +97,7 @@ class LlmMoves:
         """Return whether an application is a proposal of this model."""
         return application.state.id in self._made
 
-    def learn(self, node: Node, result: Result) -> None:
+    def learn(self, node: SearchNode, result: Result) -> None:
         """Take a result into account, which later questions mention; the baseline comes first."""
         self._results[node.id] = result
         self._nodes.append(node)
@@ -159,7 +159,7 @@ class LlmMoves:
         self._made.add(changed.id)
         return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
-    def _second(self, state: State, question: Question, exchange: Exchange, why: str) -> Answer:
+    def _second(self, state: State, question: Question, exchange: LlmExchange, why: str) -> Answer:
         """Ask the second question, whose answer has the whole source."""
         self.counts["second_questions"] += 1
         again = self._ask(state, 1, second_question(question, exchange.reply.text, why))
@@ -169,7 +169,7 @@ class LlmMoves:
             raise _RefusedError("patch", f"{why}, and no source follows")
         return answer
 
-    def _ask(self, state: State, turn: int, question: Question) -> Exchange:
+    def _ask(self, state: State, turn: int, question: Question) -> LlmExchange:
         exchange = self.consultant.ask(state.id, turn, question)
         if exchange.missing:
             raise _RefusedError(exchange.missing, exchange.why)
@@ -202,7 +202,7 @@ class LlmMoves:
         self.note("llm", **fields)
 
 
-def _answer_in(exchange: Exchange) -> Answer:
+def _answer_in(exchange: LlmExchange) -> Answer:
     try:
         return read_answer(exchange.reply.text)
     except FormError as error:

@@ -27,7 +27,7 @@ from pytest_gpuenergy.search.spec.sizes import Size
 from pytest_gpuenergy.search.spec.spec_checks import check_spec
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.hidden import has_others
-from pytest_gpuenergy.search.trust.result import Node, Result
+from pytest_gpuenergy.search.trust.result import Result, SearchNode
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -92,7 +92,7 @@ class Context:
     gpu: str = ""
     baseline_time_ms: float | None = None
     regions: Mapping[Region, float] = field(default_factory=dict)
-    tried: Sequence[Node] = ()
+    tried: Sequence[SearchNode] = ()
 
 
 def first_question(state: State, spec: KernelSpec, context: Context) -> Question:
@@ -170,7 +170,7 @@ def _performance(context: Context) -> Iterator[str]:
         yield f"- {region}: {share:.0%} of the time, estimated"
 
 
-def _tried(node: Node) -> str:
+def _tried(node: SearchNode) -> str:
     ended = node.outcome if node.time_ms is None else f"{node.time_ms:.4g} ms"
     return f"- {node.move} {node.what}: {ended}"
 

@@ -21,7 +21,7 @@ from pytest_gpuenergy.kernels import Launch
 from pytest_gpuenergy.search.moves.move import REGIONS, Region
 from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
 from pytest_gpuenergy.search.priors.triton_work import work_of_triton
-from pytest_gpuenergy.search.priors.work import Work
+from pytest_gpuenergy.search.priors.work import KernelWork
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
@@ -98,7 +98,7 @@ class Costs:
         activity_s: the time of each region at the unit's peak, times the unit's share of the
             dynamic power there.
         blocks: the number of blocks of the launch.
-        guessed: the loops whose rounds are a guess, see `Work`.
+        guessed: the loops whose rounds are a guess, see `KernelWork`.
     """
 
     busy_s: Shares
@@ -113,7 +113,7 @@ class Costs:
         return max(self.busy_s.values()) + self.wait_s
 
 
-def work_of(state: State, spec: KernelSpec) -> Work | None:
+def work_of(state: State, spec: KernelSpec) -> KernelWork | None:
     """Count the work of a state; None if its text is not understood.
 
     Raises:
@@ -130,7 +130,7 @@ def work_of(state: State, spec: KernelSpec) -> Work | None:
         return None
 
 
-def costs_of(work: Work, card: CardModel, dram_bytes: float) -> Costs | None:
+def costs_of(work: KernelWork, card: CardModel, dram_bytes: float) -> Costs | None:
     """Return the costs of a launch that moves so many bytes to or from the device memory.
 
     None means that no block fits on a multiprocessor.
@@ -164,14 +164,14 @@ def costs_of(work: Work, card: CardModel, dram_bytes: float) -> Costs | None:
     return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)
 
 
-def _resident(work: Work, card: CardModel) -> int:
+def _resident(work: KernelWork, card: CardModel) -> int:
     launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
     registers = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
     share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
     return resident_blocks(launch, work.shared_bytes, card.profile, min(registers, share, 255))
 
 
-def _activity(work: Work, card: CardModel, dram_s: float) -> dict[Region, float]:
+def _activity(work: KernelWork, card: CardModel, dram_s: float) -> dict[Region, float]:
     cycles = card.profile.sm_count * card.cycles_per_s
     l2_s = work.blocks * work.l2_bytes / L2_BYTES_PER_CYCLE / cycles
     updated_s = work.blocks * work.atomics * _SECTOR_BYTES / L2_BYTES_PER_CYCLE / cycles

@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.priors.cuda_accesses import (
     Touched,
     Waiting,
 )
-from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, KernelWork
 from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
@@ -57,7 +57,7 @@ _OPERATING = (
 """Types of syntax nodes that can take instructions."""
 
 
-def work_of_cuda(kernel: CudaKernel) -> Work:
+def work_of_cuda(kernel: CudaKernel) -> KernelWork:
     """Return the work of a kernel whose text is understood."""
     return _Counting(kernel).work()
 
@@ -71,7 +71,7 @@ class _Counting:
         self._accesses = Accesses(kernel).all
         self._warps = -(-kernel.threads // WARP)
 
-    def work(self) -> Work:
+    def work(self) -> KernelWork:
         kernel, warps = self._kernel, self._warps
         tensors = [one for one in self._accesses if one.root.key in kernel.tensors]
         shared = [one for one in self._accesses if one.root.shared]
@@ -84,7 +84,7 @@ class _Counting:
             instructions += cost * self._times(access)
             serial += cost * self._times_at_most(access)
         loaded = [one.node for one in moved if one.use in ("load", "update")]
-        return Work(
+        return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
             shared_bytes=self._shared_bytes(),

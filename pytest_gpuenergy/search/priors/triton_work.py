@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
-from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, KernelWork
 from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
@@ -34,7 +34,7 @@ _DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
 Shape = tuple[int, ...]
 
 
-def work_of_triton(kernel: TritonFunction) -> Work:
+def work_of_triton(kernel: TritonFunction) -> KernelWork:
     """Return the work of a function that is understood."""
     return _Counting(kernel).work()
 
@@ -47,7 +47,7 @@ class _Counting:
         self._threads = kernel.launch.num_warps * WARP
         self._guessed: set[str] = set()
 
-    def work(self) -> Work:
+    def work(self) -> KernelWork:
         loads, stores = self._moved(*_LOADS), self._moved(*_STORES)
         functions, instructions = self._operations()
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
@@ -56,7 +56,7 @@ class _Counting:
         barriers = sum(map(self._times, self._text.calls("dot", *_REDUCTIONS)))
         rounds = sum(self._waits(call) for call in self._text.calls(*_LOADS))
         atomics = [call for name in _ATOMICS for call in self._text.calls(name)]
-        return Work(
+        return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in self._kernel.facts.grid),
             threads=self._threads,
             shared_bytes=self._shared_bytes([shape for _, shape in dots]),

@@ -37,7 +37,7 @@ TRITON_FUNCTIONS: Mapping[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """The work of an average block of a launch, with the first set of sizes.
 
     Attributes:

@@ -205,7 +205,7 @@ class Task(Struct, frozen=True):
         )
 
 
-class GpuProcess:
+class SearchGpuProcess:
     """The process of one GPU of several, which the parent process has claimed.
 
     Args:

@@ -35,7 +35,7 @@ class NextMove(Struct, frozen=True):
     application: Application
 
 
-class Step(NamedTuple):
+class MoveOutcome(NamedTuple):
     """A move whose outcome is known.
 
     Attributes:
@@ -117,7 +117,7 @@ class GraphExplorer:
         """Return what the strategy knows about the states, as it is stored."""
         return self._strategy.record().graph
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[MoveOutcome]:
         """Yield the moves between evaluated states, whether or not the search made them."""
         nodes = self._strategy.graph.nodes
         for state, node in nodes.items():
@@ -127,7 +127,7 @@ class GraphExplorer:
                     gain = None if child.cost is None else child.own - node.own
                     application = self._space.applications[state, edge.label]
                     source, result = self._space.states[state], self._space.results[state]
-                    yield Step(source, result, application, gain)
+                    yield MoveOutcome(source, result, application, gain)
 
     def _propose(self) -> Proposal | None:
         proposal = self._strategy.propose()
@@ -265,7 +265,7 @@ class Guide:
         found = None if state is None else self.prior.situation(state, result)
         return {} if found is None else found.time_shares
 
-    def observations(self, steps: Iterator[Step]) -> Iterator[Observation]:
+    def observations(self, steps: Iterator[MoveOutcome]) -> Iterator[Observation]:
         """Yield the gains of moves to states whose bottleneck is known."""
         for step in steps:
             situation = self.prior.situation(step.state, step.result)

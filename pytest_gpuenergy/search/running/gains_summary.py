@@ -12,7 +12,7 @@ from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
-from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
 
 SUMMARY_VERSION = 1
 """The ``schema_version`` of the files that this version writes."""
@@ -153,7 +153,7 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
     )
 
 
-def _moves(nodes: Sequence[Node], gain: Gain | None) -> list[str]:
+def _moves(nodes: Sequence[SearchNode], gain: VariantGain | None) -> list[str]:
     by_id = {node.id: node for node in nodes}
     found: list[str] = []
     node = None if gain is None else by_id.get(gain.id)

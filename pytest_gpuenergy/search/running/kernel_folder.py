@@ -16,14 +16,14 @@ from msgspec import Struct
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.record import Metric, RunInfo
 from pytest_gpuenergy.search.running.search_state import (
-    Identity,
+    SearchIdentity,
     SearchState,
     read_lines,
     read_state,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.spec_file import write_spec
-from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Gain, Result
+from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Result, VariantGain
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -76,7 +76,9 @@ class KernelFolder:
         OutputError: the folder cannot be written.
     """
 
-    def __init__(self, outdir: Path, spec: KernelSpec, identity: Identity, *, resume: bool) -> None:
+    def __init__(
+        self, outdir: Path, spec: KernelSpec, identity: SearchIdentity, *, resume: bool
+    ) -> None:
         self.path = outdir / "kernels" / f"_{spec.name}"
         self.earlier: SearchState | None = None
         with ExitStack() as stack, writing(self.path):
@@ -136,15 +138,15 @@ class KernelFolder:
             path.parent.mkdir(exist_ok=True)
             write_atomically(path, dump(result), durable=True)
 
-    def earlier_gain(self, state_id: str) -> Gain | None:
+    def earlier_gain(self, state_id: str) -> VariantGain | None:
         """Return the comparison of a state with the baseline, if it was made before.
 
         Raises:
             InputError: the comparison is damaged.
         """
-        return _read(self.place(state_id) / _COMPARISON, "comparison", Gain)
+        return _read(self.place(state_id) / _COMPARISON, "comparison", VariantGain)
 
-    def keep_gain(self, gain: Gain) -> None:
+    def keep_gain(self, gain: VariantGain) -> None:
         """Write the comparison of a state with the baseline.
 
         Raises:
@@ -239,7 +241,7 @@ class KernelFolder:
             draft.symlink_to(self.place(state_id).relative_to(self.path))
             draft.replace(self.path / _BEST)
 
-    def _begin(self, identity: Identity, spec: KernelSpec, *, resume: bool) -> None:
+    def _begin(self, identity: SearchIdentity, spec: KernelSpec, *, resume: bool) -> None:
         path = self.path / STATE_JSON
         if not is_there(path):
             if is_there(self.place(BASELINE) / _RESULT):

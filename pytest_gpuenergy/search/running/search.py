@@ -19,13 +19,17 @@ from pytest_gpuenergy.search.llm.proposals import LlmMoves
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, NextMove
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
-from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
+from pytest_gpuenergy.search.running.search_state import (
+    SearchIdentity,
+    SearchState,
+    identity_of_spec,
+)
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
 from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
-from pytest_gpuenergy.search.trust.result import Gain, Node, Result, limit_of
+from pytest_gpuenergy.search.trust.result import Result, SearchNode, VariantGain, limit_of
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
 
@@ -36,7 +40,7 @@ _Listed = tuple[AnyKernel | None, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
-class Options:
+class SearchOptions:
     """The options of a search.
 
     Attributes:
@@ -52,11 +56,11 @@ class Options:
     smclock: str = "current"
 
 
-def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
+def identity_of(bench: Bench, strategy: Mapping[str, float]) -> SearchIdentity:
     """Return what a search on this bench must have in common with one that it continues."""
     device = bench.device
     enforced = enforced_setpoint(device)
-    return Identity(
+    return SearchIdentity(
         spec=identity_of_spec(bench.spec),
         gpu=device.name,
         emulated=device.emulated,
@@ -110,7 +114,7 @@ class Search:
     evaluator: Evaluator
     folder: KernelFolder
     explorer: GraphExplorer
-    options: Options
+    options: SearchOptions
     run_info: RunInfo
     tell: Callable[[str], None]
     stop: Event
@@ -269,7 +273,7 @@ class Search:
 
     def _add(self, state: State, result: Result, next_move: NextMove | None) -> None:
         """Add a result to the search's state, on disk and for the explorer."""
-        node = Node(
+        node = SearchNode(
             id=state.id,
             **_origin(next_move),
             outcome=result.outcome,
@@ -295,7 +299,7 @@ class Search:
 
     def _confirm(self) -> None:
         """Compare the best variants with the baseline, until one is better."""
-        baseline, gains = self.bench.spec.baseline.id, list[Gain]()
+        baseline, gains = self.bench.spec.baseline.id, list[VariantGain]()
         with self._timed("confirm"):
             for gain in self._confirmation.gains(self.state.nodes):
                 if gain is None:
@@ -328,7 +332,7 @@ def _origin(next_move: NextMove | None) -> dict[str, Any]:
     return {"parent": next_move.parent.id, "move": application.move, "what": application.what}
 
 
-def _fields(record: Node | Gain) -> dict[str, object]:
+def _fields(record: SearchNode | VariantGain) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 

@@ -24,7 +24,7 @@ from pytest_gpuenergy.search.running.search_state import SearchState, read_state
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_file import read_spec
 from pytest_gpuenergy.search.strategy.graph import GraphRecord
-from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
 
 Values = dict[str, Any]
@@ -172,7 +172,7 @@ def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
     return order
 
 
-def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, set[str]]:
+def _others(nodes: Sequence[SearchNode], record: GraphRecord | None) -> Mapping[str, set[str]]:
     """Return, for each state, the other states from which a move would also have led to it."""
     evaluated = {node.id: node.parent for node in nodes}
     found: defaultdict[str, set[str]] = defaultdict(set)
@@ -183,9 +183,9 @@ def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, s
     return found
 
 
-def _path(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
+def _path(by_id: Mapping[str, SearchNode], best: str | None) -> list[SearchNode]:
     """Return the states from the baseline, which is left out, to the best one."""
-    path: list[Node] = []
+    path: list[SearchNode] = []
     node = by_id.get(best or "")
     while node is not None and node.parent is not None and node not in path:
         path.insert(0, node)
@@ -193,7 +193,7 @@ def _path(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
     return path
 
 
-def _move(node: Node) -> str:
+def _move(node: SearchNode) -> str:
     return f"{node.move} {node.what}".strip() or BASELINE
 
 
@@ -201,7 +201,7 @@ class _Failure(Struct, frozen=True):
     message: str | None = None
 
 
-def _message(folder: Path, node: Node) -> str:
+def _message(folder: Path, node: SearchNode) -> str:
     """Return why a state was refused, if that is on disk."""
     if node.cost is not None:
         return ""
@@ -212,7 +212,7 @@ def _message(folder: Path, node: Node) -> str:
         return ""
 
 
-def _diff(folder: Path, node: Node) -> str:
+def _diff(folder: Path, node: SearchNode) -> str:
     """Return the diff of the move, if it is on disk."""
     text = _content(folder, node, "candidate.diff").decode(errors="replace")
     if len(text) <= _LONGEST_DIFF:
@@ -220,7 +220,7 @@ def _diff(folder: Path, node: Node) -> str:
     return f"{text[:_LONGEST_DIFF]}\n[the rest is in {VARIANTS}/{node.id}/candidate.diff]\n"
 
 
-def _content(folder: Path, node: Node, name: str) -> bytes:
+def _content(folder: Path, node: SearchNode, name: str) -> bytes:
     """Return the content of a variant's file; nothing if there is no such file."""
     if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
         return b""
@@ -230,7 +230,7 @@ def _content(folder: Path, node: Node, name: str) -> bytes:
         return b""
 
 
-def _gain(gain: Gain) -> Values:
+def _gain(gain: VariantGain) -> Values:
     return {
         "id": gain.id,
         "accepted": gain.accepted,

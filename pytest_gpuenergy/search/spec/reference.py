@@ -98,7 +98,7 @@ def _value(text: str, variables: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Expressions:
+class ReferenceExpressions:
     """Computes outputs by NumPy expressions, which are code: a spec is trusted like a script.
 
     Attributes:

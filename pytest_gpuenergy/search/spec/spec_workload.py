@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
-from pytest_gpuenergy.search.spec.reference import Expressions
+from pytest_gpuenergy.search.spec.reference import ReferenceExpressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.tensors import fixed_input, layout_of
 from pytest_gpuenergy.workloads import (
@@ -75,7 +75,7 @@ def workload_of(
     scalars = tuple(scalar_of(one, names) for one in spec.scalars)
     if compute is None:
         given = {one.name: one.value for one in scalars}
-        compute = Expressions(spec.reference, {**names, **given}, layouts)
+        compute = ReferenceExpressions(spec.reference, {**names, **given}, layouts)
     length = evaluate(spec.reduction_length, names)
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.search.strategy.action_space import Incumbent, Proposal, Space
 from pytest_gpuenergy.search.strategy.graph import (
-    Edge,
+    GraphEdge,
     GraphNode,
     GraphRecord,
     SearchGraph,
@@ -170,7 +170,7 @@ class GraphStrategy:
             return least
         return max(least, math.log(baseline / cost))
 
-    def _prunes(self, edge: Edge) -> bool:
+    def _prunes(self, edge: GraphEdge) -> bool:
         return edge.gain is not None and -math.expm1(-edge.gain) < self.parameters.min_pred_gain
 
     def _descend(self) -> Proposal | None:
@@ -196,7 +196,7 @@ class GraphStrategy:
             self._add_noise(self.graph.nodes[state].edges or [])
         self._experience.observe(self.graph.known_edges_from(state))
 
-    def _add_noise(self, edges: Sequence[Edge]) -> None:
+    def _add_noise(self, edges: Sequence[GraphEdge]) -> None:
         alpha = self.parameters.root_noise_alpha
         drawn = [self._random("noise", edge.label).gammavariate(alpha, 1) for edge in edges]
         total = math.fsum(drawn)
@@ -206,7 +206,7 @@ class GraphStrategy:
     def _random(self, *words: str) -> random.Random:
         return random.Random(repr((self._seed, *words)))  # noqa: S311 -- no secret
 
-    def _choose(self, state: str, node: GraphNode) -> Edge:
+    def _choose(self, state: str, node: GraphNode) -> GraphEdge:
         """Return the action to take at a state that is open."""
         self._set_priors(state, node)
         edges = node.edges or []
@@ -217,7 +217,7 @@ class GraphStrategy:
         spread, lost = self._scale or self._measure()
         reach = self.parameters.puct_c * spread * math.sqrt(node.visits + node.running)
 
-        def score(edge: Edge) -> tuple[float, float]:
+        def score(edge: GraphEdge) -> tuple[float, float]:
             virtual = self.parameters.virtual_loss * edge.running
             exploration = reach * edge.prior / (1 + edge.visits + virtual)
             child = self.graph.nodes.get(edge.child)
@@ -284,7 +284,7 @@ class Experience:
         self._predicted: defaultdict[str, int] = defaultdict(int)
         self._errors: defaultdict[str, int] = defaultdict(int)
 
-    def observe(self, edges: Iterable[tuple[GraphNode, Edge, GraphNode]]) -> None:
+    def observe(self, edges: Iterable[tuple[GraphNode, GraphEdge, GraphNode]]) -> None:
         """Take edges into account, each with its tail and head; each edge once."""
         for tail, edge, head in edges:
             gain = head.own - tail.own
@@ -294,7 +294,7 @@ class Experience:
                 self._predicted[edge.family] += 1
                 self._errors[edge.family] += round((gain - edge.gain) * _UNITS)
 
-    def gain(self, edge: Edge) -> float:
+    def gain(self, edge: GraphEdge) -> float:
         """Return the gain to expect of an action: the predicted one, corrected by experience."""
         predicted = edge.gain or 0.0
         if edge.gain is not None and edge.family:

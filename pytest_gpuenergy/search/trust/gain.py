@@ -35,7 +35,7 @@ from pytest_gpuenergy.search.running.evaluators import Evaluator
 from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-from pytest_gpuenergy.search.trust.result import Gain, Node, TurnFigures
+from pytest_gpuenergy.search.trust.result import SearchNode, TurnFigures, VariantGain
 from pytest_gpuenergy.search.trust.state_evaluation import Bench
 from pytest_gpuenergy.support import disk_folder, student_t
 from pytest_gpuenergy.tuning import writing
@@ -83,7 +83,7 @@ class Confirmation:
     tell: Callable[[str], None]
     is_stopped: Callable[[], bool]
 
-    def gains(self, nodes: Sequence[Node]) -> Iterator[Gain | None]:
+    def gains(self, nodes: Sequence[SearchNode]) -> Iterator[VariantGain | None]:
         """Compare the best variants in their order, up to the first that is accepted.
 
         Args:
@@ -110,11 +110,11 @@ class Confirmation:
             if gain is None or gain.accepted or gain.unclaimed:
                 return
 
-    def _unclaimed(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
+    def _unclaimed(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why the device's figures cannot prove a gain; None if they can."""
         for one in (nodes[0], node):
             if message := self.evaluator.bench.why_unproven(self.states[one.id]):
-                return Gain(
+                return VariantGain(
                     id=node.id,
                     accepted=False,
                     rounds=0,
@@ -124,7 +124,7 @@ class Confirmation:
                 )
         return None
 
-    def _left_out(self, node: Node, nodes: Sequence[Node]) -> Gain | None:
+    def _left_out(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why a variant is not worth a comparison; None if it is."""
         metric, candidates = self.evaluator.bench.objective, len(nodes) - 1
         assert node.cost is not None
@@ -136,9 +136,11 @@ class Confirmation:
             f"left out: by the search's own figures it takes {-math.expm1(change):.2%} less "
             f"{metric.label}, too little to be claimed of the best of {candidates}"
         )
-        return Gain(id=node.id, accepted=False, rounds=0, candidates=candidates, message=message)
+        return VariantGain(
+            id=node.id, accepted=False, rounds=0, candidates=candidates, message=message
+        )
 
-    def _gain(self, node: Node, candidates: int) -> Gain | None:
+    def _gain(self, node: SearchNode, candidates: int) -> VariantGain | None:
         earlier = self.folder.earlier_gain(node.id)
         if earlier is not None and earlier.candidates >= candidates:
             return earlier
@@ -155,7 +157,7 @@ class Confirmation:
         return gain
 
 
-def by_cost(nodes: Sequence[Node]) -> list[Node]:
+def by_cost(nodes: Sequence[SearchNode]) -> list[SearchNode]:
     """Return the correct nodes, the best first; among equals, the earlier one first."""
     correct = [(node.cost, node) for node in nodes if node.cost is not None]
     return [node for _, node in sorted(correct, key=lambda pair: pair[0])]
@@ -167,7 +169,7 @@ def compare(
     *,
     candidates: int = 1,
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Gain | None:
+) -> VariantGain | None:
     """Measure a state and the baseline alternately, and verify both after each turn.
 
     The state is first verified once more, on inputs on which no variant was verified. There are no
@@ -188,7 +190,7 @@ def compare(
         OSError: the inputs cannot be written.
     """
     if message := bench.verify_afresh(state):
-        return Gain(id=state.id, accepted=False, rounds=0, message=message)
+        return VariantGain(id=state.id, accepted=False, rounds=0, message=message)
     if is_stopped():
         return None
     with bench.device.twin() as device, disk_folder() as folder:
@@ -202,7 +204,7 @@ def compare(
             ends=lambda turns: is_stopped() or _is_hopeless(turns, bench.objective, candidates),
         )
     if problem := turns.base_fault or turns.problem:
-        return Gain(id=state.id, accepted=False, rounds=0, message=problem)
+        return VariantGain(id=state.id, accepted=False, rounds=0, message=problem)
     if len(turns.base) < ROUNDS and not _is_hopeless(turns, bench.objective, candidates):
         return None
     return gain_of(state.id, turns, bench.objective, candidates)
@@ -225,7 +227,7 @@ def _log_ratios(turns: Turns, metric: Metric) -> list[float]:
     return [new - old for old, new in zip(*turns.log_figures(metric), strict=True)]
 
 
-def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> Gain:
+def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> VariantGain:
     """Return what the rounds say about a variant that is the best of so many candidates."""
     figures = {metric: turns.log_figures(metric) for metric in METRICS}
     changes = {
@@ -234,7 +236,7 @@ def gain_of(state_id: str, turns: Turns, objective: Metric, candidates: int) -> 
     }
     doubts = turns.doubts()
     verdict = decide(widened(changes[objective], doubts, objective), 0.0)
-    return Gain(
+    return VariantGain(
         id=state_id,
         accepted=verdict is Verdict.BETTER,
         rounds=len(turns.base),
