@@ -22,7 +22,6 @@ from .llm.proposals import (
 from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
 from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.base import SourceMove as SourceMove
 from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
 from .moves.cache_policy import CachePolicyCg as CachePolicyCg
 from .moves.element_kernel import without_early_return as without_early_return
@@ -32,6 +31,7 @@ from .moves.move import (
     Application as Application,
     Move as Move,
     Region as Region,
+    SourceMove as SourceMove,
 )
 from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
 from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads

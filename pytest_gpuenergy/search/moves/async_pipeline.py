@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 _BARRIER = "__syncthreads"
 _VECTORS = {"float2": 8, "float4": 16, "int2": 8, "int4": 16, "uint2": 8, "uint4": 16}
 _COPIED_BYTES = (4, 8, 16)
+_STAGES = (2, 3)
+_TRITON_STAGES = (2, 3, 4, 5)
+_HEADER = "<cuda_pipeline.h>"
+_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,12 @@ class Copy:
     """``shared = tensor``, or ``shared = condition ? tensor : other``.
 
     Attributes:
-        statement: with the semicolon.
-        to, of: the places.
-        condition, other: None if there is no condition.
-        size: in bytes.
+        statement: the statement, with its semicolon.
+        to: the element that is written.
+        of: the element that is read.
+        condition: the condition under which the tensor is read; None if there is none.
+        other: the value that is stored otherwise; None without a condition.
+        size: the size of the copied element in bytes.
     """
 
     statement: Node
@@ -66,10 +72,11 @@ class TileLoop:
     """``for (...) { fill __syncthreads(); compute __syncthreads(); }``.
 
     Attributes:
-        loop: the whole.
-        fill, compute: statements; before the first one also comments.
-        copies: all that the fill does to shared memory.
-        arrays: what it fills.
+        loop: the whole loop.
+        fill: the statements before the first barrier, with comments.
+        compute: the statements between the barriers.
+        copies: the copies by which ``fill`` writes to shared memory, and there is nothing else.
+        arrays: the arrays that are filled.
     """
 
     loop: CountedLoop
@@ -80,7 +87,7 @@ class TileLoop:
 
 
 def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
-    """A loop taken apart; None if it is another one, or its turns depend on each other."""
+    """Return a loop taken apart; None if it is another one, or its turns depend on each other."""
     inner = statements(loop.body)
     barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
     if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
@@ -133,26 +140,26 @@ def _copy(kernel: CudaKernel, accesses: Accesses, to: Access) -> Copy | None:
 
 
 def _is_apart(kernel: CudaKernel, loop: CountedLoop, fill: tuple[Node, ...]) -> bool:
-    """Whether the fill of one turn needs nothing of other turns, and leaves nothing but tiles."""
+    """Return whether the fill of a turn needs nothing of others, and leaves only tiles."""
     text = kernel.text
     for variable in text.variables:
         uses = [variable.node, *text.uses[variable.key]]
-        in_fill = [use for use in uses if any(inside(use, one) for one in fill)]
+        in_fill = [use for use in uses if any(inside(use, filling) for filling in fill)]
         if not in_fill or variable == loop.variable or variable.dims:
             continue
-        declared = any(inside(variable.node, one) for one in fill)
+        declared = any(inside(variable.node, filling) for filling in fill)
         if declared and len(in_fill) != len(uses):
             return False
         if not declared and text.changes(variable, loop.node):
             return False
     stops = ("break_statement", "continue_statement", "return_statement")
-    calls = [called(call) for one in fill for call in nodes(one, "call_expression")]
+    calls = [called(call) for filling in fill for call in nodes(filling, "call_expression")]
     meets = any(name.startswith(("__pipeline", "__sync", "atomic", "__shfl")) for name in calls)
     return not meets and not any(nodes(loop.body, *stops))
 
 
 def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
-    """Whether an array is only used in the loop, and always by its name."""
+    """Return whether an array is only used in the loop, and always by its name."""
     return all(
         inside(access.node, loop.body)
         and all(text_of(one) == array.name for one in access.address.identifiers)
@@ -162,18 +169,12 @@ def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
 
 
 def address_text(access: Access) -> str:
-    """A pointer to the place of an access."""
+    """Return a pointer to the place of an access."""
     if access.function:
         return text_of(access.place)
     if access.node.type == "pointer_expression" and operator_of(access.node) == "*":
         return text_of(field(access.node, "argument"))
     return f"&{text_of(access.node)}"
-
-
-_STAGES = (2, 3)
-_TRITON_STAGES = (2, 3, 4, 5)
-_HEADER = "<cuda_pipeline.h>"
-_ALIGNMENT = 16
 
 
 class EnableAsyncPipeline(SourceMove):
@@ -237,7 +238,10 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     later = kernel.fresh(f"{name}_later")
     start, by = text_of(loop.start), indentation(loop.node, source)
     distance = times(loop.step, stages - 1) if loop.step is not None else str(stages - 1)
-    step = f" * {_factor(loop.step)}" if loop.step is not None else ""
+    step = ""
+    if loop.step is not None:
+        factor = text_of(loop.step)
+        step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
         *block_of(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
@@ -270,13 +274,8 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
-def _factor(step: Node | None) -> str:
-    simple = step is not None and step.child_count == 0
-    return text_of(step) if simple else f"({text_of(step)})"
-
-
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
-    """The subscripts that choose the copy of each array."""
+    """Return the subscripts that choose the copy of each array."""
     return [
         Edit(one.end_byte, one.end_byte, f"[{stage}]")
         for access in accesses.within(node)
@@ -305,12 +304,14 @@ def _async(kernel: CudaKernel, copy: Copy, staged: list[Edit]) -> str:
 
 
 def _compute(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stage: str) -> list[str]:
-    edits = [edit for one in tiles.compute for edit in _staged(accesses, tiles, one, stage)]
+    edits = [
+        edit for statement in tiles.compute for edit in _staged(accesses, tiles, statement, stage)
+    ]
     return _lines(kernel, tiles.compute, edits)
 
 
 def _lines(kernel: CudaKernel, some: tuple[Node, ...], edits: list[Edit]) -> list[str]:
-    """Statements as lines without the indentation that they have."""
+    """Return statements as lines without their indentation."""
     text = edited(kernel.text.source, edits, some[0].start_byte, some[-1].end_byte)
     by = indentation(some[0], kernel.text.source)
     return [line.removeprefix(by) for line in text.rstrip().split("\n")]

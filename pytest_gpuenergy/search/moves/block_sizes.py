@@ -44,9 +44,18 @@ _THREADS = (32, 64, 128, 256, 512, 1024)
 _FACTORS = (2, 4)
 _MOST_WARPS = 32
 _REACH = 16
-"""Constants stay within this factor of the baseline's, or one thread would end up with all work."""
+"""The limit on how far a constant moves from the baseline's, lest one thread do all work."""
 _MOST_THREADS = 1024
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_WARP_NAMES = ("warpSize", "__activemask")
+_NAMES = {
+    "block": ("threadIdx", "blockDim"),
+    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
+}
+_WARP = 32
+_THREAD = Polynomial.atom(Atom("threadIdx.x"))
+_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
+"""Numbers that a text may state whatever the size of the block."""
 
 
 class ChangeBlockSizes:
@@ -65,7 +74,7 @@ class ChangeBlockSizes:
     relieves: frozenset[Region] = frozenset({"gmem", "overlap", "atomics"})
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """All other sizes of one axis or one constant at a time, in ascending order."""
+        """Yield all other sizes of one axis or one constant at a time, in ascending order."""
         free = _free_plans(state, spec) if state.language == "cuda" else ()
         bounds = launch_bounds(state.source, spec.entry) if state.language == "cuda" else ""
         least, most = _room(state, spec)
@@ -78,7 +87,7 @@ class ChangeBlockSizes:
 
 
 def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Launches that differ in one number, by which the grid or the text's own loops go on."""
+    """Yield launches that differ in one number, which the grid or the text's loops follow."""
     tied, fixed = _tied(spec.launch), _fixed(spec)
     if state.language == "triton":
         plans = _triton_plans(state, spec, fixed)
@@ -95,7 +104,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
 
 
 def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
-    """The threads that shared arrays need and have room for, as far as it is known."""
+    """Return the threads that shared arrays need and have room for, as far as it is known."""
     if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
         return 1, _MOST_THREADS
     kernel = CudaKernel.of(state, spec)
@@ -105,7 +114,7 @@ def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:
-    """The threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
+    """Return the threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
     value = launch.constants.get(text)
     if value is None and text.isdecimal():
         value = int(text)
@@ -113,7 +122,7 @@ def _bound(text: str, launch: LaunchPlan) -> int:
 
 
 def _tied(baseline: LaunchPlan) -> dict[str, int]:
-    """The constants that state a size of the block, with the axis."""
+    """Return the constants that state a size of the block, with the axis."""
     return {
         name: axis
         for axis, threads in enumerate(baseline.block)
@@ -123,19 +132,19 @@ def _tied(baseline: LaunchPlan) -> dict[str, int]:
 
 
 def _fixed(spec: KernelSpec) -> frozenset[str]:
-    """The names that tensors and scalars depend on."""
+    """Return the names that tensors and scalars depend on."""
     sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
-    values = [one.value for one in spec.scalars if isinstance(one.value, str)]
+    values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
     return frozenset().union(*map(names_in, (*sizes, *values)))
 
 
 def _used(launch: LaunchPlan) -> frozenset[str]:
-    """The names in expressions of a launch."""
+    """Return the names in expressions of a launch."""
     return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
 
 
 def _free_plans(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]:
-    """Those of a kernel that fits any number of threads, and whose launch does not name it."""
+    """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
     launch = state.launch
     name = _AXES[0]
     if name in _used(launch) or len([size for size in launch.block if size > 1]) != 1:
@@ -180,7 +189,7 @@ def _plans(
 
 
 def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
-    """Other sizes of one axis; where a block has several, also small ones."""
+    """Return other sizes of one axis; where a block has several axes, also small ones."""
     others = prod(launch.block) // launch.block[axis]
     if others == 1:
         return list(_THREADS)
@@ -191,7 +200,7 @@ def _sizes_along(launch: LaunchPlan, axis: int) -> list[int]:
 def _triton_plans(
     state: State, spec: KernelSpec, fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
-    """Other numbers of warps, and other values of what the grid or a loop goes on by."""
+    """Yield other numbers of warps, and other values of what the grid or a loop follows."""
     launch, kernel = state.launch, TritonFunction.of(state, spec)
     if kernel is None:
         return
@@ -216,19 +225,12 @@ def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
 
 
 def _is_near(value: Constant, first: Constant | None) -> bool:
-    """Whether a constant is near the one of the baseline."""
+    """Return whether a constant is near the one of the baseline."""
     return first is None or first <= value * _REACH <= first * _REACH**2
 
 
-_WARP_NAMES = ("warpSize", "__activemask")
-_NAMES = {
-    "block": ("threadIdx", "blockDim"),
-    "grid": ("threadIdx", "blockDim", "blockIdx", "gridDim"),
-}
-
-
 def fits_any_block(kernel: CudaKernel) -> bool:
-    """Whether threads of a block, or of the grid, only share loops, and have nothing else to do.
+    """Return whether threads of a block, or of the grid, do nothing but share loops.
 
     Each loop goes from the thread's number in steps of the number of threads, what it writes are
     elements of its own, and threads neither wait for each other nor exchange values.
@@ -237,7 +239,7 @@ def fits_any_block(kernel: CudaKernel) -> bool:
 
 
 def fits_any_grid(kernel: CudaKernel) -> bool:
-    """The same of the threads of the whole grid, of which there may then be any number."""
+    """Return the same of the threads of the whole grid, of which there may then be any number."""
     return _only_shares(kernel, "grid")
 
 
@@ -271,22 +273,22 @@ def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
 
 
 def _ends(loop: CountedLoop, group: str) -> list[Node]:
-    """What depends on the number of threads."""
+    """Return what depends on the number of threads."""
     step = [] if loop.step is None else [loop.step]
     return step if group == "block" else [loop.start, *step]
 
 
 def _is_named(kernel: CudaKernel, end: Node) -> bool:
-    """Whether an end of a loop depends on the size of the block by its name, not by a number."""
+    """Return whether an end of a loop depends on the block's size by name, not by number."""
     variable = kernel.text.variable(end)
     node = end if variable is None else variable.value
     if node is None or any(nodes(node, "number_literal")):
         return False
-    return any(text_of(one) == "blockDim.x" for one in nodes(node, "field_expression"))
+    return any(text_of(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
 
 
 def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
-    """Mentions of threads, of the size of the block and, for a grid, of blocks."""
+    """Yield mentions of threads, of the size of the block and, for a grid, of blocks."""
     for part in parts:
         for node in nodes(part, "field_expression"):
             if text_of(field(node, "argument")) in names:
@@ -294,7 +296,7 @@ def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
 
 
 def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> bool:
-    """Whether a mention is only there for loops to start from, or to go on by."""
+    """Return whether a mention is only there for loops to start from, or to go on by."""
     ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
     if any(inside(node, end) for end in ends):
         return True
@@ -307,7 +309,7 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> boo
 
 
 def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
-    """Whether a turn leaves nothing in variables of the thread."""
+    """Return whether a turn leaves nothing in variables of the thread."""
     text = kernel.text
     return all(
         inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
@@ -321,7 +323,7 @@ def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
 
 
 def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
-    """Whether tensors are written in these loops only, in ways that are understood."""
+    """Return whether tensors are written in these loops only, in ways that are understood."""
     accesses = Accesses(kernel)
     if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
         return False
@@ -332,21 +334,15 @@ def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
     )
 
 
-_WARP = 32
-_THREAD = Polynomial.atom(Atom("threadIdx.x"))
-_OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
-"""Numbers that say nothing of the block."""
-
-
 def most_threads(kernel: CudaKernel) -> int:
-    """The largest block for which a kernel is likely to compute the same; 0 if nothing is known."""
+    """Return the largest block for which a kernel likely computes the same; 0 if unknown."""
     threads, y, z = kernel.block
-    shared = [one for one in kernel.text.variables if one.shared]
+    shared = [variable for variable in kernel.text.variables if variable.shared]
     if y * z != 1 or threads % _WARP or not shared:
         return 0
     if not kernel.text.calls(kernel.text.body, "__syncthreads"):
         return 0
-    if any(one.dims == (None,) for one in shared):
+    if any(array.dims == (None,) for array in shared):
         return 0
     if not any(_goes_on_by_block(kernel, loop) for loop in kernel.text.loops):
         return 0
@@ -357,7 +353,7 @@ def most_threads(kernel: CudaKernel) -> int:
 
 
 def room_for_threads(kernel: CudaKernel) -> int:
-    """The largest block of which each thread has its place in shared arrays; 0 if not known."""
+    """Return the largest block whose threads have room in shared arrays; 0 if unknown."""
     most = _MOST_THREADS
     accesses = Accesses(kernel)
     for array in kernel.text.variables:
@@ -372,7 +368,7 @@ def room_for_threads(kernel: CudaKernel) -> int:
 
 
 def threads_for_numbers(kernel: CudaKernel) -> int:
-    """The smallest block whose threads fill the places of shared arrays that are read by number.
+    """Return the smallest block whose threads fill all places of arrays that are read by number.
 
     As in ``part[threadIdx.x / 32] = sum; ... part[0] + part[1]``, which needs two warps.
     """
@@ -394,7 +390,7 @@ def threads_for_numbers(kernel: CudaKernel) -> int:
 
 
 def _share(index: Polynomial) -> int:
-    """How many threads share a place, if it is the thread's number or a part of it; else 0."""
+    """Return how many threads share a place that is their number or a part of it; else 0."""
     if index == _THREAD:
         return 1
     (atom, *others) = index.atoms or (None,)
@@ -404,7 +400,7 @@ def _share(index: Polynomial) -> int:
 
 
 def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
-    """Whether threads share a loop, of a block or of the grid, by the block's size by name."""
+    """Return whether threads of a block or grid share a loop by the name of the block's size."""
     step = loop.step
     if step is not None and step.type == "identifier":
         variable = kernel.text.variable(step)
@@ -418,9 +414,15 @@ def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
 
 
 def _numbers(kernel: CudaKernel) -> Iterator[int]:
-    """Those that the entry and the functions of the text state, but for sizes of shared arrays."""
+    """Yield the numbers that a text states, without the sizes of shared arrays."""
     text = kernel.text
-    sizes = [size for one in text.variables if one.shared for size in one.dims if size is not None]
+    sizes = [
+        size
+        for variable in text.variables
+        if variable.shared
+        for size in variable.dims
+        if size is not None
+    ]
     for part in (text.body, *text.functions):
         for node in nodes(part, "number_literal", "identifier"):
             if any(inside(node, size) for size in sizes):
@@ -431,7 +433,7 @@ def _numbers(kernel: CudaKernel) -> Iterator[int]:
 
 
 def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
-    """The largest block for which the threads' own elements are in a shared array."""
+    """Return the largest block for which the threads' own elements are in a shared array."""
     most = _MOST_THREADS
     for subscript, size in zip(access.address.subscripts, dims, strict=False):
         known = kernel.polynomial(subscript)
@@ -444,7 +446,7 @@ def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> i
 
 
 def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
-    """Whether only threads with numbers below a size come to a part of the text."""
+    """Return whether only threads with numbers below a size come to a part of the text."""
     for around in ancestors(node):
         condition = field(around, "condition")
         if around.type not in ("if_statement", "conditional_expression") or condition is None:
@@ -463,7 +465,7 @@ def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
 
 
 def launch_bounds(source: str, entry: str) -> str:
-    """The text of how many threads a block may have; empty if ``__launch_bounds__`` does not say.
+    """Return the first argument of ``__launch_bounds__`` as text; empty if there is none.
 
     Raises:
         UnavailableError: tree-sitter is not installed.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.edits import Edit, edited, indented
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _GROUPS = (4, 8, 16)
 _AXES = ("blockIdx.x", "blockIdx.y")
+_Named = tuple[str, ast.stmt]
 
 
 class GroupedGemmColmajor(SourceMove):
@@ -53,14 +54,16 @@ class GroupedGemmColmajor(SourceMove):
 
 
 def _shares_tiles(kernel: CudaKernel) -> bool:
-    """Whether something is loaded by all blocks of a row, and something by those of a column."""
+    """Return whether the blocks of a row share a load, and those of a column another."""
     offsets = [a.address.offset for a in Accesses(kernel).all if a.use == "load"]
-    axes = [tuple(one.depends_on(axis) for axis in _AXES) for one in offsets if one is not None]
+    axes = [
+        tuple(offset.depends_on(axis) for axis in _AXES) for offset in offsets if offset is not None
+    ]
     return (True, False) in axes and (False, True) in axes
 
 
 def _has_groups(grid: tuple[tuple[int, ...], ...], axis: int, rows: int) -> bool:
-    """Whether there is more than one group, and more than one column, for some sizes."""
+    """Return whether there is more than one group, and more than one column, for some sizes."""
     others = grid[1 - axis]
     return any(
         count > rows and across > 1 for count, across in zip(grid[axis], others, strict=True)
@@ -89,20 +92,17 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
     return edited(kernel.text.source, edits)
 
 
-_Named = tuple[str, ast.stmt]
-
-
 @dataclass(frozen=True)
 class ProgramOrder:
     """Programs that follow one another along a row.
 
     Attributes:
-        row, column: the program's place, as text.
-        height, width: numbers of rows and columns, as text.
-        counts: numbers of rows for each set of sizes; zero where there is but one column.
-        calls: of ``program_id`` that stand for the row and the column, in this order.
-        last: the statement after which both are known, and before which none is used; None where
-            they are known at once.
+        row, column: the expressions of the program's row and column.
+        height, width: the expressions of the numbers of rows and columns.
+        counts: the number of rows for each set of sizes; zero where there is only one column.
+        calls: the calls of ``program_id`` that stand for the row and for the column.
+        last: the statement after which both have names, and before which neither is used; None if
+            they have no names.
     """
 
     row: str
@@ -114,7 +114,7 @@ class ProgramOrder:
     last: ast.stmt | None = None
 
     def grouped(self, kernel: TritonFunction, rows: int) -> list[Edit]:
-        """The edits by which groups of rows are taken, each by columns."""
+        """Return the edits by which groups of rows are taken, each by columns."""
         text = kernel.text
         sizes = f"{self.height}, {self.width}, {rows}"
         call = f"{text.language}.swizzle2d({self.row}, {self.column}, {sizes})"
@@ -123,9 +123,9 @@ class ProgramOrder:
             return [text.inserted_after(self.last, line)]
         names = text.fresh("program_row"), text.fresh("program_column")
         replaced = [
-            text.replaced(one, name)
+            text.replaced(member, name)
             for name, some in zip(names, self.calls, strict=True)
-            for one in some
+            for member in some
         ]
         return [
             text.inserted_before(_first_of(text.function), f"{', '.join(names)} = {call}"),
@@ -134,13 +134,13 @@ class ProgramOrder:
 
 
 def _first_of(function: ast.FunctionDef) -> ast.stmt:
-    """The first statement that is no docstring."""
+    """Return the first statement that is no docstring."""
     is_text = ast.get_docstring(function, clean=False) is not None and len(function.body) > 1
     return function.body[1 if is_text else 0]
 
 
 def order_of(kernel: TritonFunction) -> ProgramOrder | None:
-    """Of a grid with two dimensions, or of one that is divided into rows; None for others."""
+    """Return the order of programs in two dimensions, or in one that is divided into rows."""
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
     for call in text.calls("program_id"):
@@ -164,7 +164,7 @@ def _of_two_dimensions(
 
 
 def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
-    """``row = program // width; column = program % width``."""
+    """Return the order of ``row = program // width; column = program % width``."""
     program = _named_program(kernel)
     found: dict[type[ast.operator], tuple[_Named, ast.expr]] = {}
     for statement in kernel.text.function.body:
@@ -193,7 +193,7 @@ def _of_one_dimension(kernel: TritonFunction) -> ProgramOrder | None:
 
 
 def _named_program(kernel: TritonFunction) -> str | None:
-    """The name that gets the program's id."""
+    """Return the name that gets the program's id."""
     for statement in kernel.text.function.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -203,11 +203,11 @@ def _named_program(kernel: TritonFunction) -> str | None:
 
 
 def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
-    """The later statement; None if one of the names is used before, or set again."""
+    """Return the later statement; None if one of the names is used before, or set again."""
     body = kernel.text.function.body
     begin, end = sorted((body.index(row[1]), body.index(column[1])))
     names = {row[0], column[0]}
-    between = (node for one in body[begin + 1 : end] for node in ast.walk(one))
+    between = (node for statement in body[begin + 1 : end] for node in ast.walk(statement))
     used = any(isinstance(node, ast.Name) and node.id in names for node in between)
     again = any(len(kernel.text.assignments[name]) != 1 for name in names)
     return None if used or again else body[end]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import Access, Accesses
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
@@ -54,14 +54,14 @@ class CachePolicyCg(SourceMove):
 
 
 def _restricted(kernel: CudaKernel) -> list[Edit]:
-    """Those that state that no tensor overlaps another one."""
-    pointers = [one for one in kernel.text.parameters if one.pointer]
-    if len(pointers) < 2 or any(one.key not in kernel.tensors for one in pointers):
+    """Return the edits which state that no tensor overlaps another one."""
+    pointers = [parameter for parameter in kernel.text.parameters if parameter.pointer]
+    if len(pointers) < 2 or any(parameter.key not in kernel.tensors for parameter in pointers):
         return []
     return [
-        Edit(one.node.start_byte, one.node.start_byte, "__restrict__ ")
-        for one in pointers
-        if not _is_restricted(one)
+        Edit(parameter.node.start_byte, parameter.node.start_byte, "__restrict__ ")
+        for parameter in pointers
+        if not _is_restricted(parameter)
     ]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -39,7 +39,12 @@ if TYPE_CHECKING:
 
 _BANK_BYTES = 4
 _PADDINGS = (1, 4)
-"""Banks that a row is longer; four of them keep its beginning aligned to 16 bytes."""
+"""The banks that are added to a row; four of them keep its start aligned to 16 bytes."""
+_COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
+"""The sign of right minus left, and what is added to it, so that it is zero or more."""
+_OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
+_MASK_PLACE = {"load": 1, "store": 2}
+_DEEPEST = 20
 
 
 class PadTailAndMask(SourceMove):
@@ -73,7 +78,8 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
             continue
         if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):
             continue
-        if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and _is_padded(last):
+        is_padded = last.type == "binary_expression" and operator_of(last) == "+"
+        if dims[-1] * BYTES[array.type] % (32 * _BANK_BYTES) and is_padded:
             continue
         is_cast = any(access.address.width for access in accesses.of(array))
         for banks in _PADDINGS:
@@ -87,7 +93,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
-    """Whether an access reaches its element otherwise than by all of its subscripts."""
+    """Return whether an access reaches its element otherwise than by all of its subscripts."""
     subscripts = access.address.subscripts
     if len(subscripts) != len(dims):
         return True
@@ -96,12 +102,8 @@ def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bo
     return any(end and end[1] >= dims[-1] for end in ends)
 
 
-def _is_padded(size: Node) -> bool:
-    return size.type == "binary_expression" and operator_of(size) == "+"
-
-
 def _guard_edits(kernel: CudaKernel) -> list[Edit]:
-    """Those for all conditions, without those in what others remove.
+    """Return the edits for all conditions, without those in what others remove.
 
     A condition must hold with any launch that another move can choose later.
     """
@@ -142,17 +144,12 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
-_COMPARISONS = {"<": (1, -1), "<=": (1, 0), ">": (-1, -1), ">=": (-1, 0)}
-"""The sign of right minus left, and what is added to it, so that it is zero or more."""
-_OPPOSITES = {">=": (1, -1), ">": (1, 0), "<=": (-1, -1), "<": (-1, 0)}
-
-
 def _hold(kernels: list[CudaKernel], part: Node, signs: dict[str, tuple[int, int]]) -> bool:
     return all(_holds(kernel, part, signs) for kernel in kernels)
 
 
 def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) -> bool:
-    """Whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
+    """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
     left, right = field(part, "left"), field(part, "right")
     if part.type != "binary_expression" or left is None or right is None:
         return False
@@ -166,17 +163,13 @@ def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) ->
 
 
 def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
-    """Whether a number is zero or more in all threads for all sets of sizes."""
+    """Return whether a number is zero or more in all threads for all sets of sizes."""
     found = [kernel.interval(number, case) for case in range(kernel.facts.cases)]
     return all(interval is not None and interval[0] >= 0 for interval in found)
 
 
-_MASK_PLACE = {"load": 1, "store": 2}
-_DEEPEST = 20
-
-
 def mask_edits(kernel: TritonFunction) -> list[Edit]:
-    """The edits that leave out masks, and what stands for elements that they exclude."""
+    """Return the edits that leave out masks, and what stands for elements that they exclude."""
     edits = []
     for call in kernel.text.calls("load", "store"):
         mask = _mask_of(kernel, call)
@@ -196,7 +189,7 @@ def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
 
 
 def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
-    """The call with what is left of its arguments, each as it is written."""
+    """Return the call with what is left of its arguments, each as it is written."""
     place = _MASK_PLACE[kernel.text.called(call)]
     gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
     kept = [argument for argument in call.args if argument not in gone]

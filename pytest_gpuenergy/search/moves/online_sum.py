@@ -1,4 +1,4 @@
-"""A softmax's maximum and sum, of two loops over the same elements, formed in the first one."""
+"""The online sum of a softmax: maximum and sum of two loops are formed in the first one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite
+from pytest_gpuenergy.search.moves.move import Rewrite
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _MAXIMA = ("fmaxf", "max", "fmax")
 _EXPONENTIALS = ("expf", "__expf", "exp")
 _LEAST = "-3.402823466e+38f"
+_Found = tuple[str, ast.expr]
+"""The name of a maximum or sum, and the block that it is formed of."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,14 @@ class _Sum:
 
 
 def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """A thread's sum is scaled whenever its maximum grows, and once more to the final maximum."""
+    """Yield kernels that scale a thread's sum whenever its maximum grows, and at the end."""
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
-    for one in maxima:
+    for maximum in maxima:
         for two in sums:
-            if _belong_together(kernel, one, two):
-                line = one.loop.node.start_point[0] + 1
-                source = edited(kernel.text.source, _fused(kernel, one, two))
+            if _belong_together(kernel, maximum, two):
+                line = maximum.loop.node.start_point[0] + 1
+                source = edited(kernel.text.source, _fused(kernel, maximum, two))
                 yield Rewrite(f"online sum from line {line}", source, kernel.launch)
 
 
@@ -87,7 +89,9 @@ def _maximum(kernel: CudaKernel, loop: CountedLoop) -> _Maximum | None:
         return None
     if variable.type != "float" or variable.dims or variable.pointer:
         return None
-    others = [one for one in arguments if kernel.text.variable(bare(one)) != variable]
+    others = [
+        argument for argument in arguments if kernel.text.variable(bare(argument)) != variable
+    ]
     return _Maximum(loop, variable, others[0]) if len(others) == 1 else None
 
 
@@ -110,7 +114,7 @@ def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
 
 
 def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
-    """Whether both loops have the same elements, and nothing comes between that matters."""
+    """Return whether both loops have the same elements, and nothing comes between that matters."""
     text, first, second = kernel.text, one.loop, two.loop
     if first.node.parent != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False
@@ -144,13 +148,13 @@ def _is_least(variable: Variable) -> bool:
 
 
 def _tokens(node: Node, loop: CountedLoop) -> list[str]:
-    """The words of an expression; the loop's variable is called the same in all loops."""
+    """Return the words of an expression; the loop's variable is called the same in all loops."""
     words = (text_of(n) for n in walk(bare(node)) if n.child_count == 0)
     return ["#" if word == loop.variable.name else word for word in words]
 
 
 def _stays(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
-    """Whether the elements are the same in both loops: nothing is stored between that they read."""
+    """Return whether nothing is stored between the loops that their elements depend on."""
     begin, end = one.loop.node.start_byte, two.loop.node.end_byte
     for node in nodes(one.element, "identifier"):
         variable = kernel.text.variable(node)
@@ -194,12 +198,8 @@ def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
     ]
 
 
-_Found = tuple[str, ast.expr]
-"""The name of a maximum or sum, and the block that it is formed of."""
-
-
 def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
-    """The sum is scaled whenever the maximum grows."""
+    """Yield functions that scale the sum whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
     for number, (one, two) in enumerate(pairwise(outer), start=1):
@@ -244,7 +244,7 @@ def _triton_fused(
 
 
 def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
-    """Whether both loops have the same elements."""
+    """Return whether both loops have the same elements."""
     heads = [(loop.name, ast.dump(loop.call)) for loop in (one, two)]
     setups = [[ast.dump(node) for node in loop.node.body[:-1]] for loop in (one, two)]
     plain = all(isinstance(node, ast.Assign) for node in one.node.body)
@@ -252,7 +252,7 @@ def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
 
 
 def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
-    """``m = maximum(m, max(block, axis=0))``."""
+    """Return the parts of ``m = maximum(m, max(block, axis=0))``."""
     match statement:
         case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[one, two]) as call):
             if kernel.text.called(call) != "maximum":
@@ -266,7 +266,7 @@ def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | Non
 
 
 def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.expr, str] | None:
-    """``s += sum(exp(block - m), axis=0)``: also the name of ``m``."""
+    """Return the parts of ``s += sum(exp(block - m), axis=0)``."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
             inner = _reduced(kernel, value, "sum")
@@ -279,7 +279,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
 
 
 def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
-    """The block that a reduction along its only dimension is made of."""
+    """Return the block that a reduction along its only dimension is made of."""
     if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
         return None
     axes = [*node.args[1:], *(keyword.value for keyword in node.keywords)]

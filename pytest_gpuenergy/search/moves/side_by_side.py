@@ -44,6 +44,7 @@ _STOPS = ("return_statement", "goto_statement", "labeled_statement")
 _LEAVES = ("break_statement", "continue_statement")
 _LOOPS = ("for_statement", "while_statement", "do_statement")
 _KNOWN_QUALIFIERS = frozenset(["const", "constexpr"])
+_AXES = ("threadIdx.x", "blockIdx.x")
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,11 @@ class Lanes:
     """A statement that threads do for an element each, with no regard to each other.
 
     Attributes:
-        kernel: it is in.
+        kernel: the kernel with the statement.
         variable: the element's number, which the statement does not change.
         body: the statement.
-        loops: in it, that go on for all elements alike, by the id of their node.
-        own: by their keys, the variables of which each element needs its own, with the names of
-            arrays for them.
+        loops: the loops in the statement that run alike for all elements, by the id of their node.
+        own: the names of arrays for the variables that each element needs for itself, by their key.
     """
 
     kernel: CudaKernel
@@ -69,7 +69,7 @@ class Lanes:
     def of(
         cls, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node
     ) -> Lanes | None:
-        """None if elements are not apart, or something in the statement is not understood."""
+        """Return the lanes; None if elements are not apart, or the statement is not understood."""
         if any(nodes(body, *_STOPS)) or is_left(body) or meets_others(kernel, body):
             return None
         if any(access.use == "atomic" for access in accesses.within(body)):
@@ -86,14 +86,17 @@ class Lanes:
             found = [v for v in kernel.text.variables if inside(v.node, declaration)]
             if not _can_be_arrays(kernel, found, declaration, variable, body):
                 return None
-            own |= {one.key: kernel.fresh(f"{one.name}_lanes") for one in found}
+            own |= {
+                own_variable.key: kernel.fresh(f"{own_variable.name}_lanes")
+                for own_variable in found
+            }
         if len(set(own.values())) < len(own):
             return None
         return cls(kernel, variable, body, loops, own)
 
 
 def is_left(body: Node) -> bool:
-    """Whether something in a loop's body ends the loop early, or skips the rest of a turn."""
+    """Return whether something in a loop's body ends the loop early, or skips a part of it."""
     for node in nodes(body, *_LEAVES):
         around = [n for n in ancestors(node) if n.type in (*_LOOPS, "switch_statement")]
         if not any(n != body and inside(n, body) for n in around):
@@ -102,7 +105,7 @@ def is_left(body: Node) -> bool:
 
 
 def is_constant(declaration: Node) -> bool:
-    """Whether a declaration states a constant of the text."""
+    """Return whether a declaration states a constant of the text."""
     return "constexpr" in _qualifiers(declaration)
 
 
@@ -112,7 +115,7 @@ def _qualifiers(declaration: Node) -> set[str]:
 
 
 def _changes_others(kernel: CudaKernel, accesses: Accesses, body: Node) -> bool:
-    """Whether a statement changes variables or arrays that are declared outside of it."""
+    """Return whether a statement changes variables or arrays that are declared outside of it."""
     for variable in kernel.text.variables:
         if inside(variable.node, body):
             continue
@@ -130,10 +133,19 @@ def _can_be_arrays(
     declared = declaration.children_by_field_name("declarator")
     if len(found) != len(declared) or not _qualifiers(declaration) <= _KNOWN_QUALIFIERS:
         return False
-    for one in found:
-        if one.pointer or one.reference or one.shared or one.type in ("auto", ""):
+    for own_variable in found:
+        if (
+            own_variable.pointer
+            or own_variable.reference
+            or own_variable.shared
+            or own_variable.type in ("auto", "")
+        ):
             return False
-        for node in nodes(one.value, "identifier") if one.dims and one.value is not None else ():
+        for node in (
+            nodes(own_variable.value, "identifier")
+            if own_variable.dims and own_variable.value is not None
+            else ()
+        ):
             variable = kernel.text.variable(node)
             if variable == element or (variable is not None and inside(variable.node, body)):
                 return False
@@ -160,7 +172,7 @@ def _common_loops(kernel: CudaKernel, element: Variable, body: Node) -> dict[int
 def _is_common(
     kernel: CudaKernel, end: Node, outer: list[Variable], element: Variable, body: Node
 ) -> bool:
-    """Whether an expression has the same value for all elements."""
+    """Return whether an expression has the same value for all elements."""
     if any(nodes(end, "call_expression", "subscript_expression", "pointer_expression")):
         return False
     for node in nodes(end, "identifier"):
@@ -172,18 +184,15 @@ def _is_common(
     return True
 
 
-_AXES = ("threadIdx.x", "blockIdx.x")
-
-
 @dataclass(frozen=True)
 class ElementRow:
     """The elements of one access.
 
     Attributes:
-        access: that of one element.
-        name: of the array that holds them.
-        base: its place without the element's number.
-        address: of the first element, at the beginning of the block with the access.
+        access: the access to one element.
+        name: the name of the array that holds the elements.
+        base: the place of the access without the element's number.
+        address: the address of the first element, at the start of the block with the access.
     """
 
     access: Access
@@ -193,7 +202,7 @@ class ElementRow:
 
     @property
     def is_stored(self) -> bool:
-        """Whether they are stored."""
+        """Whether the elements are stored."""
         return self.access.use == "store"
 
 
@@ -202,8 +211,8 @@ class Rows:
 
     Args:
         lanes: the statement.
-        accesses: of the kernel.
-        width: number of elements.
+        accesses: the accesses of the kernel.
+        width: the number of elements in a row.
         first: the name of the first element's number.
     """
 
@@ -219,7 +228,7 @@ class Rows:
         self.all: list[ElementRow] = []
 
     def add(self, some: Iterable[Node], level: Node) -> list[ElementRow]:
-        """Those of accesses that statements of a block make in any case."""
+        """Add and return the rows of accesses that statements of a block make in any case."""
         found: list[ElementRow] = []
         fixed = self._accesses.read_only()
         for statement in some:
@@ -229,27 +238,26 @@ class Rows:
                 address = self._address(access, level)
                 if base is None or address is None or not is_always(access.node, statement):
                     continue
-                found.append(ElementRow(access, self._name_for(access), base, address))
+                taken = [row.name for row in self.all]
+                name = self._kernel.fresh(f"{access.root.name}_row", besides=taken)
+                found.append(ElementRow(access, name, base, address))
                 self.all.append(found[-1])
         return found
 
-    def _name_for(self, access: Access) -> str:
-        return self._kernel.fresh(f"{access.root.name}_row", besides={row.name for row in self.all})
-
     def checks(self) -> list[str]:
-        """Conditions under which all rows are aligned."""
+        """Return the conditions under which all rows are aligned."""
         found: dict[str, None] = {}
         for row in self.all:
             for product, factor in row.base.terms:
                 if self._kernel.is_multiple(Polynomial.of({product: factor}), self._width):
                     continue
-                known = tuple(one for one in product if self._kernel.values(one) is not None)
+                known = tuple(atom for atom in product if self._kernel.values(atom) is not None)
                 part = Polynomial.of({known: factor})
                 found[f"({part.text()}) % {self._width} == 0"] = None
         return list(found)
 
     def _is_only_store(self, access: Access, statement: Node) -> bool:
-        """Whether ``tensor[...] = value;`` is all that the kernel does with a tensor."""
+        """Return whether ``tensor[...] = value;`` is all that the kernel does with a tensor."""
         root, assignment = access.root, access.node.parent
         return (
             access.use == "store"
@@ -261,11 +269,11 @@ class Rows:
         )
 
     def _base(self, access: Access) -> Polynomial | None:
-        """The place without the element's number; None if the elements form no row."""
+        """Return the place without the element's number; None if the elements form no row."""
         offset, kind = access.address.offset, access.root.type
         if offset is None or access.address.width or access.function not in HINTS:
             return None
-        if kind not in BYTES or vector_of(kind, self._width) is None:
+        if vector_of(kind, self._width) is None:
             return None
         base = offset - self._number
         if self._lanes.variable.key in base.variables or self._number.atoms & base.atoms:
@@ -277,15 +285,15 @@ class Rows:
         return base
 
     def _address(self, access: Access, level: Node) -> str | None:
-        """Of the first element at the beginning of a block; None if it is not known there."""
-        loops = [one for one in self._lanes.loops.values() if inside(level, one.body)]
+        """Return the first element's address at the start of a block; None if unknown there."""
+        loops = [around for around in self._lanes.loops.values() if inside(level, around.body)]
         names = {loop.variable.key: loop.variable.name for loop in loops}
         names[self._lanes.variable.key] = self._first
         text = outside_of(self._kernel, self._lanes.body, access.place, names)
         return text if text is None or access.function else f"&{text}"
 
     def declared(self, row: ElementRow) -> list[str]:
-        """The array, filled if it is not stored."""
+        """Return the array, filled if it is not stored."""
         kind = row.access.root.type
         array = f"alignas({BYTES[kind] * self._width}) {kind} {row.name}[{self._width}];"
         if row.is_stored:
@@ -296,7 +304,7 @@ class Rows:
         return [array, f"*reinterpret_cast<{vector}*>({row.name}) = {value};"]
 
     def stored(self, row: ElementRow) -> str:
-        """The statement that stores the array."""
+        """Return the statement that stores the array."""
         vector = vector_of(row.access.root.type, self._width)
         pointer = f"reinterpret_cast<{vector}*>({row.address})"
         return stored(pointer, f"*reinterpret_cast<{vector}*>({row.name})", row.access.function)
@@ -326,14 +334,14 @@ class SideBySide:
     def of(
         cls, kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node, width: int
     ) -> SideBySide | None:
-        """None if elements are not apart, or nothing is loaded as a vector.
+        """Return the statement; None if elements are not apart, or no vector is loaded.
 
         Args:
-            kernel: around the statement.
-            accesses: of the kernel.
+            kernel: the kernel with the statement.
+            accesses: the accesses of the kernel.
             variable: the element's number, which the statement does not change.
             body: the statement.
-            width: number of elements.
+            width: the number of elements.
         """
         lanes = Lanes.of(kernel, accesses, variable, body)
         found = None if lanes is None else cls(lanes, accesses, width)
@@ -341,9 +349,11 @@ class SideBySide:
         return found if is_worth_it else None
 
     def _block(self, block: Node) -> list[str]:
-        """The lines of a block that elements go through together."""
+        """Return the lines of a block that elements go through together."""
         every = statements(block)
-        rows = self._rows.add((one for one in every if one.id not in self._lanes.loops), block)
+        rows = self._rows.add(
+            (earlier for earlier in every if earlier.id not in self._lanes.loops), block
+        )
         lines = [line for row in rows for line in self._rows.declared(row)]
         waiting: list[Node] = []
         for statement in every:
@@ -361,7 +371,7 @@ class SideBySide:
         return [*lines, *self._for_each(waiting, rows)]
 
     def _for_each(self, some: list[Node], rows: list[ElementRow]) -> list[str]:
-        """Statements, for each element."""
+        """Return the lines of statements in a loop over the elements."""
         declared: list[str] = []
         inner: list[str] = []
         for statement in some:
@@ -404,7 +414,7 @@ class SideBySide:
         return [f"{name}[{self._lane}] = {variable.type if braced else ''}{value};"]
 
     def _rewritten(self, node: Node, rows: list[ElementRow]) -> str:
-        """A part of the text for the element of the lane."""
+        """Return a part of the text for the element of the lane."""
         edits = [
             edit
             for row in rows
@@ -421,13 +431,13 @@ class SideBySide:
 
 
 def guarded_by(element: ElementKernel, lines: list[str]) -> list[str]:
-    """Lines that are done only if the other conditions of a kernel hold."""
-    parts = [f"({text_of(one)})" for one in element.others]
+    """Return lines in a condition that asks for the other conditions of a kernel."""
+    parts = [f"({text_of(part)})" for part in element.others]
     return block_of(f"if ({' && '.join(parts)})", lines) if parts else lines
 
 
 def tail_of(variable: Variable, body: Node, bound: str, first: str, width: int) -> list[str]:
-    """A loop over elements that cannot be done together."""
+    """Return a loop over elements that cannot be done together."""
     name = variable.name
     end = f"{name} < {first} + {width} && {name} < {bound}"
     head = f"for ({variable.type} {name} = {first}; {end}; ++{name})"

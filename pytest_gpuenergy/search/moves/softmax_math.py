@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
@@ -101,7 +101,7 @@ def _reciprocal_roots(kernel: TritonFunction) -> list[Edit]:
 
 
 def _reciprocals(kernel: TritonFunction) -> list[Edit]:
-    """One reciprocal of a sum in place of a quotient for each element."""
+    """Return edits for one reciprocal of a sum in place of a quotient for each element."""
     text, edits = kernel.text, []
     for node in _quotients(kernel):
         if isinstance(node.right, ast.Name) and _is_reduced(kernel, node.right.id):
@@ -111,7 +111,7 @@ def _reciprocals(kernel: TritonFunction) -> list[Edit]:
 
 
 def _is_reduced(kernel: TritonFunction, name: str) -> bool:
-    """Whether a name only ever gets sums and the like of whole blocks, or a root of one."""
+    """Return whether a name only ever gets sums and the like of whole blocks, or a root of one."""
     text = kernel.text
     values = [
         statement.value
@@ -127,7 +127,7 @@ def _is_reduced(kernel: TritonFunction, name: str) -> bool:
 
 
 def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """Each kind of change, wherever it can be made."""
+    """Yield each kind of change, made wherever it can be."""
     kinds = {
         "fast functions": _fast_functions(kernel),
         "fast powers": _named(kernel, {"powf": "__powf"}),
@@ -135,7 +135,10 @@ def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
         "exponentials to base 2": _cuda_base_two(kernel),
         "reciprocal square roots": _cuda_reciprocal_roots(kernel),
         "reciprocals before loops": _cuda_reciprocals(kernel),
-        "fast divisions": _fast_divisions(kernel),
+        "fast divisions": [
+            Edit(node.start_byte, node.end_byte, f"__fdividef({text_of(left)}, {text_of(right)})")
+            for left, right, node in _divisions(kernel)
+        ],
     }
     for what, edits in kinds.items():
         if edits:
@@ -143,7 +146,7 @@ def math_changes(kernel: CudaKernel) -> Iterator[Rewrite]:
 
 
 def is_float(kernel: CudaKernel, node: Node) -> bool:
-    """Whether an expression is surely of single precision."""
+    """Return whether an expression is surely of single precision."""
     node = bare(node)
     match node.type:
         case "number_literal":
@@ -188,12 +191,12 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
 
 
 def _named(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
-    """Other functions of the same parameters."""
+    """Return edits that call other functions with the same parameters."""
     functions = [field(call, "function") for call in kernel.text.calls(kernel.text.body, *names)]
     return [
-        Edit(one.start_byte, one.end_byte, names[text_of(one)])
-        for one in functions
-        if one is not None
+        Edit(function.start_byte, function.end_byte, names[text_of(function)])
+        for function in functions
+        if function is not None
     ]
 
 
@@ -226,7 +229,7 @@ def _cuda_reciprocal_roots(kernel: CudaKernel) -> list[Edit]:
 
 
 def _divisions(kernel: CudaKernel) -> Iterator[tuple[Node, Node, Node]]:
-    """Quotients of single-precision numbers: dividend, divisor, and the whole."""
+    """Yield quotients of single-precision numbers: dividend, divisor, and the whole."""
     for node in nodes(kernel.text.body, "binary_expression"):
         left, right = field(node, "left"), field(node, "right")
         if operator_of(node) == "/" and left is not None and right is not None:
@@ -235,15 +238,8 @@ def _divisions(kernel: CudaKernel) -> Iterator[tuple[Node, Node, Node]]:
                 yield left, bare(right), node
 
 
-def _fast_divisions(kernel: CudaKernel) -> list[Edit]:
-    return [
-        Edit(node.start_byte, node.end_byte, f"__fdividef({text_of(left)}, {text_of(right)})")
-        for left, right, node in _divisions(kernel)
-    ]
-
-
 def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
-    """One before the loop in place of divisions by the same number in it."""
+    """Return edits for one reciprocal before a loop in place of divisions in it."""
     by_loop: dict[tuple[int, str], tuple[CountedLoop, list[tuple[Node, Node]]]] = {}
     for left, right, node in _divisions(kernel):
         loop = _loop_around(kernel, node)
@@ -265,7 +261,7 @@ def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
 
 
 def _loop_around(kernel: CudaKernel, node: Node) -> CountedLoop | None:
-    """The innermost loop, if a statement can stand before it."""
+    """Return the innermost loop, if a statement can stand before it."""
     around = [loop for loop in kernel.text.loops if inside(node, loop.body)]
     loop = max(around, key=lambda one: one.node.start_byte, default=None)
     if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.source.accesses import (
     SHARED_BYTES,
     Access,
@@ -41,7 +41,18 @@ if TYPE_CHECKING:
 
 _NARROW = ("float16", "bfloat16")
 _SMALLEST = 16
-"""Elements that ``tl.dot`` needs along each dimension."""
+"""The fewest elements that ``tl.dot`` takes along each dimension."""
+_HEADER = "<mma.h>"
+_WIDENED = {
+    "half": "__half2float",
+    "__half": "__half2float",
+    "__nv_bfloat16": "__bfloat162float",
+    "nv_bfloat16": "__bfloat162float",
+}
+_SIDE = 16
+_WARP = 32
+_ROW_MULTIPLE = 8
+"""``wmma`` takes rows of a multiple of this many elements (CUDA C++ Programming Guide)."""
 
 
 class SwitchToMmaOrWgmma(SourceMove):
@@ -61,7 +72,7 @@ class SwitchToMmaOrWgmma(SourceMove):
     def on_triton(self, kernel: TritonFunction) -> Iterator[Rewrite]:
         ends = [call.args[-1:] for call in kernel.text.calls("arange")]
         lengths = [kernel.polynomial(end[0]) if end else None for end in ends]
-        if any(one is None or (one.value or 0) < _SMALLEST for one in lengths):
+        if any(length is None or (length.value or 0) < _SMALLEST for length in lengths):
             return
         for number, call in enumerate(kernel.text.calls("sum"), start=1):
             edit = _dot(kernel, call)
@@ -71,7 +82,7 @@ class SwitchToMmaOrWgmma(SourceMove):
 
 
 def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
-    """``sum(a[:, :, None] * b[None, :, :], 1)`` as a product of matrices."""
+    """Return the edit of ``sum(a[:, :, None] * b[None, :, :], 1)`` to a matrix product."""
     axis = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "axis")]
     match call.args[:1], axis:
         case [ast.BinOp(left=left, op=ast.Mult(), right=right)], [ast.Constant(value=1)]:
@@ -93,7 +104,7 @@ def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
 
 
 def _expanded(node: ast.expr, place: int) -> str | None:
-    """The name of a block of two dimensions that gets a third one at ``place``."""
+    """Return the name of a block of two dimensions that gets a third one at ``place``."""
     match node:
         case ast.Subscript(
             value=ast.Call(func=ast.Attribute(value=ast.Name() as inner, attr="to")), slice=places
@@ -118,7 +129,7 @@ def _is_cast(kernel: TritonFunction, name: str) -> bool:
 
 
 def _dtype(kernel: TritonFunction, name: str) -> str | None:
-    """The type of the tensor that a block is loaded from."""
+    """Return the type of the tensor that a block is loaded from."""
     load = _loaded(kernel, name)
     if load is None or not load.args:
         return None
@@ -128,7 +139,7 @@ def _dtype(kernel: TritonFunction, name: str) -> str | None:
 
 
 def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
-    """The tensors among what an expression is made of."""
+    """Return the tensors among what an expression is made of."""
     found: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in kernel.tensors:
@@ -140,29 +151,17 @@ def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
     return found
 
 
-_HEADER = "<mma.h>"
-_WIDENED = {
-    "half": "__half2float",
-    "__half": "__half2float",
-    "__nv_bfloat16": "__bfloat162float",
-    "nv_bfloat16": "__bfloat162float",
-}
-_SIDE = 16
-_WARP = 32
-_ROW_MULTIPLE = 8
-"""``wmma`` takes rows of this many elements, and multiples (CUDA C++ Programming Guide)."""
-
-
 @dataclass(frozen=True)
 class _Product:
     """``for (int i = 0; i < depth; ++i) total += a[threadIdx.y][i] * b[i][threadIdx.x];``.
 
     Attributes:
-        loop: the whole.
+        loop: the whole loop.
         outer: the outermost loop around it.
-        total: what is added to.
-        a, b: shared arrays.
-        rows, width: of the product; the latter with what ``b`` has beside its elements.
+        total: the variable that is added to.
+        a, b: the shared arrays.
+        rows: the rows of the product.
+        width: the length of a row of ``b``, with padding.
     """
 
     loop: CountedLoop
@@ -175,7 +174,7 @@ class _Product:
 
 
 def tensor_core_products(kernel: CudaKernel) -> Iterator[Rewrite]:
-    """A kernel whose only product of tiles is made by tensor cores."""
+    """Yield a kernel whose only product of tiles is made by tensor cores."""
     accesses = Accesses(kernel)
     found = [p for loop in kernel.text.loops if (p := _product(kernel, accesses, loop))]
     if len(found) != 1 or any(nodes(kernel.text.body, "return_statement")):
@@ -223,7 +222,7 @@ def _factors(accesses: Accesses, product: Node) -> tuple[Access, Access] | None:
 
 
 def _widened(accesses: Accesses, node: Node) -> Access | None:
-    """The element that is converted to single precision."""
+    """Return the element that is converted to single precision."""
     arguments = arguments_of(node)
     if len(arguments) != 1:
         return None
@@ -238,12 +237,14 @@ def _is_by_thread(kernel: CudaKernel, pair: tuple[Access, Access], loop: Counted
         return False
     atom = Atom(loop.variable.name, frozenset([loop.variable.key]))
     by = [Polynomial.atom(Atom(f"threadIdx.{axis}")) for axis in "yx"]
-    places = [kernel.polynomial(one) for access in pair for one in access.address.subscripts]
+    places = [
+        kernel.polynomial(subscript) for access in pair for subscript in access.address.subscripts
+    ]
     return places == [by[0], Polynomial.atom(atom), Polynomial.atom(atom), by[1]]
 
 
 def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> bool:
-    """Whether an array has that many elements, and perhaps more in a row."""
+    """Return whether an array has that many elements, and perhaps more in a row."""
     dims = dims_of(kernel, array)
     if dims is None or len(dims) != 2 or array.declaration is None:
         return False
@@ -251,8 +252,8 @@ def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> 
 
 
 def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
-    """The one around a loop, if all threads of a block come to the latter equally often."""
-    known = {one.node.id: one for one in kernel.text.loops}
+    """Return the one around a loop, if all threads of a block come to the latter equally often."""
+    known = {other_loop.node.id: other_loop for other_loop in kernel.text.loops}
     outer = None
     for node in ancestors(loop.node):
         if node == kernel.text.body:
@@ -261,7 +262,9 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
             around = known.get(node.id)
             ends = (around.start, around.bound, around.step) if around is not None else ()
             limits = [kernel.polynomial(end) for end in ends if end is not None]
-            if not limits or any(one is None or one.depends_on("threadIdx") for one in limits):
+            if not limits or any(
+                limit is None or limit.depends_on("threadIdx") for limit in limits
+            ):
                 return None
             outer = node
         elif node.type != "compound_statement":
@@ -270,7 +273,7 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
 
 
 def _is_sum(kernel: CudaKernel, total: Variable, outer: Node) -> bool:
-    """Whether a number starts at zero, is only added to in the loop, and read after it."""
+    """Return whether a number starts at zero, is only added to in the loop, and read after it."""
     zero = text_of(total.value).rstrip("fF") in ("0", "0.", "0.0")
     if total.type != "float" or not zero or total.scope != kernel.text.body:
         return False
@@ -286,7 +289,9 @@ def _is_between_barriers(loop: CountedLoop) -> bool:
         return False
     at = around.index(loop.node)
     neighbours = around[at - 1 : at] + around[at + 1 : at + 2]
-    return len(neighbours) == 2 and all(is_call(one, "__syncthreads") for one in neighbours)
+    return len(neighbours) == 2 and all(
+        is_call(neighbour, "__syncthreads") for neighbour in neighbours
+    )
 
 
 def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
@@ -348,7 +353,7 @@ def _fragment(use: str, kind: str, *, rows: bool = False) -> str:
 
 
 def _aligned(array: Variable) -> Edit:
-    """What makes an array's tiles start at multiples of 32 bytes."""
+    """Return what makes an array's tiles start at multiples of 32 bytes."""
     declaration = array.declaration or array.node
     qualifier = next(n for n in declaration.children if text_of(n) == "__shared__")
     return Edit(qualifier.end_byte, qualifier.end_byte, " alignas(32)")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.moves.base import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
 from pytest_gpuenergy.search.moves.vector_parts import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _WIDTHS = (2, 4, 8)
 _WARP = 32
+_Work = tuple[str, list[str], list[str], list[str]]
+"""The name of the first element; the conditions of a vector, the lines with and without it."""
 
 
 class VectorizeGlobalLoads(SourceMove):
@@ -99,7 +101,7 @@ def _start_and_step(
 
 
 def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
-    """Whose threads share all numbers from zero on: a warp's, block's or grid's; else empty."""
+    """Return the group, if any, whose threads share all numbers: "warp", "block" or "grid"."""
     x, y, z = kernel.block
     thread = Polynomial.atom(Atom("threadIdx.x"))
     if y * z != 1:
@@ -122,7 +124,7 @@ def _constant(number: int) -> Polynomial:
 def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
 ) -> Iterator[Rewrite]:
-    """All at once: each element must stay with one thread."""
+    """Yield all at once: each element must stay with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
@@ -135,7 +137,7 @@ def _in_shared_loops(
 
 
 def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
-    """Whether something written in the bodies is also used elsewhere, by other threads then."""
+    """Return whether something written in the bodies is used elsewhere, by other threads."""
     for access in accesses.all:
         is_own = bool(access.root.dims) and not access.root.shared
         if (access.use == "load" and not is_own) or not _within(access, bodies):
@@ -150,14 +152,10 @@ def _within(access: Access, bodies: list[Node]) -> bool:
     return any(inside(access.node, body) for body in bodies)
 
 
-_Work = tuple[str, list[str], list[str], list[str]]
-"""The name of the first element; when it can be done by vectors, what is done then, and else."""
-
-
 def _widened_shared(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> Edit | None:
-    """A loop whose turns are of several threads, so that nothing depends on their order."""
+    """Return a loop whose turns are of several threads, so that nothing depends on their order."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
 
@@ -183,7 +181,7 @@ def _widened(kernel: CudaKernel, loop: CountedLoop, width: int, work: _Work | No
 def _by_parts(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> _Work | None:
-    """Each element's work after another's."""
+    """Return the work on elements one after the other."""
     span = Span(kernel, accesses, loop.variable, loop.body, loop.node)
     parts = span.parts(width) if span.can_be_split() else []
     if not any(part.loaded for part in parts):
@@ -199,7 +197,7 @@ def _by_parts(
 def _by_statements(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> _Work | None:
-    """Each statement for all elements, where the body has loops of its own."""
+    """Return the work on all elements by each statement, if the body has loops of its own."""
     if not any(nodes(loop.body, "for_statement")):
         return None
     work = SideBySide.of(kernel, accesses, loop.variable, loop.body, width)
@@ -210,7 +208,7 @@ def _by_statements(
 
 
 def _tail(span: Span, parts: list[VectorPart], first: str, bound: str, width: int) -> list[str]:
-    """A loop over the elements that are left, or that are not aligned."""
+    """Return a loop over the elements that are left, or that are not aligned."""
     name, kind = span.variable.name, span.variable.type
     end = f"{name} < {bound}"
     if any(part.checked for part in parts):
@@ -234,7 +232,7 @@ def _is_whole(kernel: CudaKernel, loop: CountedLoop, width: int) -> bool:
 
 
 def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -> list[str] | None:
-    """The lines that work on ``width`` elements."""
+    """Return the lines that work on ``width`` elements."""
     lane = span.kernel.fresh(f"{span.variable.name}_lane")
     body, names_element = span.element_text(parts, lane)
     loads = part_lines(span, parts, first, width)
@@ -253,7 +251,7 @@ def _vector_lines(span: Span, parts: list[VectorPart], first: str, width: int) -
 
 
 def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
-    """For a kernel with one element for each thread."""
+    """Return the change of a kernel with one element for each thread."""
     found = ElementKernel.of(kernel)
     if found is None:
         return None
@@ -272,7 +270,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite |
 
 
 def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
-    """The same where a thread's element is used in loops."""
+    """Return the same where a thread's element is used in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None
@@ -294,7 +292,10 @@ def _by_elements(
     first: str,
     parts: tuple[list[str], list[str], list[str]],
 ) -> Rewrite:
-    """The kernel with ``width`` elements a thread: conditions, what is done then, and else."""
+    """Return the kernel with ``width`` elements a thread.
+
+    ``parts`` are the conditions of a vector, the lines that use it, and the lines that do not.
+    """
     checks, lines, tail = parts
     both = [*block_of(f"if ({' && '.join(checks)})", lines), *block_of("else", tail)]
     text = indented(guarded_by(found, both), indentation(found.guard, kernel.text.source))

@@ -19,7 +19,7 @@ from pytest_gpuenergy.search.source.macros import CppToken
 HEADERS = frozenset(
     name for name in (*SUPPORTED, *EMULATED) if name.startswith(("cuda", "cooperative", "mma"))
 ) - {"cuda/std/chrono"}
-"""What may be included: headers for kernels, those that the emulated GPU knows too."""
+"""Headers that may be included: those for kernels, of the ones that the emulated GPU knows."""
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)
@@ -230,7 +230,7 @@ def _is_function(head: Sequence[CppToken]) -> bool:
 
 
 def _are_parameters(words: Sequence[str]) -> bool:
-    """Whether words after a parenthesis begin parameters, not a variable as in ``int (x){0}``."""
+    """Return whether words in parentheses are parameters, not a variable: ``int (x){0}``."""
     first, second = (*words, "", "")[:2]
     if first in (")", ".") or (first, second) == ("void", ")"):
         return True
@@ -303,7 +303,8 @@ def is_constant(words: Sequence[str]) -> bool:
     """Return whether variables are in shared or constant memory, or cannot be changed.
 
     Args:
-        words: of a declaration up to its first brace or its end, without ``template <...>``.
+        words: the words of a declaration, without ``template <...>``, up to its first brace or its
+            end.
     """
     first, *others = _declarators(words)
     specifiers = set(first[: first.index("(")] if "(" in first else first)

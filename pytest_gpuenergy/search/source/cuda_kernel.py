@@ -1,4 +1,4 @@
-"""What is known about a CUDA kernel from its text, its launch and its contract together."""
+"""A CUDA kernel as its text, its launch plan and its spec together tell it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class CudaKernel:
     """A text whose entry is understood, with values of its parameters for each set of sizes.
 
     Attributes:
-        text: of the kernel, with `with_counted_loops`.
-        launch: its plan.
-        spec: of what it computes.
-        facts: values for each set of sizes.
+        text: the text, after `with_counted_loops`.
+        launch: the launch plan.
+        spec: the spec of what the kernel computes.
+        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: CudaText, state: State, spec: KernelSpec, facts: Facts) -> None:
@@ -61,7 +61,7 @@ class CudaKernel:
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> CudaKernel | None:
-        """None if the text is not understood, or does not fit the spec.
+        """Return the kernel; None if its text is not understood or does not fit the spec.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -74,19 +74,19 @@ class CudaKernel:
 
     @cached_property
     def threads(self) -> int:
-        """Of a block."""
+        """The number of threads of a block."""
         x, y, z = self.block
         return x * y * z
 
     @property
     def block(self) -> tuple[int, int, int]:
-        """Threads in x, y and z."""
+        """The threads of a block in x, y and z."""
         x, y, z = (*self.launch.block, 1, 1, 1)[:3]
         return x, y, z
 
     @cached_property
     def tensors(self) -> dict[int, TensorSpec]:
-        """By the key of the pointer parameter; without those that are passed twice."""
+        """The tensors by the key of their parameter, without those that are passed twice."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
         pairs = zip(self.text.parameters, self.spec.arguments, strict=True)
         return {
@@ -102,15 +102,17 @@ class CudaKernel:
 
     @cached_property
     def _fixed(self) -> frozenset[int]:
-        """Parameters that nothing changes."""
-        return frozenset(one.key for one in self.text.parameters if not self.text.writes(one))
+        """The keys of the parameters that nothing changes."""
+        return frozenset(
+            parameter.key for parameter in self.text.parameters if not self.text.writes(parameter)
+        )
 
     @cached_property
     def _loops(self) -> dict[int, CountedLoop]:
         return {loop.variable.key: loop for loop in self.text.loops}
 
     def values(self, atom: Atom) -> tuple[int, ...] | None:
-        """Of a parameter or the grid's size, for each set of sizes."""
+        """Return the values of a parameter or a size of the grid, one for each set of sizes."""
         for axis, sizes in zip(_AXES, self.facts.grid, strict=True):
             if atom.text == f"gridDim.{axis}":
                 return sizes
@@ -272,7 +274,7 @@ class CudaKernel:
         return polynomial.is_multiple(of, first)
 
     def fresh(self, name: str, besides: Iterable[str] = ()) -> str:
-        """``name``, or one made of it that the text does not have."""
+        """Return ``name``, or one made of it that neither the text nor ``besides`` has."""
         return fresh_name(name, self._names.union(besides))
 
     @cached_property

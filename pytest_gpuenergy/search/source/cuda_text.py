@@ -1,4 +1,4 @@
-"""CUDA text whose entry is understood."""
+"""The entry of a CUDA text: its variables and loops, and whether the text can be understood."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NARROW = frozenset(
         *("float", "double", "half", "__half"),
     ]
 )
-"""Types in which an index may not fit, or lose a part of it."""
+"""Types that may not hold an index, or may lose a part of it."""
 BYTES = {
     "float": 4,
     "int": 4,
@@ -53,10 +53,10 @@ BYTES = {
     "signed char": 1,
     "unsigned char": 1,
 }
-"""The size of an element, by its type; others are not known."""
+"""The bytes of an element, by its type; the sizes of other types are not known."""
 _SCOPES = frozenset(["compound_statement", "for_statement", "function_definition", "if_statement"])
 _KEPT = 32
-"""Texts that were understood last: every move and the priors look at the same one."""
+"""The number of texts that stay parsed, since every move and the priors look at the same one."""
 _STANDARD = {
     "int8_t": "signed char",
     "uint8_t": "unsigned char",
@@ -65,7 +65,7 @@ _STANDARD = {
     "int32_t": "int",
     "uint32_t": "unsigned int",
 }
-"""Types that C's library has other names for."""
+"""The types behind the names that C's library has for them."""
 _UNCLEAR = {
     "ERROR": "something that cannot be parsed",
     "lambda_expression": "a lambda",
@@ -77,9 +77,9 @@ _UNCLEAR = {
     "preproc_def": "a macro that it defines",
     "preproc_function_def": "a macro that it defines",
 }
-"""What a text must not have for its entry to be understood."""
+"""What hides what an entry does, in a few words, by the type of the node."""
 _DEEPEST = 200
-"""Nodes in one another; more are generated code, or an attack on a recursive function."""
+"""The limit on nesting: deeper text is generated, or an attack on recursive functions."""
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
 _GIVEN = ("assignment_expression", "init_declarator")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")
@@ -90,14 +90,16 @@ class Variable:
     """A parameter or a local variable.
 
     Attributes:
-        name, node: its identifier where it is declared.
-        type: without qualifiers, and not by another name that the file has for it.
-        scope: where it is known, from its declaration on.
-        parameter: whether it is one.
-        pointer, reference, shared, const: of its declaration; the latter of what it points to.
-        dims: sizes of an array.
-        value: its first one.
-        declaration: of this variable alone; None if it is declared together with others.
+        name: the name of the variable.
+        node: the identifier in the declaration.
+        type: the type without qualifiers, and not under another name that the file has for it.
+        scope: the node in which the variable is visible, from its declaration on.
+        parameter: whether it is a parameter of the entry.
+        pointer, reference, shared: whether it is declared as such.
+        const: whether it is constant; for a pointer, whether the elements are.
+        dims: the sizes of an array.
+        value: the first value.
+        declaration: the statement that declares it; None if that declares others too.
     """
 
     name: str
@@ -115,7 +117,7 @@ class Variable:
 
     @property
     def key(self) -> int:
-        """Tells variables of the same name apart."""
+        """A number that tells variables of the same name apart."""
         return self.node.start_byte
 
 
@@ -124,7 +126,11 @@ class CountedLoop:
     """``for (int v = start; v < bound; v += step) body``.
 
     Attributes:
-        step: None for one.
+        node: the whole loop.
+        variable: the variable that counts.
+        start, bound: the first value, and the one that ends the loop.
+        step: the step; None for ``++v``.
+        body: the statement that is repeated.
     """
 
     node: Node
@@ -151,7 +157,7 @@ class CudaText:
 
     @classmethod
     def of(cls, source: str, entry: str) -> CudaText | None:
-        """None if there is no such kernel, or something in it hides what it does.
+        """Return the text; None if it has no such kernel, or something hides what that does.
 
         Raises:
             UnavailableError: tree-sitter is not installed.
@@ -171,7 +177,7 @@ class CudaText:
 
     @functools.cached_property
     def hidden_by(self) -> str:
-        """What hides what the text does, in a few words; empty if nothing does."""
+        """The thing that hides what the text does, in a few words; empty if nothing does."""
         return obstacle_in(self.file, self.function)
 
     @property
@@ -181,12 +187,12 @@ class CudaText:
 
     @property
     def root(self) -> Node:
-        """Of its tree."""
+        """The root of the syntax tree."""
         return self.file.root
 
     @property
     def constants(self) -> dict[str, str]:
-        """Texts of macros and constants of the file that may be whole numbers."""
+        """The texts of macros and constants of the file that may be whole numbers."""
         return self.file.constants
 
     @functools.cached_property
@@ -201,16 +207,16 @@ class CudaText:
 
     @functools.cached_property
     def loops(self) -> tuple[CountedLoop, ...]:
-        """Those that count up by a fixed step."""
+        """The loops that count up by a fixed step."""
         return loops_of(self)
 
     def calls(self, node: Node, *names: str) -> list[Node]:
-        """Calls of functions with these names."""
+        """Return the calls of functions with these names."""
         return [n for n in nodes(node, "call_expression") if called(n) in names]
 
     @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
-        """Of the entry."""
+        """The parameters of the entry."""
         found = field(declarator_of(self.function), "parameters")
         children = found.named_children if found is not None else []
         declared = (n for n in children if n.type == "parameter_declaration")
@@ -218,7 +224,7 @@ class CudaText:
 
     @functools.cached_property
     def variables(self) -> tuple[Variable, ...]:
-        """All of them, parameters first."""
+        """The variables of the entry, parameters first."""
         local = []
         for node in nodes(self.body, "declaration"):
             scope = next(n for n in ancestors(node) if n.type in _SCOPES)
@@ -273,9 +279,9 @@ class CudaText:
         if node.type != "identifier":
             return None
         candidates = [
-            one
-            for one in self._by_name.get(text_of(node), [])
-            if inside(node, one.scope) and one.key <= node.start_byte
+            candidate
+            for candidate in self._by_name.get(text_of(node), [])
+            if inside(node, candidate.scope) and candidate.key <= node.start_byte
         ]
         return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
 
@@ -306,7 +312,7 @@ class CudaText:
         )
 
     def gets_a_name(self, node: Node) -> bool:
-        """Whether what an expression stands for gets another name, by which it can be changed."""
+        """Return whether an expression gets another name, through which it can be changed."""
         outer = node.parent
         while outer is not None and outer.type in ("parenthesized_expression", "field_expression"):
             outer = outer.parent
@@ -314,12 +320,17 @@ class CudaText:
             return True
         if outer.type == "argument_list" and outer.parent is not None:
             return called_last(outer.parent) in self._takes_references
-        references = (one for one in self.variables if one.reference and not one.const)
-        return any(one.value is not None and inside(node, one.value) for one in references)
+        references = (
+            variable for variable in self.variables if variable.reference and not variable.const
+        )
+        return any(
+            reference.value is not None and inside(node, reference.value)
+            for reference in references
+        )
 
     @functools.cached_property
     def _takes_references(self) -> frozenset[str]:
-        """Functions of the text that may change their arguments."""
+        """The functions of the text that may change their arguments."""
         return frozenset(
             name_of(n)
             for n in nodes(self.file.root, "function_definition")
@@ -333,7 +344,7 @@ class CudaText:
         return tiles_in(self.body)
 
     def tile_of(self, call: Node) -> tuple[int, str] | None:
-        """See `cuda_tiles.tile_of`."""
+        """Return the threads of a tile and what it is asked; None for other calls."""
         return tile_of(call, self._tiles)
 
     def is_fixed(self, expression: Node, during: Node) -> bool:
@@ -384,11 +395,11 @@ def _parsed(source: str, entry: str) -> CudaText | None:
 
 
 class CudaFile:
-    """What a text says around its entry.
+    """What a text declares around its entry.
 
     Attributes:
         source: the text.
-        root: of its tree.
+        root: the root of the syntax tree.
     """
 
     def __init__(self, source: bytes, root: Node) -> None:
@@ -397,7 +408,7 @@ class CudaFile:
 
     @functools.cached_property
     def definitions(self) -> dict[str, str]:
-        """Texts of macros without parameters."""
+        """The texts of macros without parameters."""
         found = nodes(self.root, "preproc_def")
         return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
 
@@ -408,13 +419,13 @@ class CudaFile:
         for node in self.root.named_children:
             qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
             if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
-                for one in nodes(node, "init_declarator"):
-                    known[text_of(field(one, "declarator"))] = text_of(field(one, "value"))
+                for inner in nodes(node, "init_declarator"):
+                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
         return known
 
     @functools.cached_property
     def types(self) -> dict[str, str]:
-        """What other names of types stand for."""
+        """The types behind other names for them."""
         found = dict(_STANDARD)
         for node in self.root.named_children:
             if node.type in ("type_definition", "alias_declaration"):
@@ -426,33 +437,35 @@ class CudaFile:
 
     @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
-        """All that it defines."""
+        """All functions that the text defines."""
         return tuple(nodes(self.root, "function_definition"))
 
     @functools.cached_property
     def obscure_macros(self) -> frozenset[str]:
-        """Macros of which it is not known that they are numbers."""
+        """The macros that are not known to be numbers."""
         found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         found |= {name for name in self.definitions if not self._is_number(name, depth=8)}
         return uncertain_macros(self.root) | found
 
     def _is_number(self, name: str, depth: int) -> bool:
-        """Whether a macro is an expression of numbers, constants and such macros, or empty."""
+        """Return whether a macro is empty, or consists of numbers, constants and such macros."""
         value = self.constants.get(name, "")
         leaves = [n for n in walk(expression(value)) if n.is_named and n.child_count == 0]
         return all(
             leaf.type == "number_literal"
-            or (depth > 0 and leaf.type == "identifier" and self._is_known(text_of(leaf), depth))
+            or (
+                depth > 0
+                and leaf.type == "identifier"
+                and text_of(leaf) in self.constants
+                and self._is_number(text_of(leaf), depth - 1)
+            )
             for leaf in leaves
             if value
         )
 
-    def _is_known(self, name: str, depth: int) -> bool:
-        return name in self.constants and self._is_number(name, depth - 1)
-
 
 def loops_of(text: CudaText) -> tuple[CountedLoop, ...]:
-    """Those of a function, in the order of the text."""
+    """Return the counted loops of the entry, in the order of the text."""
     found = (_loop(text, node) for node in nodes(text.body, "for_statement"))
     return tuple(loop for loop in found if loop is not None)
 
@@ -506,12 +519,12 @@ def obstacle_in(file: CudaFile, function: Node) -> str:
 
 def is_conditional(node: Node) -> bool:
     """Return whether the compiler may not see a part of a text: it stands under a condition."""
-    return any(one.type in _CONDITIONS and not _is_guard(one) for one in ancestors(node))
+    return any(outer.type in _CONDITIONS and not _is_guard(outer) for outer in ancestors(node))
 
 
 def _is_guard(condition: Node) -> bool:
     """Return whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
-    name, *rest = [one for one in condition.named_children if one.type != "comment"]
+    name, *rest = [node for node in condition.named_children if node.type != "comment"]
     negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
     has_else = field(condition, "alternative") is not None
     if not negated or has_else or not rest or rest[0].type != "preproc_def":
@@ -520,11 +533,11 @@ def _is_guard(condition: Node) -> bool:
 
 
 def uncertain_macros(root: Node) -> frozenset[str]:
-    """Names that may stand for something else than what they are defined as."""
+    """Return the macros that may stand for something else than what they are defined as."""
     defined = list(nodes(root, "preproc_def"))
-    counts = Counter(text_of(field(one, "name")) for one in defined)
+    counts = Counter(text_of(field(macro, "name")) for macro in defined)
     found = {name for name, count in counts.items() if count > 1}
-    found |= {text_of(field(one, "name")) for one in defined if is_conditional(one)}
+    found |= {text_of(field(macro, "name")) for macro in defined if is_conditional(macro)}
     for call in nodes(root, "preproc_call"):
         if text_of(field(call, "directive")) == "#undef":
             found.add(text_of(field(call, "argument")).strip())
@@ -532,7 +545,7 @@ def uncertain_macros(root: Node) -> frozenset[str]:
 
 
 def tiles_in(body: Node) -> dict[str, int]:
-    """Threads of each tile, by its name; 0 if that is not one number."""
+    """Return the threads of each tile of cooperative groups by its name; 0 if not one number."""
     found: dict[str, int] = {}
     for node in nodes(body, "template_function"):
         if text_of(field(node, "name")) != "tiled_partition":

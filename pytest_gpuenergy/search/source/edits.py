@@ -1,4 +1,4 @@
-"""Changes of a text at places of it, made in one go so that everything else stays."""
+"""Edits: changes at places of a text, and the lines of C that are written there."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None
 
 
 def block_of(head: str, lines: Iterable[str]) -> list[str]:
-    """``head`` with ``lines`` in braces."""
+    """Return the lines of ``head`` with ``lines`` in braces."""
     return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
 
 
 def indented(lines: Iterable[str], by: str) -> str:
-    """Lines for a place that is indented ``by``: all but the first begin with it."""
+    """Join lines for a place that is indented ``by``: all but the first begin with that."""
     return f"\n{by}".join(lines)
 
 

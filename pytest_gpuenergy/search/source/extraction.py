@@ -33,19 +33,45 @@ Kind = Literal["kernel", "function", "host", "prototype", "type", "constant", "v
 _TYPES = ("struct_specifier", "class_specifier", "union_specifier", "enum_specifier")
 _LISTS = ("declaration_list", "preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif")
 _FILLED = re.compile(r"\b__(constant|device|managed|shared)__\b")
+_LIBRARIES = ("std", "cub", "thrust")
+_OF_STD = frozenset(
+    [
+        *("abs", "ceil", "cos", "exp", "fabs", "floor", "fma", "fmax", "fmin", "isinf", "isnan"),
+        *("log", "max", "min", "pow", "round", "sin", "sqrt", "tanh"),
+    ]
+)
+"""Functions that CUDA also has without ``std::``."""
+_SIGNS = {
+    "cooperative_groups": "cooperative_groups",
+    "cuda_fp16": "half",
+    "cuda_bf16": "bfloat16",
+    "cuda_fp8": "fp8",
+    "cuda_pipeline": "__pipeline",
+    "mma.h": "wmma",
+}
+_PLAIN = re.compile(
+    r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+|__half|(?:__)?nv_bfloat16"
+)
+_KINDS = {
+    "type_parameter_declaration",
+    "optional_type_parameter_declaration",
+    "parameter_declaration",
+    "optional_parameter_declaration",
+}
 
 
 @dataclass(frozen=True)
 class FileItem:
-    """A declaration or definition.
+    """A declaration or definition at the top of a file or in a namespace.
 
     Attributes:
-        node: the whole, with what makes it a template.
-        inner: without that.
-        kind: ``host`` is a function of the host, ``variable`` one that a program can change.
-        names: what it declares.
-        namespaces: it is in, the outermost first; empty names of those without one.
-        conditional: whether only the compiler knows if it is there.
+        node: the whole declaration, including ``template <...>``.
+        inner: the declaration without ``template <...>``.
+        kind: what it declares: ``host`` is a function of the host, ``variable`` a variable that a
+            program can change.
+        names: the names that it declares.
+        namespaces: the namespaces around it, outermost first; "" for one without a name.
+        conditional: whether only the compiler knows if the declaration is there.
     """
 
     node: Node
@@ -107,21 +133,17 @@ def _function(node: Node) -> tuple[Kind, list[str]] | None:
     body, name = field(node, "body"), name_of(node)
     if body is None or not name:
         return None
-    head = _head(node, body)
+    head = text_of(node)[: body.start_byte - node.start_byte]
     if "__global__" in head:
         return "kernel", [name]
     own = "__device__" in head or "constexpr" in head
     return "function" if own else "host", [name]
 
 
-def _head(node: Node, until: Node) -> str:
-    return text_of(node)[: until.start_byte - node.start_byte]
-
-
 def _declaration(node: Node) -> tuple[Kind, list[str]] | None:
     declared = node.children_by_field_name("declarator")
     names = [*map(declared_name, declared), *_types_in(node)]
-    if any(n.type == "function_declarator" for one in declared for n in outline(one)):
+    if any(n.type == "function_declarator" for declarator in declared for n in outline(declarator)):
         head = text_of(node)
         if "__global__" in head:
             return None
@@ -141,34 +163,13 @@ def _is_filled(node: Node) -> bool:
 
 
 def _types_in(node: Node) -> list[str]:
-    """Types that a declaration defines, and the values of enumerations."""
+    """Return the types that a declaration defines, and the values of enumerations."""
     found = [
-        text_of(field(one, "name"))
-        for one in walk(node)
-        if one.type == "enumerator" or (one.type in _TYPES and field(one, "body") is not None)
+        text_of(field(inner, "name"))
+        for inner in walk(node)
+        if inner.type == "enumerator" or (inner.type in _TYPES and field(inner, "body") is not None)
     ]
     return [name for name in found if name]
-
-
-_LIBRARIES = ("std", "cub", "thrust")
-_OF_STD = frozenset(
-    [
-        *("abs", "ceil", "cos", "exp", "fabs", "floor", "fma", "fmax", "fmin", "isinf", "isnan"),
-        *("log", "max", "min", "pow", "round", "sin", "sqrt", "tanh"),
-    ]
-)
-"""What CUDA has without ``std::``, too."""
-_SIGNS = {
-    "cooperative_groups": "cooperative_groups",
-    "cuda_fp16": "half",
-    "cuda_bf16": "bfloat16",
-    "cuda_fp8": "fp8",
-    "cuda_pipeline": "__pipeline",
-    "mma.h": "wmma",
-}
-_PLAIN = re.compile(
-    r"(?:(?:unsigned|signed|long|short|int|char|float|double|half|bool)\s*)+|__half|(?:__)?nv_bfloat16"
-)
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,9 @@ class ExtractedKernel:
     """A kernel on its own.
 
     Attributes:
-        source: its text.
-        entry: its name in there; templates have become functions.
-        files: texts of the files that were read for it, by path, the first one first.
+        source: the text of the kernel with all that it needs.
+        entry: the name of the kernel in that text, in which templates have become functions.
+        files: the texts of the files that were read, by path, in the order of reading.
     """
 
     source: str
@@ -196,15 +197,15 @@ def extract(
     are decided.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         entry: the kernel, such as ``scale`` or ``scale<float, 4>``.
-        read: gives the file and those that it includes.
-        constants: macros that are defined for the text; its own definitions of them are left out,
-            and their names stay.
+        read: a function that returns the text of the file and of those that it includes.
+        constants: the macros that are defined for the text; its own definitions of them are left
+            out, and their names stay.
 
     Raises:
-        FormError: it has no such kernel, or the kernel needs what cannot be taken along; the
-            message is a clause.
+        FormError: the file has no such kernel, or the kernel needs what cannot be taken along;
+            the message is a clause.
         UnavailableError: tree-sitter is not installed.
     """
     run = Preprocessor(read, constants)
@@ -258,12 +259,12 @@ def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
 
 def _is_named(item: FileItem, name: str) -> bool:
     *scopes, last = name.split("::")
-    around = [one for one in item.namespaces if one]
+    around = [namespace for namespace in item.namespaces if namespace]
     return last in item.names and (not scopes or around[-len(scopes) :] == scopes)
 
 
 class _Needed:
-    """What a kernel needs of a file."""
+    """The search for all that a kernel needs of a file."""
 
     def __init__(
         self, items: list[FileItem], kernel: FileItem, run: Preprocessor, entry: str
@@ -277,8 +278,10 @@ class _Needed:
         """Return the kernel and all that it needs, in the order of the text."""
         found = {self._kernel.node.id: self._kernel}
         waiting = [self._kernel]
-        waiting += [one for one in self._items if one.kind == "using" and "std" not in one.names]
-        found |= {one.node.id: one for one in waiting}
+        waiting += [
+            other for other in self._items if other.kind == "using" and "std" not in other.names
+        ]
+        found |= {using.node.id: using for using in waiting}
         while waiting:
             for item in self._used_by(waiting.pop()):
                 if item.node.id not in found:
@@ -317,8 +320,8 @@ class _Needed:
             scope, name = text_of(field(node, "scope")), text_of(field(node, "name"))
             if scope in _LIBRARIES and not (scope == "std" and name in _OF_STD):
                 raise self._refusal(f"{text_of(node)}, of a library that kernels alone do not have")
-        own = {name for one in self._items if one.kind == "function" for name in one.names}
-        hosts = {name for one in self._items if one.kind == "host" for name in one.names}
+        own = {name for other in self._items if other.kind == "function" for name in other.names}
+        hosts = {name for other in self._items if other.kind == "host" for name in other.names}
         for call in nodes(item.node, "call_expression"):
             name = called(call)
             if name in hosts - own - _declared_in(item):
@@ -331,7 +334,7 @@ class _Needed:
 
 
 def _declared_in(item: FileItem) -> set[str]:
-    """Names of parameters and local variables."""
+    """Return the names of parameters and local variables."""
     kinds = ("init_declarator", "parameter_declaration", "declaration")
     found = set()
     for node in nodes(item.node, *kinds):
@@ -341,7 +344,7 @@ def _declared_in(item: FileItem) -> set[str]:
 
 
 def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
-    """Other names for CUDA's own types, which then stand in the text themselves."""
+    """Return other names for CUDA's own types, which are written in their place."""
     found = {}
     for item in items:
         kind = text_of(field(item.inner, "type"))
@@ -355,14 +358,13 @@ def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
 
 def _header(run: Preprocessor, path: PurePosixPath, entry: str, body: str) -> str:
     """Return where the text is from, and the headers that it may need."""
-    used = [name for name in run.headers if not (sign := _sign_of(name)) or sign in body]
+    used = [
+        name
+        for name in run.headers
+        if all(sign in body for header, sign in _SIGNS.items() if header in name)
+    ]
     lines = [f"// {entry}, taken out of {path}", *(f"#include {name}" for name in used)]
     return "\n".join(lines) + "\n"
-
-
-def _sign_of(header: str) -> str:
-    """Return what a text contains that needs a header; empty if that is not known."""
-    return next((sign for name, sign in _SIGNS.items() if name in header), "")
 
 
 def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
@@ -389,18 +391,10 @@ def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
 
 
 def _without_std(node: Node) -> Iterator[Edit]:
-    for one in nodes(node, "qualified_identifier"):
-        name = field(one, "name")
-        if text_of(field(one, "scope")) == "std" and name is not None:
-            yield Edit(one.start_byte, name.start_byte, "")
-
-
-_KINDS = {
-    "type_parameter_declaration",
-    "optional_type_parameter_declaration",
-    "parameter_declaration",
-    "optional_parameter_declaration",
-}
+    for inner in nodes(node, "qualified_identifier"):
+        name = field(inner, "name")
+        if text_of(field(inner, "scope")) == "std" and name is not None:
+            yield Edit(inner.start_byte, name.start_byte, "")
 
 
 def arguments_in(entry: str) -> list[str]:
@@ -444,7 +438,7 @@ def replacements(item: FileItem, entry: str) -> dict[str, str]:
 
 
 def _parameters(listed: Node, entry: str) -> list[tuple[str, str]]:
-    """Names and defaults."""
+    """Return the names and defaults of template parameters."""
     found = []
     for node in listed.named_children:
         if node.type == "comment":

@@ -1,4 +1,4 @@
-"""Macros of C++ text, and their expansion."""
+"""The tokens of C++ text, the macros that it defines, and their expansion."""
 
 from __future__ import annotations
 
@@ -21,6 +21,38 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _UNSEEN = ("comment", "blank", "line")
+_MOST_REPLACED = 20_000
+"""The limit on macros replaced in one go, since a few that contain each other can be many."""
+_DEEPEST = 100
+"""The limit on macros within macros."""
+_TEXTS = {
+    "FLT_MAX": "3.402823466e+38f",
+    "FLT_MIN": "1.175494351e-38f",
+    "FLT_EPSILON": "1.192092896e-7f",
+    "DBL_MAX": "1.7976931348623158e+308",
+    "DBL_MIN": "2.2250738585072014e-308",
+    "DBL_EPSILON": "2.2204460492503131e-16",
+    "INFINITY": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)",
+    "INT_MAX": "2147483647",
+    "INT_MIN": "(-2147483647 - 1)",
+    "UINT_MAX": "4294967295u",
+    "M_PI": "3.14159265358979323846",
+    "M_PI_2": "1.57079632679489661923",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_SQRT1_2": "0.70710678118654752440",
+    "M_E": "2.7182818284590452354",
+    "M_LN2": "0.69314718055994530942",
+    "int8_t": "signed char",
+    "uint8_t": "unsigned char",
+    "int16_t": "short",
+    "uint16_t": "unsigned short",
+    "int32_t": "int",
+    "uint32_t": "unsigned",
+    "int64_t": "long long",
+    "uint64_t": "unsigned long long",
+}
+"""C11, sections 5.2.4.2 and 7.20, as far as it goes for the GPU; pi and others as in POSIX."""
 
 
 class CppToken(NamedTuple):
@@ -31,7 +63,7 @@ class CppToken(NamedTuple):
 
     @property
     def is_seen(self) -> bool:
-        """Whether it is more than a blank."""
+        """Whether the token is more than a blank, a comment or the end of a line."""
         return self.kind not in _UNSEEN
 
 
@@ -53,19 +85,16 @@ def seen(tokens: Iterable[CppToken]) -> list[CppToken]:
 
 
 _BLANK = CppToken("blank", " ")
-_MOST = 20_000
-"""Macros that are replaced at a time; a few that contain each other can be very many."""
-_DEEPEST = 100
-"""Macros in one another."""
 
 
 @dataclass(frozen=True)
 class Macro:
-    """A definition.
+    """The definition of a macro.
 
     Attributes:
-        parameters: None of a macro without a list of them; the last one can be ``__VA_ARGS__``.
-        body: what it stands for.
+        parameters: the names of the parameters, of which the last can be ``__VA_ARGS__``; None for
+            a macro without a parameter list.
+        body: the tokens that the macro stands for.
     """
 
     parameters: tuple[str, ...] | None
@@ -97,7 +126,7 @@ def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
 
 
 def expanded(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
-    """The tokens with all macros replaced; a call that does not fit its macro stays as it is."""
+    """Return the tokens with all macros replaced; a call that does not fit its macro stays."""
     return _Expansion(macros).of(tokens, frozenset())
 
 
@@ -106,10 +135,10 @@ class _Expansion:
 
     def __init__(self, macros: Mapping[str, Macro]) -> None:
         self._macros = macros
-        self._left = _MOST
+        self._left = _MOST_REPLACED
 
     def of(self, tokens: list[CppToken], hidden: frozenset[str]) -> list[CppToken]:
-        """The tokens with all macros replaced but those that are being replaced around them."""
+        """Return the tokens with all macros replaced but the hidden ones, as around them."""
         found: list[CppToken] = []
         at = 0
         while at < len(tokens):
@@ -181,7 +210,8 @@ def _substituted(
     """Return the body with arguments in place of parameters, ``#`` and ``##`` carried out."""
     found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
-    around = {here: (before, after) for before, here, after in _neighbours(places)}
+    befores, afters = [None, *places[:-1]], [*places[1:], None]
+    around = dict(zip(places, zip(befores, afters, strict=True), strict=True))
     for at, token in enumerate(body):
         before, after = around.get(at, (None, None))
         sides = {body[i].text for i in (before, after) if i is not None}
@@ -196,12 +226,6 @@ def _substituted(
         else:
             found.append(token)
     return _pasted(found)
-
-
-def _neighbours(places: list[int]) -> list[tuple[int | None, int, int | None]]:
-    before = [None, *places[:-1]]
-    after = [*places[1:], None]
-    return list(zip(before, places, after, strict=True))
 
 
 def _pasted(tokens: list[CppToken]) -> list[CppToken]:
@@ -219,32 +243,4 @@ def _pasted(tokens: list[CppToken]) -> list[CppToken]:
     return list(tokens_of(text))
 
 
-_TEXTS = {
-    "FLT_MAX": "3.402823466e+38f",
-    "FLT_MIN": "1.175494351e-38f",
-    "FLT_EPSILON": "1.192092896e-7f",
-    "DBL_MAX": "1.7976931348623158e+308",
-    "DBL_MIN": "2.2250738585072014e-308",
-    "DBL_EPSILON": "2.2204460492503131e-16",
-    "INFINITY": "__int_as_float(0x7f800000)",
-    "NAN": "__int_as_float(0x7fffffff)",
-    "INT_MAX": "2147483647",
-    "INT_MIN": "(-2147483647 - 1)",
-    "UINT_MAX": "4294967295u",
-    "M_PI": "3.14159265358979323846",
-    "M_PI_2": "1.57079632679489661923",
-    "M_SQRT2": "1.41421356237309504880",
-    "M_SQRT1_2": "0.70710678118654752440",
-    "M_E": "2.7182818284590452354",
-    "M_LN2": "0.69314718055994530942",
-    "int8_t": "signed char",
-    "uint8_t": "unsigned char",
-    "int16_t": "short",
-    "uint16_t": "unsigned short",
-    "int32_t": "int",
-    "uint32_t": "unsigned",
-    "int64_t": "long long",
-    "uint64_t": "unsigned long long",
-}
-"""C11, sections 5.2.4.2 and 7.20, as far as it goes for the GPU; pi and others as in POSIX."""
 STANDARD = {name: Macro(None, tuple(tokens_of(text))) for name, text in _TEXTS.items()}

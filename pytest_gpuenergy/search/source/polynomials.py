@@ -11,12 +11,12 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True)
 class Atom:
-    """What is not taken apart: a variable, or an operation that is not a sum or product.
+    """A variable, or an operation that is not a sum or product and so is not taken apart.
 
     Attributes:
-        text: in the language of the kernel.
-        variables: that it depends on, by the place of their declarations.
-        operator, left, right: of a quotient or remainder.
+        text: the atom as an expression in the language of the kernel.
+        variables: the keys of the variables that it depends on.
+        operator, left, right: the parts of a quotient or remainder.
     """
 
     text: str
@@ -37,18 +37,18 @@ class Polynomial:
 
     @classmethod
     def of(cls, terms: dict[Product, int]) -> Polynomial:
-        """The sum of ``terms``: factors by product."""
+        """Return the sum of ``terms``: factors by product."""
         kept = ((product, factor) for product, factor in terms.items() if factor)
         return cls(tuple(sorted(kept, key=lambda term: [atom.text for atom in term[0]])))
 
     @classmethod
     def constant(cls, value: int) -> Polynomial:
-        """A number."""
+        """Return a number."""
         return cls.of({(): value})
 
     @classmethod
     def atom(cls, atom: Atom) -> Polynomial:
-        """One atom."""
+        """Return the polynomial of one atom."""
         return cls.of({(atom,): 1})
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -73,7 +73,7 @@ class Polynomial:
 
     @property
     def value(self) -> int | None:
-        """Its value if it is a number."""
+        """The value of a polynomial that is a number; None of others."""
         if not self.terms:
             return 0
         (product, factor), *more = self.terms
@@ -81,20 +81,20 @@ class Polynomial:
 
     @property
     def atoms(self) -> frozenset[Atom]:
-        """All atoms, without those inside atoms."""
+        """The atoms of all terms, without those inside atoms."""
         return frozenset(atom for product, _ in self.terms for atom in product)
 
     @property
     def variables(self) -> frozenset[int]:
-        """Variables that it depends on."""
+        """The keys of the variables that the polynomial depends on."""
         return frozenset[int]().union(*(atom.variables for atom in self.atoms))
 
     def depends_on(self, text: str) -> bool:
-        """Whether an atom, or one inside it, is ``text`` or a member of it."""
+        """Return whether an atom, or one inside it, is ``text`` or a member of it."""
         return any(_mentions(atom, text) for atom in self.atoms)
 
     def text(self) -> str:
-        """As an expression, of C and of Python."""
+        """Return the polynomial as an expression that is both C and Python."""
         parts = []
         for product, factor in self.terms:
             names = " * ".join(atom.text for atom in product)
@@ -106,11 +106,11 @@ class Polynomial:
         return joined[3:] if joined.startswith(" + ") else f"-{joined[3:]}"
 
     def is_multiple(self, of: int, values: Callable[[Atom], tuple[int, ...] | None]) -> bool:
-        """Whether every term is a multiple of ``of``, for any of the values that atoms have.
+        """Return whether every term is a multiple of ``of``, for any of the values that atoms have.
 
         Args:
             of: a positive number.
-            values: of an atom for each set of sizes; None if unknown.
+            values: a function that returns an atom's value for each set of sizes, or None.
         """
         for product, factor in self.terms:
             known = [found for atom in product if (found := values(atom)) is not None]
@@ -120,7 +120,7 @@ class Polynomial:
         return True
 
     def interval(self, ranges: Callable[[Atom], Interval | None]) -> Interval | None:
-        """The smallest and largest value, as far as the ranges of the atoms tell."""
+        """Return the smallest and largest value, as far as the ranges of the atoms tell."""
         low = high = 0
         for product, factor in self.terms:
             ends = (factor, factor)

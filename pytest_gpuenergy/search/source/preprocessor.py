@@ -28,7 +28,7 @@ COMPILERS = frozenset(
         *("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__", "__has_include", "__has_builtin"),
     ]
 )
-"""What only the compiler knows, and a kernel can depend on."""
+"""Macros that only the compiler knows, and on which a kernel can depend."""
 _DEFINED = {"__CUDACC__": 1, "__NVCC__": 1, "__cplusplus": 201703}
 
 _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
@@ -44,6 +44,14 @@ _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"*": operator.mul, "/": operator.floordiv, "%": operator.mod},
 )
 _DEEPEST = 50
+Read = Callable[[PurePosixPath], "str | None"]
+"""The text of a file of the same tree, by its path; None if there is none."""
+_DEEPEST_INCLUDE = 32
+_MOST_FILES = 1000
+_KERNEL_HEADERS = re.compile(
+    r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
+)
+_IGNORED = ("error", "warning", "line", "ident")
 
 
 class UndecidedError(Exception):
@@ -51,12 +59,12 @@ class UndecidedError(Exception):
 
 
 def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
-    """Whether a condition is true.
+    """Return whether a condition is true.
 
     Args:
-        tokens: after ``#if``.
-        macros: those that are defined.
-        opaque: those that are defined in a way that is not known.
+        tokens: the tokens after ``#if``.
+        macros: the macros that are defined.
+        opaque: the macros whose definition is not known.
 
     Raises:
         UndecidedError: only the compiler can tell.
@@ -67,7 +75,7 @@ def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset
 
 
 def is_defined(name: str, macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
-    """Whether a macro is defined.
+    """Return whether a macro is defined.
 
     Raises:
         UndecidedError: only the compiler can tell.
@@ -107,7 +115,7 @@ class _Condition:
         self._at = 0
 
     def value(self) -> int:
-        """The value of the whole."""
+        """Return the value of the whole."""
         found = self._choice(0)
         if self._at != len(self._words):
             raise UndecidedError
@@ -180,26 +188,15 @@ class _Condition:
             raise UndecidedError from None
 
 
-Read = Callable[[PurePosixPath], "str | None"]
-"""The text of a file of the same tree, by its path; None if there is none."""
-
-_DEEPEST_INCLUDE = 32
-_MOST_FILES = 1000
-_KERNEL_HEADERS = re.compile(
-    r"cuda_(fp16|bf16|fp8|pipeline)\.h|cooperative_groups(/\w+)?\.h|mma\.h|cuda/(std/)?\w+"
-)
-_IGNORED = ("error", "warning", "line", "ident")
-
-
 @dataclass
 class _Branch:
     """An ``#if`` that is open.
 
     Attributes:
-        kept: whether it is left to the compiler.
-        active: whether the text is in use.
-        taken: whether one of its parts was.
-        around: whether the text around it is in use.
+        kept: whether the condition is left to the compiler.
+        active: whether the current part is in use.
+        taken: whether one of its parts was in use.
+        around: whether the text around the ``#if`` is in use.
     """
 
     kept: bool
@@ -210,15 +207,15 @@ class _Branch:
 
 @dataclass
 class Preprocessor:
-    """One run over a file.
+    """One run of the preprocessor over a file and what it includes.
 
     Attributes:
-        read: gives the files that it includes.
-        given: macros that are defined outside of the text, with their values; they stay names.
-        headers: CUDA's headers for kernels that are included, in their order.
-        missing: includes in quotes that could not be read.
-        files: those that were read, in their order.
-        opaque: macros of which only the compiler knows whether they are defined, or how.
+        read: a function that returns the text of a file.
+        given: the macros that are defined outside of the text, with their values; they stay names.
+        headers: the headers of CUDA for kernels that are included, in their order.
+        missing: the includes in quotes that could not be read.
+        files: the files that were read, in their order.
+        opaque: the macros of which only the compiler knows whether they are defined, or how.
     """
 
     read: Read
@@ -232,7 +229,7 @@ class Preprocessor:
     _read: int = 0
 
     def run(self, path: PurePosixPath) -> str | None:
-        """The text of a file with all that it includes; None if it cannot be read."""
+        """Return the text of a file with all that it includes; None if it cannot be read."""
         text = self.read(path)
         if text is None:
             return None
@@ -336,10 +333,10 @@ class Preprocessor:
         return "if" if branch.kept else ""
 
     def _truth(self, name: str, rest: list[CppToken]) -> bool | None:
-        """Of a condition; None if only the compiler can tell."""
+        """Return whether a condition is true; None if only the compiler can tell."""
         opaque = frozenset(self.opaque)
         macros = self._macros | {
-            name: Macro(None, tuple(tokens_of(f"({_number(value)})")))
+            name: Macro(None, tuple(tokens_of(f"({int(value) if isinstance(value, int) else 0})")))
             for name, value in self.given.items()
         }
         try:
@@ -373,12 +370,8 @@ class Preprocessor:
         return self._text(found, text, depth + 1) + "\n"
 
 
-def _number(value: object) -> int | float:
-    return int(value) if isinstance(value, bool | int) else 0
-
-
 def _normal(path: PurePosixPath) -> PurePosixPath | None:
-    """The path without ``..``; None if it leads out of the tree."""
+    """Return the path without ``..``; None if it leads out of the tree."""
     parts: list[str] = []
     for part in path.parts:
         if part == "..":

@@ -1,4 +1,4 @@
-"""Whether the threads that share a loop agree on everything but the elements they take."""
+"""How threads share loops: what they agree on, hand on and exchange with each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("identifier", "field_identifier", "type_identifier", "namespace_identifier")
 _IMPLICIT = ("operator", "~")
-"""Beginnings of the names of functions that are called without their names."""
+"""How the names of functions begin that are called without their names."""
 _THREADS = frozenset(["threadIdx", "blockIdx"])
 _RANKS = frozenset(
     [
@@ -34,11 +34,28 @@ _RANKS = frozenset(
         *("meta_group_rank", "dim_threads"),
     ]
 )
-"""What groups of cooperative groups tell their threads apart by."""
+"""Methods by which cooperative groups tell their threads apart."""
+_BRANCHES = (
+    *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
+    "conditional_expression",
+)
+_DEEPEST = 20
+_WARP = 32
+_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
+_MEETINGS = (
+    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
+    "__activemask",
+)
+_COLLECTIVES = (
+    *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
+    *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),
+    *("labeled_partition", "binary_partition", "Sum", "Reduce"),
+)
+_CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
 
 
 def reached(text: CudaText, node: Node) -> list[Node]:
-    """The functions of a text that ``node`` may call, directly or through others.
+    """Return the functions of a text that ``node`` may call, directly or through others.
 
     By their names alone, so rather too many than too few.
     """
@@ -57,7 +74,7 @@ def reached(text: CudaText, node: Node) -> list[Node]:
 
 
 def asks_for_thread(text: CudaText, node: Node) -> bool:
-    """Whether something that ``node`` calls may depend on the thread that calls it."""
+    """Return whether something that ``node`` calls may depend on the thread that calls it."""
     if any(text_of(leaf) in _RANKS for leaf in nodes(node, "field_identifier")):
         return True
     return any(
@@ -68,12 +85,6 @@ def asks_for_thread(text: CudaText, node: Node) -> bool:
     )
 
 
-_BRANCHES = (
-    *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
-    "conditional_expression",
-)
-
-
 class Carried:
     """Variables that a turn of a loop leaves to the next one, and what is computed from them.
 
@@ -81,9 +92,9 @@ class Carried:
     together. What a turn stores does, if it depends on a sum: that of the turns before.
 
     Args:
-        kernel: around the loop.
-        loop: whose turns.
-        written: keys of the variables that its body changes.
+        kernel: the kernel.
+        loop: the loop.
+        written: the keys of the variables that the body of the loop changes.
     """
 
     def __init__(self, kernel: CudaKernel, loop: CountedLoop, written: frozenset[int]) -> None:
@@ -99,7 +110,7 @@ class Carried:
             self._keys |= {v.key for v in own if self._depends(v)}
 
     def is_stored(self) -> bool:
-        """Whether a store, or whether it is made, depends on them."""
+        """Return whether a store, or whether it is made, depends on them."""
         if not self._keys:
             return False
         for access in Accesses(self._kernel).within(self._loop.body):
@@ -107,7 +118,7 @@ class Carried:
             if access.use != "load" and not is_own and self._shows(access.node):
                 return True
         calls = [n for n in nodes(self._loop.body, "call_expression") if _is_statement(n)]
-        return any(self._is_in(one) for call in calls for one in arguments_of(call))
+        return any(self._is_in(argument) for call in calls for argument in arguments_of(call))
 
     def _depends(self, variable: Variable) -> bool:
         if variable.value is not None and self._is_in(variable.value):
@@ -115,7 +126,7 @@ class Carried:
         return any(self._shows(write) for write in self._text.writes(variable))
 
     def _shows(self, node: Node) -> bool:
-        """Whether the statement that a part belongs to depends on them."""
+        """Return whether the statement that a part belongs to depends on them."""
         for around in ancestors(node):
             if not inside(around, self._loop.body):
                 return False
@@ -128,37 +139,22 @@ class Carried:
 
     def _is_in(self, node: Node) -> bool:
         named = (self._text.variable(n) for n in nodes(node, "identifier"))
-        return any(one is not None and one.key in self._keys for one in named)
+        return any(variable is not None and variable.key in self._keys for variable in named)
 
 
 def _is_statement(call: Node) -> bool:
     return call.parent is not None and call.parent.type == "expression_statement"
 
 
-_DEEPEST = 20
-_WARP = 32
-_FLOATS = frozenset(["float", "double", "half", "__half", "__nv_bfloat16"])
-_MEETINGS = (
-    *("__sync", "__shfl", "__ballot", "__any", "__all", "__reduce", "__match", "__pipeline"),
-    "__activemask",
-)
-_COLLECTIVES = (
-    *("sync", "reduce", "shfl", "any", "all", "ballot", "match", "inclusive_scan", "wait"),
-    *("exclusive_scan", "memcpy_async", "arrive", "barrier", "invoke_one", "coalesced_threads"),
-    *("labeled_partition", "binary_partition", "Sum", "Reduce"),
-)
-_CONDITIONAL = ("if_statement", "for_statement", "while_statement", "do_statement")
-
-
 def meets_others(kernel: CudaKernel, node: Node) -> bool:
-    """Whether threads wait for each other, or exchange values, in a part of the text."""
+    """Return whether threads wait for each other, or exchange values, in a part of the text."""
     parts = [node, *reached(kernel.text, node)]
     calls = [call for part in parts for call in nodes(part, "call_expression")]
     return any(called(call).startswith(_MEETINGS) or _is_collective(call) for call in calls)
 
 
 def _is_collective(call: Node) -> bool:
-    """Whether a call is one of cooperative groups, or of barriers, that threads make together."""
+    """Return whether threads make a call together: a barrier, or one of cooperative groups."""
     function = field(call, "function")
     if function is None or function.type not in ("qualified_identifier", "field_expression"):
         return False
@@ -174,7 +170,7 @@ class Sharing:
         self._group = group
 
     def may_be_redistributed(self, loop: CountedLoop) -> bool:
-        """Whether it makes no difference which thread takes which element of a loop."""
+        """Return whether it makes no difference which thread takes which element of a loop."""
         ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
         written = frozenset(
             variable.key
@@ -200,7 +196,7 @@ class Sharing:
         return False
 
     def _agree(self, node: Node, loop: CountedLoop, excepted: frozenset[int], depth: int) -> bool:
-        """Whether all threads find the same in a part of the text, apart from what they sum up."""
+        """Return whether all threads find the same in a part of the text, apart from sums."""
         if depth == 0:
             return False
         node = bare(node)
@@ -230,10 +226,10 @@ class Sharing:
         return of_warp and atom.left is not None and self._counts_threads(atom.left)
 
     def _counts_threads(self, number: Polynomial) -> bool:
-        """Whether a number is the thread's in its block or grid, from whole warps before it."""
+        """Return whether a number counts threads from the start of a warp on."""
         before = number - Polynomial.atom(Atom("threadIdx.x"))
         whole = self._kernel.is_multiple(before, _WARP)
-        return whole and all(self._is_common(one) for one in before.atoms)
+        return whole and all(self._is_common(atom) for atom in before.atoms)
 
     def _agree_on(
         self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
@@ -244,7 +240,9 @@ class Sharing:
             return True
         if variable.dims:
             return False
-        around = [one for one in self._kernel.text.loops if one.variable == variable]
+        around = [
+            other_loop for other_loop in self._kernel.text.loops if other_loop.variable == variable
+        ]
         if around:
             ends = (around[0].start, around[0].bound, around[0].step)
             return all(self._agree(e, loop, excepted, depth - 1) for e in ends if e is not None)
@@ -257,9 +255,9 @@ class Sharing:
     def _is_reduced(
         self, variable: Variable, loop: CountedLoop, excepted: frozenset[int], depth: int
     ) -> bool:
-        """Whether what a variable was given last, before a loop, is the same for all threads."""
+        """Return whether a variable's last value before a loop is the same for all threads."""
         writes = self._kernel.text.writes(variable)
-        before = [one for one in writes if one.end_byte <= loop.node.start_byte]
+        before = [node for node in writes if node.end_byte <= loop.node.start_byte]
         given = before[-1].parent if before else variable.value
         if given is None or meets_others(self._kernel, given):
             return given is not None

@@ -1,4 +1,4 @@
-"""Simpler text for a kernel on its own, which computes exactly the same."""
+"""Simplify the text of an extracted kernel, so that it computes exactly the same."""
 
 from __future__ import annotations
 
@@ -27,30 +27,31 @@ if TYPE_CHECKING:
 
 _TURNS = 50
 _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
+_BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
-    """The text with an entry without branches that constants decide.
+    """Return the text with an entry without branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
 
     Args:
-        text: of the kernel.
-        entry: its name.
+        text: the text of the kernel.
+        entry: the name of the kernel.
     """
     name = entry.rpartition("::")[2]
     for _ in range(_TURNS):
         source = text.encode()
         functions = list(nodes(parse(source), "function_definition"))
-        own = [one for one in functions if _is_entry(one, name)]
-        forwarders = {found.name: found for one in functions if (found := forwarder(one))}
-        names = [name_of(one) for one in functions]
+        own = [function for function in functions if _is_entry(function, name)]
+        forwarders = {found.name: found for function in functions if (found := forwarder(function))}
+        names = [name_of(function) for function in functions]
         known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
         edits = [
             edit
-            for one in own
-            for edit in (*_decided(one), *_forwarded(one, known), *block_barriers(one))
+            for access in own
+            for edit in (*_decided(access), *_forwarded(access, known), *block_barriers(access))
         ]
         if not edits:
             break
@@ -63,8 +64,9 @@ class Forwarder:
     """``void name(type a, ...) { target(a, ...); }``.
 
     Attributes:
-        name, target: of the function, and of the one that it calls.
-        types: of its parameters.
+        name: the name of the function.
+        target: the name of the function that it calls.
+        types: the types of the parameters.
     """
 
     name: str
@@ -73,7 +75,7 @@ class Forwarder:
 
 
 def forwarder(function: Node) -> Forwarder | None:
-    """What a function passes its parameters on to; None if it does anything else."""
+    """Return what a function passes its parameters on to; None if it does anything else."""
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
     inner = [] if body is None else statements(body)
     in_template = function.parent is not None and function.parent.type == "template_declaration"
@@ -99,24 +101,19 @@ def forwarder(function: Node) -> Forwarder | None:
 
 
 def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
-    """Values are converted as the parameter would convert them; pointers need no conversion."""
+    """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
         found, given = forwarders.get(called(call)), arguments_of(call)
         if found is None or len(given) != len(found.types):
             continue
         values = [
-            text_of(value) if kind.endswith("*") or _is_int(value, kind) else _cast(value, kind)
+            text_of(value)
+            if kind.endswith("*")
+            or (kind == "int" and value.type == "number_literal" and text_of(value).isdecimal())
+            else f"({kind})({text_of(value)})"
             for value, kind in zip(given, found.types, strict=True)
         ]
         yield Edit(call.start_byte, call.end_byte, f"{found.target}({', '.join(values)})")
-
-
-def _is_int(value: Node, kind: str) -> bool:
-    return kind == "int" and value.type == "number_literal" and text_of(value).isdecimal()
-
-
-def _cast(value: Node, kind: str) -> str:
-    return f"({kind})({text_of(value)})"
 
 
 def _is_entry(function: Node, name: str) -> bool:
@@ -136,7 +133,7 @@ def _decided(function: Node) -> Iterator[Edit]:
 
 
 def _truth(condition: Node) -> bool | None:
-    """Of a condition without variables; None if it has some, or is not understood."""
+    """Return whether a condition without variables is true; None for others."""
     match condition.type:
         case "true" | "false":
             return condition.type == "true"
@@ -154,7 +151,7 @@ def _truth(condition: Node) -> bool | None:
 
 
 def _constant(node: Node) -> tuple[str, int | str] | None:
-    """A whole number, or a value of an enumeration with its scope."""
+    """Return a whole number, or a value of an enumeration with its scope."""
     if node.type == "number_literal":
         try:
             return "", int(text_of(node).rstrip("uUlL"), 0)
@@ -166,11 +163,8 @@ def _constant(node: Node) -> tuple[str, int | str] | None:
     return None
 
 
-_BARRIER = "__syncthreads()"
-
-
 def block_barriers(function: Node) -> Iterator[Edit]:
-    """Edits for groups that are the block and only wait, so that nothing needs their header."""
+    """Yield edits by which groups that are the block and only wait become barriers."""
     for value in nodes(function, "call_expression"):
         declarator = value.parent
         if declarator is None or declarator.type != "init_declarator" or not _is_block(value):
@@ -190,13 +184,13 @@ def block_barriers(function: Node) -> Iterator[Edit]:
 
 
 def _is_block(value: Node) -> bool:
-    """Whether a value is the group of all threads of the block."""
+    """Return whether a value is the group of all threads of the block."""
     name = text_of(field(value, "function")).split("::")[-1]
     return name == "this_thread_block" and not arguments_of(value)
 
 
 def _wait(node: Node) -> Node | None:
-    """The call by which a group waits, a statement of its own; None if it does anything else."""
+    """Return the call, a statement of its own, by which a group waits; None for other uses."""
     statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
     call = None if statement is None else call_in(statement)
     function = field(call, "function")

@@ -74,8 +74,8 @@ def other_types(spec: KernelSpec) -> str:
         text = CudaText.of(spec.source, spec.entry)
     except UnavailableError:
         return ""
-    tensors = {one.name: one.dtype for one in spec.tensors}
-    scalars = {one.name: one.dtype for one in spec.scalars}
+    tensors = {tensor.name: tensor.dtype for tensor in spec.tensors}
+    scalars = {scalar.name: scalar.dtype for scalar in spec.scalars}
     parameters = text.parameters if text is not None else ()
     for parameter, name in zip(parameters, spec.arguments, strict=False):
         is_tensor = name in tensors

@@ -1,4 +1,4 @@
-"""What is known about a Triton function from its text, its launch and its contract together."""
+"""A Triton function as its text, its launch plan and its spec together tell it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class TritonFunction:
     """A Triton function with values of its parameters for each set of sizes.
 
     Attributes:
-        text: of the kernel.
-        launch: its plan.
-        spec: of what it computes.
-        facts: values for each set of sizes.
+        text: the text.
+        launch: the launch plan.
+        spec: the spec of what the function computes.
+        facts: the values of scalars and of the grid for each set of sizes.
     """
 
     def __init__(self, text: TritonText, state: State, spec: KernelSpec, facts: Facts) -> None:
@@ -42,7 +42,7 @@ class TritonFunction:
 
     @classmethod
     def of(cls, state: State, spec: KernelSpec) -> TritonFunction | None:
-        """None if the text is not understood, or does not fit the spec."""
+        """Return the function; None if its text is not understood or does not fit the spec."""
         text, facts = TritonText.of(state.source, spec.entry), Facts.of(state.launch, spec)
         if text is None or facts is None:
             return None
@@ -55,26 +55,26 @@ class TritonFunction:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """Values of parameters known when the function is compiled."""
+        """The values of parameters that are known when the function is compiled."""
         return self.launch.constants
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
-        """By the name of their parameter."""
+        """The tensors by the name of their parameter."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
         pairs = zip(self._given, self.spec.arguments, strict=True)
         return {parameter: by_name[name] for parameter, name in pairs if name in by_name}
 
     @cached_property
     def scalars(self) -> dict[str, tuple[int, ...]]:
-        """Integers for each set of sizes, by the name of their parameter, if nothing sets that."""
+        """The integers for each set of sizes, by the name of a parameter that nothing sets."""
         known = self.facts.scalars
         pairs = zip(self._given, self.spec.arguments, strict=True)
         fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
         return {parameter: known[name] for parameter, name in fixed if name in known}
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """The smallest and largest value in all programs, for one set of sizes."""
+        """Return the smallest and largest value in all programs, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
@@ -115,7 +115,7 @@ class TritonFunction:
         return None if ends[2][0] < 1 else loop_range(*ends)
 
     def polynomial(self, node: ast.expr, depth: int = _DEEPEST) -> Polynomial | None:
-        """An integer, or a block of them as one that stands for each; None if not understood."""
+        """Return an integer, or one that stands for each of a block; None if not understood."""
         if depth == 0:
             return None
         match node:
@@ -195,7 +195,7 @@ class TritonFunction:
 
 
 def _along(block: Polynomial, places: str) -> Polynomial:
-    """A block with dimensions added to it, which is not the same as along other dimensions."""
+    """Return a block with dimensions added, which differs from one along other dimensions."""
     terms = {}
     for product, factor in block.terms:
         turned = (
@@ -207,7 +207,7 @@ def _along(block: Polynomial, places: str) -> Polynomial:
 
 
 def quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
-    """``left // right`` or ``left % right``."""
+    """Return ``left // right`` or ``left % right``."""
     one, two = left.value, right.value
     if one is not None and two:
         return Polynomial.constant(one // two if sign == "//" else one % two)
