@@ -54,7 +54,9 @@ class Consultant:
     def tokens(self) -> tuple[int, int]:
         """The tokens of all questions and of all answers so far."""
         every = self.log.exchanges.values()
-        return sum(one.input_tokens for one in every), sum(one.output_tokens for one in every)
+        return sum(record.input_tokens for record in every), sum(
+            record.output_tokens for record in every
+        )
 
     def ask(self, state_id: str, turn: int, question: Question) -> LlmExchange:
         """Ask, unless this was asked before or the budget is spent.
@@ -159,7 +161,7 @@ class AnswerLog:
             open(self._path, "a", opener=open_file).close()
             drop_torn_line(self._path)
         read = read_lines(self._path, "list of answers", LlmExchange, _LARGEST_BYTES)
-        self.exchanges = {(one.state, one.turn): one for one in read}
+        self.exchanges = {(record.state, record.turn): record for record in read}
 
     def add(self, exchange: LlmExchange) -> None:
         """Append an exchange.

@@ -277,7 +277,7 @@ def body_of(
     question: Question, protocol: Protocol, model: str, max_output_tokens: int
 ) -> dict[str, Any]:
     """Return the body of a request."""
-    messages = [{"role": one.role, "content": one.content} for one in question.messages]
+    messages = [{"role": message.role, "content": message.content} for message in question.messages]
     form = {"name": "move", "schema": question.schema, "strict": True}
     if protocol == "chat":
         return {

@@ -130,8 +130,10 @@ def _sections(state: State, spec: KernelSpec, context: Context) -> Iterator[str]
 
 def _contract(spec: KernelSpec) -> Iterator[str]:
     yield f"- arguments: {', '.join(spec.arguments)}"
-    yield from (f"- {_tensor(one)}" for one in spec.tensors)
-    yield from (f"- scalar {one.name}: {one.dtype}, {one.value}" for one in spec.scalars)
+    yield from (f"- {_tensor(tensor)}" for tensor in spec.tensors)
+    yield from (
+        f"- scalar {scalar.name}: {scalar.dtype}, {scalar.value}" for scalar in spec.scalars
+    )
     for number, sizes in enumerate(spec.sizes):
         if sizes:
             shown = ", ".join(f"{name}={value}" for name, value in sizes.items())
@@ -238,7 +240,7 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
     }
     if wrong := sorted(others & fields.keys()):
         raise FormError(f"launch.{wrong[0]} does not exist for {state.language}")
-    named = {one.name: one.value for one in fields.pop("constants", ())}
+    named = {constant.name: constant.value for constant in fields.pop("constants", ())}
     constants = {**state.launch.constants, **named}
     launch = replace(state.launch, **fields, constants=constants)
     try:

@@ -129,7 +129,7 @@ class Averages:
         return None if start is None else self.value(start, given, unknown, depth - 1)
 
     def _variable(self, loop: Node) -> Variable | None:
-        found = [one for one in self._kernel.text.variables if one.scope == loop]
+        found = [variable for variable in self._kernel.text.variables if variable.scope == loop]
         return found[0] if len(found) == 1 else None
 
     def times(self, node: Node) -> Rounds:
@@ -227,7 +227,7 @@ class Averages:
         if not among_threads:
             return Rounds(average, average)
         corners = (self.value(bound - start, given) for given in self._corners)
-        longest = max(length if one is None else one for one in corners)
+        longest = max(length if corner is None else corner for corner in corners)
         return Rounds(average, self._passes(longest + closed, step, among_blocks))
 
     @staticmethod
@@ -264,7 +264,7 @@ class _GivenData:
     def __init__(self, kernel: CudaKernel, averages: Averages) -> None:
         self._kernel = kernel
         self._averages = averages
-        self._variables = {one.key: one for one in kernel.text.variables}
+        self._variables = {variable.key: variable for variable in kernel.text.variables}
         self._found: dict[str, float | None] = {}
 
     def value(self, atom: Atom) -> float | None:

@@ -76,8 +76,10 @@ class CardModel:
     @classmethod
     def of(cls, device: Device) -> CardModel:
         """Return the model of a device's card under its present power limit."""
-        by_name = [one for one in PROFILES.values() if one.name == device.name]
-        alike = [one for one in PROFILES.values() if one.architecture == device.architecture]
+        by_name = [profile for profile in PROFILES.values() if profile.name == device.name]
+        alike = [
+            profile for profile in PROFILES.values() if profile.architecture == device.architecture
+        ]
         profile = [*by_name, *alike, DEFAULT_PROFILE][0]
         return cls(profile, enforced_setpoint(device).power_limit_w)
 

@@ -82,7 +82,7 @@ class Places:
                 return None
             elements.update(range(first, first + size * wide, size))
         return Touched(
-            frozenset(one // SECTOR_BYTES for one in elements), frozenset(elements), size
+            frozenset(address // SECTOR_BYTES for address in elements), frozenset(elements), size
         )
 
     def wavefronts(self, offset: Polynomial, size: int, wide: int) -> float | None:
@@ -114,7 +114,7 @@ class Places:
         x, y, z = (0.0 if one is None else one - first for one in nexts)
         steps = first, x, y, z
         probes = threads[len(threads) // 2], threads[len(threads) * 2 // 3], threads[-1]
-        linear = all(self._value(offset, one) == _linear(steps, one) for one in probes)
+        linear = all(self._value(offset, thread) == _linear(steps, thread) for thread in probes)
         return steps if linear else None
 
     def _value(self, offset: Polynomial, thread: _Thread) -> float | None:
@@ -179,7 +179,7 @@ class Waiting:
 
     def _is_straight(self, loop: Node) -> bool:
         if loop.id not in self._straight:
-            inner = (one for one in nodes(loop, *LOOPS) if one != loop)
+            inner = (inner_loop for inner_loop in nodes(loop, *LOOPS) if inner_loop != loop)
             self._straight[loop.id] = all(map(self._is_unrolled, inner)) and not any(
                 True for _ in self._text.calls(loop, *BARRIERS)
             )

@@ -73,17 +73,19 @@ class _Counting:
 
     def work(self) -> KernelWork:
         kernel, warps = self._kernel, self._warps
-        tensors = [one for one in self._accesses if one.root.key in kernel.tensors]
-        shared = [one for one in self._accesses if one.root.shared]
-        moved = [one for one in tensors if one.use != "atomic" and self._times(one)]
-        loads = warps * sum(self._times(one) for one in moved if one.use in ("load", "update"))
+        tensors = [access for access in self._accesses if access.root.key in kernel.tensors]
+        shared = [access for access in self._accesses if access.root.shared]
+        moved = [access for access in tensors if access.use != "atomic" and self._times(access)]
+        loads = warps * sum(
+            self._times(access) for access in moved if access.use in ("load", "update")
+        )
         atomics, places = self._atomics(tensors)
         functions, instructions, serial = self._operations()
         for access in [*tensors, *shared]:
             cost = _PER_SHARED_ACCESS if access.root.shared else _PER_TENSOR_ACCESS
             instructions += cost * self._times(access)
             serial += cost * self._times_at_most(access)
-        loaded = [one.node for one in moved if one.use in ("load", "update")]
+        loaded = [access.node for access in moved if access.use in ("load", "update")]
         return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in kernel.facts.grid),
             threads=kernel.threads,
@@ -93,9 +95,10 @@ class _Counting:
             tensor_flops=self._tensor_flops() * warps,
             functions=functions * kernel.threads,
             loads=loads,
-            sectors=sum(self._sectors(one) * self._times(one) for one in moved) * warps,
+            sectors=sum(self._sectors(access) * self._times(access) for access in moved) * warps,
             l2_bytes=self._l2_bytes(moved),
-            wavefronts=sum(self._wavefronts(one) * self._times(one) for one in shared) * warps,
+            wavefronts=sum(self._wavefronts(access) * self._times(access) for access in shared)
+            * warps,
             atomics=atomics,
             places=places,
             barriers=sum(
@@ -162,9 +165,9 @@ class _Counting:
     def _is_floating(self, node: Node) -> bool:
         variables = map(self._kernel.text.variable, nodes(node, "identifier"))
         literals = map(text_of, nodes(node, "number_literal"))
-        return any(one is not None and one.type in _FLOATING for one in variables) or any(
-            "." in text for text in literals
-        )
+        return any(
+            variable is not None and variable.type in _FLOATING for variable in variables
+        ) or any("." in text for text in literals)
 
     @staticmethod
     def _is_fused(product: Node) -> bool:
@@ -181,7 +184,7 @@ class _Counting:
 
     @cached_property
     def _addresses(self) -> frozenset[int]:
-        return frozenset(one.place.id for one in self._accesses)
+        return frozenset(access.place.id for access in self._accesses)
 
     def _size(self, access: Access) -> tuple[int, int]:
         """Return the bytes of an element, and how many elements are accessed at once."""
@@ -228,7 +231,7 @@ class _Counting:
     def _is_decided(self, access: Access) -> bool:
         """Return whether data that the kernel reads decides the address of an access."""
         others = (one for one in self._accesses if one.place != access.place)
-        return any(inside(one.place, access.place) for one in others)
+        return any(inside(other.place, access.place) for other in others)
 
     def _wavefronts(self, access: Access) -> float:
         offset, (size, wide) = self._offset(access), self._size(access)
@@ -245,7 +248,7 @@ class _Counting:
         The L1 holds what a block reads again, except for loads that do not use the L1.
         """
         groups: defaultdict[tuple[int, int], list[Access]] = defaultdict(list)
-        past_l1 = [one for one in accesses if one.function in _PAST_L1]
+        past_l1 = [access for access in accesses if access.function in _PAST_L1]
         for access in accesses:
             if access in past_l1:
                 continue
@@ -254,7 +257,7 @@ class _Counting:
         most: defaultdict[int, float] = defaultdict(float)
         for (key, _), members in groups.items():
             most[key] = max(most[key], self._distinct_bytes(members))
-        again = sum(self._sectors(one) * self._times(one) for one in past_l1)
+        again = sum(self._sectors(access) * self._times(access) for access in past_l1)
         return sum(most.values()) + again * self._warps * SECTOR_BYTES
 
     def _distinct_bytes(self, accesses: list[Access]) -> float:
@@ -285,9 +288,9 @@ class _Counting:
 
     def _atomics(self, accesses: list[Access]) -> tuple[float, float]:
         """Return the atomic updates by a block, and how many elements all blocks update."""
-        updates = [one for one in accesses if one.use == "atomic"]
+        updates = [access for access in accesses if access.use == "atomic"]
         count = self._kernel.threads * sum(map(self._times, updates))
-        places = sum({one.root.key: self._elements(one.root) for one in updates}.values())
+        places = sum({access.root.key: self._elements(access.root) for access in updates}.values())
         return count, max(1.0, places)
 
     def _shared_bytes(self) -> int:
@@ -295,11 +298,17 @@ class _Counting:
         dynamic = evaluate(
             self._kernel.launch.shared_bytes, {**names, **block_names(self._kernel.launch.block)}
         )
-        return dynamic + sum(self._bytes(one) for one in self._kernel.text.variables if one.shared)
+        return dynamic + sum(
+            self._bytes(variable) for variable in self._kernel.text.variables if variable.shared
+        )
 
     def _private_words(self) -> int:
-        arrays = (one for one in self._kernel.text.variables if one.dims and not one.shared)
-        return sum(-(-self._bytes(one) // 4) for one in arrays)
+        arrays = (
+            variable
+            for variable in self._kernel.text.variables
+            if variable.dims and not variable.shared
+        )
+        return sum(-(-self._bytes(variable) // 4) for variable in arrays)
 
     def _bytes(self, array: Variable) -> int:
         dims = dims_of(self._kernel, array)

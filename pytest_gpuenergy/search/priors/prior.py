@@ -66,7 +66,9 @@ class BottleneckPrior:
         self._objective = objective
         self._parameters = parameters
         self._tactics = {
-            (one.move, one.bottleneck): one for one in tactics if one.language == spec.language
+            (tactic.move, tactic.bottleneck): tactic
+            for tactic in tactics
+            if tactic.language == spec.language
         }
         self._contract = workload_of(spec, spec.sizes[0], dict)
         self._costs: dict[str, Costs | None] = {}
@@ -286,8 +288,8 @@ def involvement(
         objective: the metric that the search minimizes.
     """
     chosen = list(regions)
-    of_time = math.fsum(before.time_shares[one] * reducible[one] for one in chosen)
-    of_energy = math.fsum(before.energy_shares[one] * reducible[one] for one in chosen)
+    of_time = math.fsum(before.time_shares[region] * reducible[region] for region in chosen)
+    of_energy = math.fsum(before.energy_shares[region] * reducible[region] for region in chosen)
     if before.limited:
         return _of_objective(objective, of_energy, of_energy)
     cheaper = before.still * of_time + (1 - before.still) * of_energy

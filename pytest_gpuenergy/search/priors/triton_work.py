@@ -128,7 +128,7 @@ class _Counting:
         return sizes[0] if len(sizes) == 1 else 4
 
     def _names_in(self, node: ast.expr, depth: int = 4) -> set[str]:
-        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
         if depth:
             values = [self._text.definition(name) for name in names]
             for value in values:
@@ -157,7 +157,7 @@ class _Counting:
         return 0.0, 1.0
 
     def _dot(self, call: ast.Call) -> tuple[int, int, int]:
-        shapes = [self._shapes.of(one) for one in call.args[:2]]
+        shapes = [self._shapes.of(argument) for argument in call.args[:2]]
         if [len(shape) for shape in shapes] != [2, 2]:
             return 1, 1, 1
         (rows, inner), (_, columns) = shapes
@@ -226,9 +226,10 @@ class Shapes:
         if name not in self._by_name:
             self._by_name[name] = ()  # in case its own value mentions it
             shapes = [
-                self.of(one.value)
-                for one in self._kernel.text.assignments.get(name, [])
-                if isinstance(one, ast.Assign | ast.AugAssign | ast.AnnAssign) and one.value
+                self.of(assignment.value)
+                for assignment in self._kernel.text.assignments.get(name, [])
+                if isinstance(assignment, ast.Assign | ast.AugAssign | ast.AnnAssign)
+                and assignment.value
             ]
             self._by_name[name] = max(shapes, key=len, default=())
         return self._by_name[name]
@@ -244,12 +245,12 @@ class Shapes:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             return self.of(node.func.value)
         if name == "arange" and len(arguments) == 2:
-            low, high = (self._number(one) for one in arguments)
+            low, high = (self._number(argument) for argument in arguments)
             return (max(1, high - low),)
         if name in _DIMS and len(arguments) > _DIMS[name]:
             return self._dims(arguments[_DIMS[name]])
         if name == "dot" and len(arguments) >= 2:
-            left, right = (self.of(one) for one in arguments[:2])
+            left, right = (self.of(argument) for argument in arguments[:2])
             return (left[0], right[1]) if len(left) == len(right) == 2 else ()
         if name == "trans" and arguments:
             return self.of(arguments[0])[::-1]
@@ -258,7 +259,7 @@ class Shapes:
         return self._together(arguments)
 
     def _reduced(self, node: ast.Call, shape: Shape) -> Shape:
-        named = [one.value for one in node.keywords if one.arg == "axis"]
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "axis"]
         places = [*node.args[1:2], *named]
         axis = self._number(places[0]) if places else None
         if axis is None or not -len(shape) <= axis < len(shape):
@@ -268,7 +269,7 @@ class Shapes:
 
     def _dims(self, node: ast.expr) -> Shape:
         parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-        return tuple(max(1, self._number(one)) for one in parts)
+        return tuple(max(1, self._number(node)) for node in parts)
 
     def _number(self, node: ast.expr) -> int:
         if isinstance(node, ast.Name) and node.id in self._module_constants:

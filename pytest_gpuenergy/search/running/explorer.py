@@ -99,7 +99,7 @@ class GraphExplorer:
         """Return at most ``count`` states that are likely to be chosen next; choose none."""
         actions = self._space.actions if self._has_rules_only else lambda _: ()
         found = foreseen(self._strategy, actions, count)
-        return [self._space.next_move(one).application.state for one in found]
+        return [self._space.next_move(proposal).application.state for proposal in found]
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count their work, which takes no result.
@@ -172,23 +172,23 @@ class _StateSpace:
             return []
         found = []
         for move in self._moves:
-            for one in move.applications(source, self._spec):
-                label = f"{one.move} {one.what}"
-                self.applications[state, label] = one
-                self.states.setdefault(one.state.id, one.state)
+            for application in move.applications(source, self._spec):
+                label = f"{application.move} {application.what}"
+                self.applications[state, label] = application
+                self.states.setdefault(application.state.id, application.state)
                 expected = None
                 if self._guide is not None:
-                    expected = self._guide.expected(source, result, move, one)
-                found.append(Action(label, one.state.id, expected, family=one.move))
+                    expected = self._guide.expected(source, result, move, application)
+                found.append(Action(label, application.state.id, expected, family=application.move))
         return found
 
     def precompute(self, state: State) -> None:
         """Make the moves to a state and count the work of the new states."""
         for move in self._moves:
             if isinstance(move, _CachingMove):
-                for one in move.applications(state, self._spec):
+                for application in move.applications(state, self._spec):
                     if self._guide is not None:
-                        self._guide.prior.costs(one.state)
+                        self._guide.prior.costs(application.state)
 
     def next_move(self, proposal: Proposal) -> NextMove:
         """Return the move that a strategy has chosen."""

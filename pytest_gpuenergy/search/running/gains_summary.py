@@ -85,12 +85,12 @@ def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | Non
     kernels = tuple(_kernel(spec, state) for spec, state in found if state.nodes)
     if not kernels:
         return None
-    energies = [one.ratio_intervals[Metric.ENERGY] for one in kernels]
+    energies = [kernel.ratio_intervals[Metric.ENERGY] for kernel in kernels]
     return Summary(
         kernels=kernels,
-        improved=sum(one.best is not None for one in kernels),
-        median_speedup=median(1 / one.ratios[Metric.TIME] for one in kernels),
-        mean_energy_cut=fmean(1 - one.ratios[Metric.ENERGY] for one in kernels),
+        improved=sum(kernel.best is not None for kernel in kernels),
+        median_speedup=median(1 / kernel.ratios[Metric.TIME] for kernel in kernels),
+        mean_energy_cut=fmean(1 - kernel.ratios[Metric.ENERGY] for kernel in kernels),
         mean_energy_cut_interval=Interval(
             fmean(1 - ends.high for ends in energies), fmean(1 - ends.low for ends in energies)
         ),
@@ -107,25 +107,25 @@ def totals_of(summary: Summary) -> Iterator[str]:
     """Yield sentences about all kernels together."""
     ends = summary.mean_energy_cut_interval
     count = len(summary.kernels)
-    emulated = any(one.emulated for one in summary.kernels)
+    emulated = any(kernel.emulated for kernel in summary.kernels)
     yield (
         f"{summary.improved} of {count} kernel{'' if count == 1 else 's'} improved: median speedup "
         f"{summary.median_speedup:.2f}x, mean energy cut {100 * summary.mean_energy_cut:.1f} % "
         f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
         f"{' (emulated: from a model, not measured)' if emulated else ''}"
     )
-    if unclaimed := [one.name for one in summary.kernels if one.unclaimed]:
+    if unclaimed := [kernel.name for kernel in summary.kernels if kernel.unclaimed]:
         yield (
             "no gain claimed, because the emulated GPU's model was not compared with kernels of "
             f"this kind: {', '.join(unclaimed)}"
         )
-    if open_ones := [one.name for one in summary.kernels if not one.finished]:
-        yield f"not finished, continue with --resume: {', '.join(open_ones)}"
+    if unfinished := [kernel.name for kernel in summary.kernels if not kernel.finished]:
+        yield f"not finished, continue with --resume: {', '.join(unfinished)}"
 
 
 def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
-    gain = next((one for one in state.gains if one.accepted), None)
-    compared = next((one for one in state.gains if one.baseline), None)
+    gain = next((gain for gain in state.gains if gain.accepted), None)
+    compared = next((gain for gain in state.gains if gain.baseline), None)
     time_ms = state.nodes[0].time_ms
     baseline = dict(compared.baseline) if compared is not None else {}
     if not baseline and time_ms is not None:
@@ -141,7 +141,7 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         finished=state.finished,
         best=gain.id if gain is not None else None,
         moves=tuple(_moves(state.nodes, gain)),
-        unclaimed=next((one.message for one in state.gains if one.unclaimed), ""),
+        unclaimed=next((gain.message for gain in state.gains if gain.unclaimed), ""),
         ratios=ratios,
         ratio_intervals={
             metric: gain.ratio_intervals.get(metric, _WHOLE) if gain else _WHOLE
@@ -164,7 +164,7 @@ def _moves(nodes: Sequence[SearchNode], gain: VariantGain | None) -> list[str]:
 
 
 def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
-    profile = next((one for one in PROFILES.values() if one.name == gpu), None)
+    profile = next((profile for profile in PROFILES.values() if profile.name == gpu), None)
     if profile is None:
         return None
     peaks = Peaks(profile.bandwidth_gb_s, 0, profile.fp32_tflops)  # nothing stays in the L2

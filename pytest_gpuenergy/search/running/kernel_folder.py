@@ -95,7 +95,7 @@ class KernelFolder:
                 )
             drop_torn_line(events)
             read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
-            self._noted = {(one.event, one.id) for one in read}
+            self._noted = {(record.event, record.id) for record in read}
             self._begin(identity, spec, resume=resume)
             self._stack = stack.pop_all()
 
@@ -125,7 +125,7 @@ class KernelFolder:
         """
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
         found = [_read(path, "result", Result) for path in paths]
-        return {one.gpu: one for one in found if one is not None}
+        return {result.gpu: result for result in found if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
         """Write the result of the baseline on a GPU that is not the first one.

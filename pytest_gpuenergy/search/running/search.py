@@ -217,7 +217,7 @@ class Search:
                     self._keep(trial.state.id, trial.state, trial.result, trial.next_move)
             if (found := trials[0].result) is not None:
                 return found
-            pending = [one.pending for one in trials if one.pending and one.result is None]
+            pending = [trial.pending for trial in trials if trial.pending and trial.result is None]
             with self._timed("evaluate"):
                 wait(pending, return_when=FIRST_COMPLETED)
 

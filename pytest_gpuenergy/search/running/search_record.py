@@ -54,7 +54,7 @@ def search_folders(named: Path) -> list[Path]:
     """Return the folders of kernels in an ``--outdir``, or the folder of a kernel itself."""
     if is_file(named / STATE_JSON):
         return [named]
-    return [one for one in matching(named, "kernels/_*") if is_file(one / STATE_JSON)]
+    return [path for path in matching(named, "kernels/_*") if is_file(path / STATE_JSON)]
 
 
 def files_of(named: Path) -> list[Path]:

@@ -62,7 +62,9 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
             launch.num_stages,
             origin=origin,
         )
-    cleared = [one for one in spec.tensors if one.role == "output" and one.init == "zeros"]
+    cleared = [
+        tensor for tensor in spec.tensors if tensor.role == "output" and tensor.init == "zeros"
+    ]
     main = Launch(
         spec.entry,
         grid,
@@ -71,7 +73,7 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
         evaluate(launch.shared_bytes, names),
     )
     source = macros(launch.constants) + state.source
-    launches = [*(_clear(one, {**sizes, **spec.launch.constants}) for one in cleared), main]
+    launches = [*(_clear(tensor, {**sizes, **spec.launch.constants}) for tensor in cleared), main]
     return Kernel(source + _CLEAR_SOURCE if cleared else source, tuple(launches), origin=origin)
 
 

@@ -112,8 +112,8 @@ class Confirmation:
 
     def _unclaimed(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why the device's figures cannot prove a gain; None if they can."""
-        for one in (nodes[0], node):
-            if message := self.evaluator.bench.why_unproven(self.states[one.id]):
+        for compared in (nodes[0], node):
+            if message := self.evaluator.bench.why_unproven(self.states[compared.id]):
                 return VariantGain(
                     id=node.id,
                     accepted=False,
@@ -268,7 +268,7 @@ def _turn(number: int, side: Literal["baseline", "variant"], reading: Reading) -
         time_ms=reading.time_ms.value,
         energy_mj=reading.energy_mj.value,
         power_w=reading.power_w,
-        seconds=sum(one.seconds for one in reading.trials),
+        seconds=sum(trial.seconds for trial in reading.trials),
         temperature_c=reading.temperature_c,
         effective_sm_clock_mhz=reading.effective_sm_clock_mhz,
         memory_clock_mhz=reading.end.memory_clock_mhz,
