@@ -138,8 +138,11 @@ def costs_of(work: KernelWork, card: CardModel, dram_bytes: float) -> Costs | No
     None means that no block fits on a multiprocessor.
     """
     profile, rate = card.profile, card.cycles_per_s
+    launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
+    needed = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
+    share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
     try:
-        resident = _resident(work, card)
+        resident = resident_blocks(launch, work.shared_bytes, profile, min(needed, share, 255))
     except KernelFault:
         return None
     blocks = -(-work.blocks // profile.sm_count)
@@ -164,13 +167,6 @@ def costs_of(work: KernelWork, card: CardModel, dram_bytes: float) -> Costs | No
     )
     wait_s = waves * wait_cycles / rate + _LAUNCH_S
     return Costs(busy_s, wait_s, _activity(work, card, dram_s), work.blocks, work.guessed)
-
-
-def _resident(work: KernelWork, card: CardModel) -> int:
-    launch = Launch("kernel", (work.blocks, 1, 1), (work.threads, 1, 1), ())
-    registers = math.ceil(_REGISTERS + _REGISTERS_PER_WORD * work.private_words)
-    share = _REGISTER_FILE // (work.warps * 32) // 8 * 8
-    return resident_blocks(launch, work.shared_bytes, card.profile, min(registers, share, 255))
 
 
 def _activity(work: KernelWork, card: CardModel, dram_s: float) -> dict[Region, float]:

@@ -53,13 +53,14 @@ class _Counting:
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
         dots = [(call, self._dot(call)) for call in self._text.calls("dot")]
         operands = sum((m * k + k * n) * self._times(call) for call, (m, k, n) in dots)
+        largest = max((m * k + k * n for _, (m, k, n) in dots), default=0)
         barriers = sum(map(self._times, self._text.calls("dot", *_REDUCTIONS)))
         rounds = sum(self._waits(call) for call in self._text.calls(*_LOADS))
         atomics = [call for name in _ATOMICS for call in self._text.calls(name)]
         return KernelWork(
             blocks=math.prod(max(1, size[0]) for size in self._kernel.facts.grid),
             threads=self._threads,
-            shared_bytes=self._shared_bytes([shape for _, shape in dots]),
+            shared_bytes=largest * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages),
             instructions=instructions + _OWN_INSTRUCTIONS * accesses,
             serial=(instructions + _OWN_INSTRUCTIONS * accesses) / self._kernel.launch.num_warps,
             tensor_flops=sum(2.0 * m * k * n * self._times(call) for call, (m, k, n) in dots),
@@ -163,10 +164,6 @@ class _Counting:
         (rows, inner), (_, columns) = shapes
         return rows, inner, columns
 
-    def _shared_bytes(self, dots: list[tuple[int, int, int]]) -> int:
-        most = max((m * k + k * n for m, k, n in dots), default=0)
-        return most * _OPERAND_BYTES * max(1, self._kernel.launch.num_stages)
-
     def _waits(self, call: ast.Call) -> float:
         """Return how often a warp waits for a load, which a pipelined loop makes ahead."""
         around = self._around.get(call, [])
@@ -235,9 +232,11 @@ class Shapes:
         return self._by_name[name]
 
     def _together(self, nodes: list[ast.expr]) -> Shape:
+        """Return the shape that results from broadcasting expressions together."""
         found: Shape = ()
         for node in nodes:
-            found = _broadcast(found, self.of(node))
+            pairs = zip_longest(reversed(found), reversed(self.of(node)), fillvalue=1)
+            found = tuple(max(pair) for pair in pairs)[::-1]
         return found
 
     def _call(self, node: ast.Call) -> Shape:
@@ -248,7 +247,9 @@ class Shapes:
             low, high = (self._number(argument) for argument in arguments)
             return (max(1, high - low),)
         if name in _DIMS and len(arguments) > _DIMS[name]:
-            return self._dims(arguments[_DIMS[name]])
+            dims = arguments[_DIMS[name]]
+            sizes = dims.elts if isinstance(dims, ast.Tuple | ast.List) else [dims]
+            return tuple(max(1, self._number(size)) for size in sizes)
         if name == "dot" and len(arguments) >= 2:
             left, right = (self.of(argument) for argument in arguments[:2])
             return (left[0], right[1]) if len(left) == len(right) == 2 else ()
@@ -266,10 +267,6 @@ class Shapes:
             return ()
         axis %= len(shape)
         return (*shape[:axis], *shape[axis + 1 :])
-
-    def _dims(self, node: ast.expr) -> Shape:
-        parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-        return tuple(max(1, self._number(node)) for node in parts)
 
     def _number(self, node: ast.expr) -> int:
         if isinstance(node, ast.Name) and node.id in self._module_constants:
@@ -302,8 +299,3 @@ def _with_axes(shape: Shape, places: ast.expr) -> Shape:
         elif rest:
             found.append(rest.pop(0))
     return (*found, *rest)
-
-
-def _broadcast(one: Shape, two: Shape) -> Shape:
-    pairs = zip_longest(reversed(one), reversed(two), fillvalue=1)
-    return tuple(max(pair) for pair in pairs)[::-1]

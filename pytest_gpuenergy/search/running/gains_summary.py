@@ -12,7 +12,7 @@ from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
 from pytest_gpuenergy.search.running.search_state import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
-from pytest_gpuenergy.search.trust.result import SearchNode, VariantGain
+from pytest_gpuenergy.search.trust.result import SearchNode
 
 SUMMARY_VERSION = 1
 """The ``schema_version`` of the files that this version writes."""
@@ -131,7 +131,10 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
     if not baseline and time_ms is not None:
         baseline = {Metric.TIME: time_ms}
     ratios = {metric: gain.ratios.get(metric, 1.0) if gain else 1.0 for metric in METRICS}
-    roofline_ms = _roofline_ms(spec, state.identity.gpu)
+    roofline_ms, roofline_share = _roofline_ms(spec, state.identity.gpu), None
+    if roofline_ms is not None and (before_ms := baseline.get(Metric.TIME)):
+        after_ms = before_ms * ratios[Metric.TIME]
+        roofline_share = roofline_ms / before_ms, roofline_ms / after_ms
     return KernelSummary(
         name=spec.name,
         gpu=state.identity.gpu,
@@ -140,7 +143,10 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         correct=sum(node.cost is not None for node in state.nodes[1:]),
         finished=state.finished,
         best=gain.id if gain is not None else None,
-        moves=tuple(_moves(state.nodes, gain)),
+        moves=tuple(
+            f"{node.move} {node.what}".strip()
+            for node in path_to(state.nodes, None if gain is None else gain.id)
+        ),
         unclaimed=next((gain.message for gain in state.gains if gain.unclaimed), ""),
         ratios=ratios,
         ratio_intervals={
@@ -149,18 +155,19 @@ def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
         },
         baseline=baseline,
         roofline_ms=roofline_ms,
-        roofline_share=_shares(roofline_ms, baseline.get(Metric.TIME), ratios[Metric.TIME]),
+        roofline_share=roofline_share,
     )
 
 
-def _moves(nodes: Sequence[SearchNode], gain: VariantGain | None) -> list[str]:
+def path_to(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNode]:
+    """Return the states from the baseline, which is left out, to a state; none for None."""
     by_id = {node.id: node for node in nodes}
-    found: list[str] = []
-    node = None if gain is None else by_id.get(gain.id)
-    while node is not None and node.parent is not None and len(found) < len(nodes):
-        found.insert(0, f"{node.move} {node.what}".strip())
+    path: list[SearchNode] = []
+    node = by_id.get(state_id or "")
+    while node is not None and node.parent is not None and node not in path:
+        path.insert(0, node)
         node = by_id.get(node.parent)
-    return found
+    return path
 
 
 def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
@@ -171,21 +178,13 @@ def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
     return floor_ms(workload_of(spec, spec.sizes[0], dict), peaks)
 
 
-def _shares(
-    roofline_ms: float | None, time_ms: float | None, ratio: float
-) -> tuple[float, float] | None:
-    if roofline_ms is None or not time_ms:
-        return None
-    return roofline_ms / time_ms, roofline_ms / (time_ms * ratio)
-
-
-def _row(one: KernelSummary) -> tuple[str, ...]:
+def _row(kernel: KernelSummary) -> tuple[str, ...]:
     kept = [
-        f"{one.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+        f"{kernel.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
         for metric in METRICS
-        if (ends := one.ratio_intervals[metric])
+        if (ends := kernel.ratio_intervals[metric])
     ]
-    figures = kept if one.best is not None else ["1", "1", "1"]
-    share = one.roofline_share
+    figures = kept if kernel.best is not None else ["1", "1", "1"]
+    share = kernel.roofline_share
     shares = "" if share is None else f"{100 * share[0]:.3g} % -> {100 * share[1]:.3g} %"
-    return (one.name, *figures, shares, "; ".join(one.moves) or "the baseline remains")
+    return (kernel.name, *figures, shares, "; ".join(kernel.moves) or "the baseline remains")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import summary_of
+from pytest_gpuenergy.search.running.gains_summary import path_to, summary_of
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
@@ -86,7 +86,6 @@ def search_values(search: SearchRecord) -> Values:
     summed_up = summary_of([(search.spec, state)])
     assert summed_up is not None  # because there is a baseline
     (summary,) = summed_up.kernels
-    by_id = {node.id: node for node in state.nodes}
     return {
         "name": search.spec.name,
         "folder": str(search.folder),
@@ -106,7 +105,7 @@ def search_values(search: SearchRecord) -> Values:
         "gains": [_gain(gain) for gain in state.gains],
         "changes": [
             {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
-            for node in _path(by_id, state.incumbent)
+            for node in path_to(state.nodes, state.incumbent)
         ],
     }
 
@@ -181,16 +180,6 @@ def _others(nodes: Sequence[SearchNode], record: GraphRecord | None) -> Mapping[
             if tail in evaluated and evaluated.get(edge.child, tail) not in (tail, None):
                 found[edge.child].add(tail)
     return found
-
-
-def _path(by_id: Mapping[str, SearchNode], best: str | None) -> list[SearchNode]:
-    """Return the states from the baseline, which is left out, to the best one."""
-    path: list[SearchNode] = []
-    node = by_id.get(best or "")
-    while node is not None and node.parent is not None and node not in path:
-        path.insert(0, node)
-        node = by_id.get(node.parent)
-    return path
 
 
 def _move(node: SearchNode) -> str:

@@ -215,6 +215,7 @@ class GraphStrategy:
         room = self._widened(node) - sum(1 for edge in edges if edge.visits or edge.running)
         allowed = untried[: max(room, 0 if tried else 1)]
         spread, lost = self._scale or self._measure()
+        best_share = self.parameters.best_share
         reach = self.parameters.puct_c * spread * math.sqrt(node.visits + node.running)
 
         def score(edge: GraphEdge) -> tuple[float, float]:
@@ -224,14 +225,11 @@ class GraphStrategy:
             if child is None:
                 return node.own + self._experience.gain(edge) + exploration, -edge.draw
             visits = max(1, edge.visits)
-            known = (visits * self._below(child) + virtual * lost) / (visits + virtual)
-            return known + exploration, -edge.draw
+            below = best_share * child.best + (1 - best_share) * child.mean
+            value = (visits * below + virtual * lost) / (visits + virtual)
+            return value + exploration, -edge.draw
 
         return max([*tried, *allowed], key=score)
-
-    def _below(self, node: GraphNode) -> float:
-        share = self.parameters.best_share
-        return share * node.best + (1 - share) * node.mean
 
     def _widened(self, node: GraphNode) -> int:
         """Return the number of actions that a state has open."""
@@ -242,8 +240,8 @@ class GraphStrategy:
         )
 
     def _set_priors(self, state: str, node: GraphNode) -> None:
-        known = self.graph.nodes
-        edges = [e for e in node.edges or () if e.child in known or not self._prunes(e)]
+        nodes = self.graph.nodes
+        edges = [e for e in node.edges or () if e.child in nodes or not self._prunes(e)]
         gains = [self._experience.gain(edge) / self.parameters.prior_temperature for edge in edges]
         most = max(gains)
         weights = [math.exp(gain - most) for gain in gains]
