@@ -1,4 +1,4 @@
-"""Evaluating a state: its power, its figures, and when neither is needed."""
+"""The evaluation of a state: its figures, its power, and when the power is not needed."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ LOW_W = 100.0
 
 
 def evaluated(folder: Path, objective: Metric = Metric.EDP, limit: Limit | None = None) -> Result:
-    """The baseline on a card that keeps to a low limit only after the first moments."""
+    """Evaluate the baseline on a card whose low limit takes effect after the first moments."""
     spec = read_spec(write(folder))
     with pytest.MonkeyPatch.context() as patch:
         fault = {"enforced_limit": {"power_w": LOW_W, "after_s": 0.05}}

@@ -1,4 +1,4 @@
-"""What time and energy are spent on, and the gains that are predicted from that."""
+"""The regions that time and energy are spent on, and the gains predicted from them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def situation(work: KernelWork, time_s: float | None = None, card: CardModel = C
 
 
 def busy(**amounts: float) -> KernelWork:
-    """A launch of 1320 blocks that keeps some units busy."""
+    """Return the work of a launch of 1320 blocks that keeps some units busy."""
     return KernelWork(1320, 256, **amounts)  # type: ignore[arg-type]
 
 
@@ -249,7 +249,7 @@ def prior_of(
 
 
 def result_of(prior: BottleneckPrior, state: State, **fields: Any) -> Result:
-    """As measured, if the model were right."""
+    """Return the result of a state as if the model were exact."""
     costs = prior.costs(state)
     assert costs is not None
     figures = {"time_ms": costs.time_s * 1e3, **fields}

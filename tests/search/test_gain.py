@@ -150,7 +150,7 @@ def compared() -> list[str]:
 
 @pytest.fixture
 def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gains:
-    """gains(time_ms, ..., stopped=...): of a baseline and 12 variants; none is accepted."""
+    """Return a function that compares 12 variants with a baseline; no gain is accepted."""
 
     def found(_: Bench, state: str, *, candidates: int, **__: object) -> VariantGain:
         compared.append(state)

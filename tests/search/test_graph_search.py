@@ -27,7 +27,7 @@ WORKERS = st.integers(1, 4)
 
 
 def stored(explorer: GraphStrategy) -> StoredSearch:
-    """As read from a file."""
+    """Return a search as it is read from a file."""
     return msgspec.json.decode(msgspec.json.encode(explorer.record()), type=StoredSearch)
 
 

@@ -46,7 +46,7 @@ TRITON = {
 
 
 def only_blocks(source: str) -> dict[str, Any]:
-    """A spec of which only the size of a block can be changed."""
+    """Return a spec of which only the block size can be changed."""
     launch = launch_with(constants={}, grid=["ceil_div(N, block_x * 4)"])
     return spec_with(source=source.replace("ITEMS", "4"), launch=launch)
 

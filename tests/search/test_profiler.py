@@ -1,4 +1,4 @@
-"""Profiles by Nsight Compute, which is played by a program on the PATH."""
+"""Profiles by Nsight Compute, for which a program on the PATH stands in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TABLE = (
 
 
 class Ncu:
-    """Plays ``ncu``: notes with what it was called, and does as the test says."""
+    """A stand-in for ``ncu`` that notes its arguments and does what the test says."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "bin/ncu"
@@ -233,7 +233,7 @@ OF_PEAK = ".avg.pct_of_peak_sustained_elapsed"
 
 
 def printed(values: dict[str, str], *, rows: int = 1) -> str:
-    """As ``ncu --csv --page raw`` prints it."""
+    """Return a table as ``ncu --csv --page raw`` prints it."""
     text = io.StringIO()
     table = csv.writer(text, quoting=csv.QUOTE_ALL)
     table.writerow([*COLUMNS, *values])

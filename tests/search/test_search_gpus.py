@@ -1,4 +1,4 @@
-"""Searches on several GPUs: what they find, and what becomes of them when a part fails."""
+"""Searches on several GPUs: what they find, and how they continue when a part fails."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of a search that nothing has disturbed."""
+    """Return the folder of a search that runs without interruption."""
     folder = tmp_path_factory.mktemp("undisturbed")
     assert optimize(write(folder), folder / "out", *GPUS) == 0
     return folder / "out"
@@ -87,13 +87,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def whole(undisturbed: Path) -> Any:
-    """The state of that search."""
+    """Return the state of that search."""
     return state_of(undisturbed)
 
 
 @pytest.fixture
 def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]], None]:
-    """Lets a function be called instead of each evaluation."""
+    """Return a function that replaces each evaluation by a call."""
     real = Worker.call
 
     def install(evaluate: Callable[[Call], Any]) -> None:
@@ -111,7 +111,7 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Call], Any]]
 
 
 def results(out: Path) -> list[Any]:
-    """The results of all variants of a search."""
+    """Return the results of all variants of a search."""
     folder = out / "kernels/_scale/variants"
     return [json.loads(path.read_text()) for path in folder.glob("*/result.json")]
 

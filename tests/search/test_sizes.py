@@ -42,7 +42,7 @@ texts = st.recursive(
 
 
 def told(text: str) -> str:
-    """The sentence with which an expression is refused; empty if it is not."""
+    """Return the sentence that refuses an expression; empty if it is accepted."""
     try:
         evaluate(text, NAMES)
     except InputError as error:
