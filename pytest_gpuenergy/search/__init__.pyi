@@ -21,20 +21,15 @@ from .llm.proposals import (
 )
 from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
-from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
-from .moves.cache_policy import CachePolicyCg as CachePolicyCg
 from .moves.element_kernel import without_early_return as without_early_return
-from .moves.guards import PadTailAndMask as PadTailAndMask
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
     Move as Move,
     Region as Region,
+    Rewrite as Rewrite,
     SourceMove as SourceMove,
 )
-from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
-from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
@@ -111,18 +106,13 @@ from .running.search_state import (
 )
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
-from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
 from .source.extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.macros import joined as joined, tokens_of as tokens_of
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
-from .source.preprocessor import (
-    Preprocessor as Preprocessor,
-    UndecidedError as UndecidedError,
-    holds as holds,
-)
+from .source.preprocessor import Preprocessor as Preprocessor
 from .source.text_checks import additions as additions, not_understood as not_understood
+from .source.tree import start_of as start_of
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,

@@ -87,7 +87,7 @@ class TileLoop:
 
 
 def tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> TileLoop | None:
-    """Return a loop taken apart; None if it is another one, or its turns depend on each other."""
+    """Return the parts of such a loop; None for others, or if its turns depend on each other."""
     inner = statements(loop.body)
     barriers = [i for i, one in enumerate(inner) if is_call(one, _BARRIER)]
     if len(barriers) != 2 or barriers[1] != len(inner) - 1 or 0 in barriers:
@@ -178,7 +178,7 @@ def address_text(access: Access) -> str:
 
 
 class EnableAsyncPipeline(SourceMove):
-    """Tiles of later turns of a loop are loaded during the computation of earlier ones.
+    """Load the tiles of later turns of a loop during the computation of earlier ones.
 
     CUDA: with ``cp.async``, into 2 or 3 copies of the shared arrays. Triton: by ``num_stages``.
     """
@@ -275,7 +275,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: TileLoop, stages: 
 
 
 def _staged(accesses: Accesses, tiles: TileLoop, node: Node, stage: str) -> list[Edit]:
-    """Return the subscripts that choose the copy of each array."""
+    """Return the edits that subscript each array with its copy."""
     return [
         Edit(one.end_byte, one.end_byte, f"[{stage}]")
         for access in accesses.within(node)

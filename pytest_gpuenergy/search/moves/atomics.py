@@ -34,7 +34,7 @@ _MOST_WARPS = 32
 
 
 class AvoidAtomicsReduce(SourceMove):
-    """Sums that every thread adds atomically are formed in registers or shared memory first.
+    """Form sums that all threads add atomically in registers or shared memory first.
 
     A sum at one place for the whole block: each thread keeps its part, and warps exchange theirs.
     Sums at places that depend on data, in a small tensor: a copy of it in shared memory.
@@ -224,7 +224,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
 
 
 def _is_spread(kernel: CudaKernel, access: Access) -> bool:
-    """Return whether neighbouring threads add to neighbouring places, so that they do not meet."""
+    """Return whether neighbouring threads add to neighbouring places, without conflicts."""
     offset = access.address.offset
     if offset is None:
         return False

@@ -59,7 +59,7 @@ _OF_WARPS = frozenset([0, 1, 2, _WARP - 1, _WARP])
 
 
 class ChangeBlockSizes:
-    """Other sizes of a CUDA block or a Triton program, and other values of its constants.
+    """Change the size of a CUDA block or a Triton program, or one of its constants.
 
     A size of a CUDA block is changed if an expression of the launch has its name, so that the grid
     follows, or if the text does the same with any number of threads, or is likely to; a number of
@@ -104,7 +104,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
 
 
 def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
-    """Return the threads that shared arrays need and have room for, as far as it is known."""
+    """Return the fewest and most threads of a block that suit the shared arrays."""
     if state.language != "cuda" or len([size for size in state.launch.block if size > 1]) != 1:
         return 1, _MOST_THREADS
     kernel = CudaKernel.of(state, spec)
@@ -114,7 +114,7 @@ def _room(state: State, spec: KernelSpec) -> tuple[int, int]:
 
 
 def _bound(text: str, launch: LaunchPlan) -> int:
-    """Return the threads that ``__launch_bounds__`` allow, if that is a number or a constant."""
+    """Return the threads that ``__launch_bounds__`` allows, if it is a number or a constant."""
     value = launch.constants.get(text)
     if value is None and text.isdecimal():
         value = int(text)
@@ -239,7 +239,7 @@ def fits_any_block(kernel: CudaKernel) -> bool:
 
 
 def fits_any_grid(kernel: CudaKernel) -> bool:
-    """Return the same of the threads of the whole grid, of which there may then be any number."""
+    """Return whether the threads of the grid only share loops, so that any number will do."""
     return _only_shares(kernel, "grid")
 
 
@@ -273,7 +273,7 @@ def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
 
 
 def _ends(loop: CountedLoop, group: str) -> list[Node]:
-    """Return what depends on the number of threads."""
+    """Return the parts of a loop that depend on the number of threads."""
     step = [] if loop.step is None else [loop.step]
     return step if group == "block" else [loop.start, *step]
 
@@ -296,7 +296,7 @@ def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
 
 
 def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> bool:
-    """Return whether a mention is only there for loops to start from, or to go on by."""
+    """Return whether a mention only serves as the start or the step of loops."""
     ends = [end for loop in loops for end in (loop.start, loop.step) if end is not None]
     if any(inside(node, end) for end in ends):
         return True
@@ -309,7 +309,7 @@ def _is_of_loop(kernel: CudaKernel, node: Node, loops: list[CountedLoop]) -> boo
 
 
 def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
-    """Return whether a turn leaves nothing in variables of the thread."""
+    """Return whether a turn of a loop leaves nothing in variables of the thread."""
     text = kernel.text
     return all(
         inside(variable.node, loop.body) or not any(inside(w, loop.body) for w in written)
@@ -323,7 +323,7 @@ def _is_alone(kernel: CudaKernel, loop: CountedLoop) -> bool:
 
 
 def _writes_in(kernel: CudaKernel, loops: list[CountedLoop]) -> bool:
-    """Return whether tensors are written in these loops only, in ways that are understood."""
+    """Return whether the kernel writes to tensors in these loops only, as far as understood."""
     accesses = Accesses(kernel)
     if any(parameter.key in accesses.unclear for parameter in kernel.text.parameters):
         return False
@@ -446,7 +446,7 @@ def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> i
 
 
 def _is_below(kernel: CudaKernel, node: Node, size: int) -> bool:
-    """Return whether only threads with numbers below a size come to a part of the text."""
+    """Return whether only threads with a number below a size reach a part of the text."""
     for around in ancestors(node):
         condition = field(around, "condition")
         if around.type not in ("if_statement", "conditional_expression") or condition is None:

@@ -23,7 +23,7 @@ _Named = tuple[str, ast.stmt]
 
 
 class GroupedGemmColmajor(SourceMove):
-    """Groups of a few rows of blocks, by columns within a group, so that both operands stay in L2.
+    """Take blocks in groups of a few rows, by columns in a group, so that operands stay in L2.
 
     For kernels whose blocks form rows and columns, as in matrix products.
     """
@@ -94,7 +94,7 @@ def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> st
 
 @dataclass(frozen=True)
 class ProgramOrder:
-    """Programs that follow one another along a row.
+    """The order of programs that follow one another along a row.
 
     Attributes:
         row, column: the expressions of the program's row and column.
@@ -203,7 +203,7 @@ def _named_program(kernel: TritonFunction) -> str | None:
 
 
 def _last_of(kernel: TritonFunction, row: _Named, column: _Named) -> ast.stmt | None:
-    """Return the later statement; None if one of the names is used before, or set again."""
+    """Return the later of two assignments; None if a name is used before it, or set again."""
     body = kernel.text.function.body
     begin, end = sorted((body.index(row[1]), body.index(column[1])))
     names = {row[0], column[0]}

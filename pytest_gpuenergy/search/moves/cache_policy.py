@@ -19,7 +19,7 @@ _VECTORS = frozenset(["float2", "float4", "int2", "int4", "uint2", "uint4", "dou
 
 
 class CachePolicyCg(SourceMove):
-    """All loads of a tensor that is only read bypass the L1 cache, or go through it expressly.
+    """Have all loads of a tensor that is only read bypass the L1 cache, or go through it.
 
     Tensors are buffers of their own, so ``__restrict__`` can say so, too: loads may then be made
     before stores to others, and through the cache for what is only read.

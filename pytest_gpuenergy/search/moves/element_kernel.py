@@ -49,7 +49,7 @@ _CHANGES = ("assignment_expression", "update_expression")
 
 
 def without_early_return(kernel: CudaKernel) -> CudaKernel:
-    """Return the same kernel, or one whose last statement is the guarded rest."""
+    """Return a kernel whose last statement is the guarded rest, or the same kernel."""
     every = statements(kernel.text.body)
     for number, statement in enumerate(every[:-1]):
         condition = _returns_if(statement)
@@ -83,7 +83,7 @@ def _guarded(kernel: CudaKernel, statement: Node, condition: Node) -> Edit:
 
 
 def _negated(kernel: CudaKernel, condition: Node) -> str:
-    """Return the opposite; of comparisons only among whole numbers, because of NaN."""
+    """Return the opposite of a condition; a comparison is turned round only for integers (NaN)."""
     opposite = _OPPOSITES.get(operator_of(condition))
     left, right = field(condition, "left"), field(condition, "right")
     denied = field(condition, "argument") if operator_of(condition) == "!" else None

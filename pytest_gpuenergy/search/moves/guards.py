@@ -48,7 +48,7 @@ _DEEPEST = 20
 
 
 class PadTailAndMask(SourceMove):
-    """Guards that hold for all threads and sizes go; rows in shared memory get other banks."""
+    """Leave out guards that always hold, and pad rows in shared memory to use other banks."""
 
     name = "pad_tail_and_mask"
     languages = frozenset({"cuda", "triton"})
@@ -93,7 +93,7 @@ def _padded(kernel: CudaKernel) -> Iterator[Rewrite]:
 
 
 def _leaves_row(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> bool:
-    """Return whether an access reaches its element otherwise than by all of its subscripts."""
+    """Return whether an access may reach its element across the end of a row."""
     subscripts = access.address.subscripts
     if len(subscripts) != len(dims):
         return True
@@ -189,7 +189,7 @@ def _mask_of(kernel: TritonFunction, call: ast.Call) -> ast.expr | None:
 
 
 def _without(kernel: TritonFunction, call: ast.Call) -> list[Edit]:
-    """Return the call with what is left of its arguments, each as it is written."""
+    """Return the edit of a call to its other arguments, each as it is written."""
     place = _MASK_PLACE[kernel.text.called(call)]
     gone = [*call.args[place:], *(k.value for k in call.keywords if k.arg in ("mask", "other"))]
     kept = [argument for argument in call.args if argument not in gone]

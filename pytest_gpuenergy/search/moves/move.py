@@ -34,7 +34,7 @@ class Application(Struct, frozen=True):
 
 
 class Move(Protocol):
-    """A kind of rewriting.
+    """A kind of rewriting of kernels.
 
     It need not be right in every case, since every result is verified; it should be right in most,
     and never leave the text unchanged.
@@ -80,7 +80,7 @@ class SourceMove:
     relieves: frozenset[Region]
 
     def applications(self, state: State, spec: KernelSpec) -> Iterator[Application]:
-        """Yield the changes whose result is understood again; none if the text is not.
+        """Yield the rewrites whose result is understood again; none if the text is not.
 
         Raises:
             UnavailableError: tree-sitter is needed and not installed.

@@ -46,7 +46,7 @@ _OPENED = "{\n"
 
 @dataclass(frozen=True)
 class _Neighbours:
-    """Accesses of all of a few elements beside each other, which a block makes in any case.
+    """Accesses to all of a few neighbouring elements, which a block of statements always makes.
 
     Attributes:
         accesses: the accesses in the order of the text.
@@ -195,7 +195,7 @@ class _Finder:
 
 
 def _statement_of(access: Access) -> Node | None:
-    """Return the statement that makes an access whatever happens; None without one."""
+    """Return the statement that always makes an access; None if there is none."""
     node = access.node
     for around in ancestors(access.node):
         is_lone = node.type == "expression_statement" and around.type in _AROUND_ONE

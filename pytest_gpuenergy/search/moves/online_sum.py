@@ -114,7 +114,7 @@ def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
 
 
 def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
-    """Return whether both loops have the same elements, and nothing comes between that matters."""
+    """Return whether two loops have the same elements, and nothing between them matters."""
     text, first, second = kernel.text, one.loop, two.loop
     if first.node.parent != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False

@@ -49,7 +49,7 @@ _AXES = ("threadIdx.x", "blockIdx.x")
 
 @dataclass(frozen=True)
 class Lanes:
-    """A statement that threads do for an element each, with no regard to each other.
+    """A statement that each thread does for an element of its own, independently.
 
     Attributes:
         kernel: the kernel with the statement.
@@ -207,7 +207,7 @@ class ElementRow:
 
 
 class Rows:
-    """All rows of ``width`` elements of a statement.
+    """The rows of ``width`` elements of a statement.
 
     Args:
         lanes: the statement.
@@ -311,7 +311,7 @@ class Rows:
 
 
 class SideBySide:
-    """A statement for ``width`` elements.
+    """A statement that is done for ``width`` elements side by side.
 
     Attributes:
         first: the name of the first element's number.

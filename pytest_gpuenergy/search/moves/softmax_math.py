@@ -44,7 +44,7 @@ _REDUCTIONS = ("sum", "max", "min")
 
 
 class SoftmaxMathFusion(SourceMove):
-    """Cheaper arithmetic within most tolerances, and a softmax that reads its row once less."""
+    """Use cheaper arithmetic within most tolerances, and read the row of a softmax once less."""
 
     name = "softmax_math_fusion"
     languages = frozenset({"cuda", "triton"})
@@ -111,7 +111,7 @@ def _reciprocals(kernel: TritonFunction) -> list[Edit]:
 
 
 def _is_reduced(kernel: TritonFunction, name: str) -> bool:
-    """Return whether a name only ever gets sums and the like of whole blocks, or a root of one."""
+    """Return whether a name only ever gets reductions of whole blocks, or the root of one."""
     text = kernel.text
     values = [
         statement.value

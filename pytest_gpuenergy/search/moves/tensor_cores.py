@@ -56,7 +56,7 @@ _ROW_MULTIPLE = 8
 
 
 class SwitchToMmaOrWgmma(SourceMove):
-    """For float16 and bfloat16, and for float32 where the spec allows tensor cores.
+    """Use tensor cores for float16 and bfloat16, and for float32 where the spec allows it.
 
     CUDA: a product of two tiles in shared memory, an element for each thread, by ``wmma``.
     Triton: a sum of products of broadcast blocks, by ``tl.dot``.
@@ -139,7 +139,7 @@ def _dtype(kernel: TritonFunction, name: str) -> str | None:
 
 
 def _pointers(kernel: TritonFunction, node: ast.expr, depth: int) -> set[str]:
-    """Return the tensors among what an expression is made of."""
+    """Return the tensors that an expression depends on."""
     found: set[str] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name) and part.id in kernel.tensors:
@@ -252,7 +252,7 @@ def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> 
 
 
 def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
-    """Return the one around a loop, if all threads of a block come to the latter equally often."""
+    """Return the outermost loop, if all threads of a block reach the inner one equally often."""
     known = {other_loop.node.id: other_loop for other_loop in kernel.text.loops}
     outer = None
     for node in ancestors(loop.node):
@@ -273,7 +273,7 @@ def _outermost_loop(kernel: CudaKernel, loop: CountedLoop) -> Node | None:
 
 
 def _is_sum(kernel: CudaKernel, total: Variable, outer: Node) -> bool:
-    """Return whether a number starts at zero, is only added to in the loop, and read after it."""
+    """Return whether a variable starts at zero, is only added to in a loop, and read after it."""
     zero = text_of(total.value).rstrip("fF") in ("0", "0.", "0.0")
     if total.type != "float" or not zero or total.scope != kernel.text.body:
         return False
@@ -353,7 +353,7 @@ def _fragment(use: str, kind: str, *, rows: bool = False) -> str:
 
 
 def _aligned(array: Variable) -> Edit:
-    """Return what makes an array's tiles start at multiples of 32 bytes."""
+    """Return the edit that aligns an array's tiles to 32 bytes."""
     declaration = array.declaration or array.node
     qualifier = next(n for n in declaration.children if text_of(n) == "__shared__")
     return Edit(qualifier.end_byte, qualifier.end_byte, " alignas(32)")

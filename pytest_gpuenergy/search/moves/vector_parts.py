@@ -73,7 +73,7 @@ class VectorPart:
 
 
 class Span:
-    """A statement that works on element after element, in a loop or in one thread each.
+    """A statement that works on one element after the other, in a loop or in a thread each.
 
     Attributes:
         kernel: the kernel.
@@ -101,13 +101,13 @@ class Span:
         self.outside = outside
 
     def can_be_split(self) -> bool:
-        """Return whether an element's work can be done by any thread, between others'."""
+        """Return whether any thread can do the work of an element, between that of others."""
         if any(nodes(self.body, *_STOPS)):
             return False
         return not meets_others(self.kernel, self.body)
 
     def parts(self, width: int) -> list[VectorPart]:
-        """Return what can be moved by vectors of ``width`` elements."""
+        """Return the parts that vectors of ``width`` elements can move."""
         found: list[VectorPart] = []
         for parameter in self.kernel.text.parameters:
             own = [a for a in self.accesses.within(self.body) if a.root == parameter]
@@ -236,7 +236,7 @@ def element_edits(access: Access, element: str) -> list[Edit]:
 
 
 def loaded(pointer: str, function: str) -> str:
-    """Return what a pointer points to, loaded with a cache hint if ``function`` gives one."""
+    """Return the expression that loads from a pointer, with a cache hint if one is given."""
     return f"{function}({pointer})" if function else f"*{pointer}"
 
 

@@ -43,7 +43,7 @@ _Work = tuple[str, list[str], list[str], list[str]]
 
 
 class VectorizeGlobalLoads(SourceMove):
-    """A thread takes 2, 4 or 8 consecutive elements at a time.
+    """Have a thread take 2, 4 or 8 consecutive elements at a time.
 
     In loops of one thread, in loops that the threads of a warp, block or grid share, where each
     thread has one element, and where a thread names its elements one by one. What is loaded must
@@ -124,7 +124,7 @@ def _constant(number: int) -> Polynomial:
 def _in_shared_loops(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
 ) -> Iterator[Rewrite]:
-    """Yield all at once: each element must stay with one thread."""
+    """Yield the change of all loops at once, so that each element stays with one thread."""
     edits = [_widened_shared(kernel, accesses, loop, width) for loop in loops]
     done = [loop for loop, edit in zip(loops, edits, strict=True) if edit is not None]
     made = [edit for edit in edits if edit is not None]
@@ -155,7 +155,7 @@ def _within(access: Access, bodies: list[Node]) -> bool:
 def _widened_shared(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> Edit | None:
-    """Return a loop whose turns are of several threads, so that nothing depends on their order."""
+    """Return the edit of a loop that threads share, so that the order of its turns is free."""
     work = _by_parts(kernel, accesses, loop, width) or _by_statements(kernel, accesses, loop, width)
     return _widened(kernel, loop, width, work)
 
@@ -270,7 +270,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite |
 
 
 def _side_by_side(kernel: CudaKernel, accesses: Accesses, width: int) -> Rewrite | None:
-    """Return the same where a thread's element is used in loops."""
+    """Return the change of a kernel whose thread uses its element in loops."""
     found = ElementKernel.of(kernel)
     if found is None or not any(nodes(found.body, "for_statement")):
         return None

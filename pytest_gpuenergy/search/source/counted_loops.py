@@ -31,7 +31,7 @@ _MOST_LOOPS = 20
 
 @functools.lru_cache(maxsize=_KEPT)
 def with_counted_loops(source: str, entry: str) -> str:
-    """Return the same text, with such loops in the form that moves understand.
+    """Return the text with such loops in the form that moves understand.
 
     These are ``while (i < n) {... i += step;}`` and ``for (; i < n; i += step)`` after
     ``int i = start;``, and ``for (i = start; i < n; i += step)`` after ``int i;``, where nothing
@@ -50,7 +50,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 
 def _rewritten(text: CudaText) -> Iterator[str]:
-    """Yield the text with one loop written otherwise, for each that can be."""
+    """Yield the text with one loop rewritten, for each loop that can be."""
     for node in nodes(text.body, "while_statement", "for_statement"):
         edits = _given_before(text, node) or _given_in_head(text, node)
         if edits:
@@ -115,7 +115,7 @@ def _sets(text: CudaText, loop: Node, variable: Variable) -> bool:
 
 
 def _compared(text: CudaText, loop: Node) -> Variable | None:
-    """Return the local whole number that must be less than something for the loop to go on."""
+    """Return the local integer that a loop compares with its bound; None for other loops."""
     head = field(loop, "condition")
     comparison = None if head is None else bare(head)
     left = field(comparison, "left")
@@ -207,7 +207,7 @@ def _end_of_head(loop: Node) -> int:
 
 
 def _removed(text: CudaText, statement: Node) -> Edit:
-    """Return a statement goes, with its line if nothing else is on it."""
+    """Return the edit that removes a statement, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)
     if text.source[:begin].endswith(f"\n{by}".encode()) and text.source[end : end + 1] == b"\n":

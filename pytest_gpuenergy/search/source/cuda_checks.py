@@ -63,7 +63,7 @@ _PRAGMAS = {"unroll", "nounroll", "once"}
 
 
 class _Declaration(NamedTuple):
-    """A declaration at file scope: what stands before its first brace and after it, and between."""
+    """A declaration at file scope, split at its braces into head, body and tail."""
 
     head: list[CppToken]
     body: list[CppToken] | None
@@ -152,7 +152,7 @@ def _anywhere(tokens: Sequence[CppToken]) -> Iterator[str]:
 
 
 def _in_assembler(tokens: Sequence[CppToken]) -> Iterator[str]:
-    """Yield what an assembler statement contains, whose text may be in several strings."""
+    """Yield what is forbidden in an assembler statement, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
         if token.kind == "string":
@@ -314,7 +314,7 @@ def is_constant(words: Sequence[str]) -> bool:
 
 
 def _is_variable_pointer(declarator: Sequence[str]) -> bool:
-    """Return whether a pointer or a reference, whatever it points to, is not constant itself."""
+    """Return whether a declarator is a pointer or reference that is not constant itself."""
     last = max((at for at, word in enumerate(declarator) if word in ("*", "&")), default=None)
     return last is not None and "const" not in declarator[last:]
 

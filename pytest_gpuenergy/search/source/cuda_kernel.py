@@ -42,7 +42,7 @@ _QUOTIENTS = frozenset(["/", "%", "&", ">>"])
 
 
 class CudaKernel:
-    """A text whose entry is understood, with values of its parameters for each set of sizes.
+    """A text that is understood, with the values of its parameters for each set of sizes.
 
     Attributes:
         text: the text, after `with_counted_loops`.
@@ -124,7 +124,7 @@ class CudaKernel:
         return self.facts.scalars.get(self._arguments.get(key, ""))
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """Return the smallest and largest value in all threads, for one set of sizes."""
+        """Return the range of an expression over all threads, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:
@@ -213,7 +213,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(name, frozenset([variable.key])))
 
     def is_definition(self, variable: Variable) -> bool:
-        """Return whether a variable always is what it is declared as."""
+        """Return whether a variable always has the value that it is declared with."""
         if variable.key not in self._definitions:
             self._definitions[variable.key] = self._is_definition(variable)
         return self._definitions[variable.key]
@@ -232,7 +232,7 @@ class CudaKernel:
         return Polynomial.atom(Atom(text))
 
     def _rank(self, threads: int, method: str) -> Polynomial | None:
-        """Return what a tile of ``threads`` threads says of itself and the calling thread."""
+        """Return the value of a method of a tile of ``threads`` threads."""
         x, y, z = self.block
         thread, size = Polynomial.atom(Atom("threadIdx.x")), Polynomial.constant(threads)
         if method in ("size", "num_threads"):
@@ -261,11 +261,11 @@ class CudaKernel:
         return None
 
     def is_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Return whether it is for all sets of sizes."""
+        """Return whether an expression is a multiple for all sets of sizes."""
         return polynomial.is_multiple(of, self.values)
 
     def is_measured_multiple(self, polynomial: Polynomial, of: int) -> bool:
-        """Return whether it is for the first set of sizes, which is the one that is measured."""
+        """Return whether an expression is a multiple for the first sizes, which are measured."""
 
         def first(atom: Atom) -> tuple[int, ...] | None:
             known = self.values(atom)

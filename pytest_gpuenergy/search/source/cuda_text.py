@@ -275,7 +275,7 @@ class CudaText:
         return found
 
     def variable(self, node: Node) -> Variable | None:
-        """Return what an identifier means; None if it is not a variable of the entry."""
+        """Return the variable that an identifier means; None if it is not one of the entry."""
         if node.type != "identifier":
             return None
         candidates = [
@@ -414,7 +414,7 @@ class CudaFile:
 
     @functools.cached_property
     def constants(self) -> dict[str, str]:
-        """Texts of macros and constants of the file that may be whole numbers."""
+        """The texts of macros and constants of the file that may be whole numbers."""
         known = {name: value for name, value in self.definitions.items() if value}
         for node in self.root.named_children:
             qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
@@ -518,12 +518,12 @@ def obstacle_in(file: CudaFile, function: Node) -> str:
 
 
 def is_conditional(node: Node) -> bool:
-    """Return whether the compiler may not see a part of a text: it stands under a condition."""
+    """Return whether a condition may hide a part of a text from the compiler."""
     return any(outer.type in _CONDITIONS and not _is_guard(outer) for outer in ancestors(node))
 
 
 def _is_guard(condition: Node) -> bool:
-    """Return whether it is ``#ifndef NAME``, ``#define NAME``, as around a header or a default."""
+    """Return whether a condition is ``#ifndef NAME``, ``#define NAME``, as around a header."""
     name, *rest = [node for node in condition.named_children if node.type != "comment"]
     negated = condition.type == "preproc_ifdef" and text_of(condition.children[0]) == "#ifndef"
     has_else = field(condition, "alternative") is not None
@@ -533,7 +533,7 @@ def _is_guard(condition: Node) -> bool:
 
 
 def uncertain_macros(root: Node) -> frozenset[str]:
-    """Return the macros that may stand for something else than what they are defined as."""
+    """Return the macros that may not stand for what they are defined as."""
     defined = list(nodes(root, "preproc_def"))
     counts = Counter(text_of(field(macro, "name")) for macro in defined)
     found = {name for name, count in counts.items() if count > 1}

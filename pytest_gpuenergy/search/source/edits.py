@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Edit(NamedTuple):
-    """Bytes ``begin`` to ``end`` of a text, the second one excluded, become ``text``."""
+    """A replacement of the bytes ``begin`` to ``end``, exclusive, of a text by ``text``."""
 
     begin: int
     end: int
@@ -57,7 +57,7 @@ def inner_lines(body: str) -> list[str]:
 
 
 def times(expression: Node | None, factor: int) -> str:
-    """Return a product with a number."""
+    """Return the text of the product of an expression and a number."""
     text = text_of(expression)
     plain = expression is not None and expression.type == "field_expression"
     simple = plain or (expression is not None and expression.child_count == 0)

@@ -85,7 +85,7 @@ class FileItem:
 def items_of(
     root: Node, namespaces: tuple[str, ...] = (), *, conditional: bool = False
 ) -> Iterator[FileItem]:
-    """Yield all of them, in the order of the text."""
+    """Yield the items of a tree in the order of the text."""
     for node in root.named_children:
         if node.type == "namespace_definition":
             name, body = text_of(field(node, "name")), field(node, "body")
@@ -174,7 +174,7 @@ def _types_in(node: Node) -> list[str]:
 
 @dataclass(frozen=True)
 class ExtractedKernel:
-    """A kernel on its own.
+    """A kernel that was taken out of a program.
 
     Attributes:
         source: the text of the kernel with all that it needs.
@@ -228,7 +228,7 @@ def extract(
 
 
 def _items(text: str, given: set[str]) -> list[FileItem]:
-    """Return what a text declares, without what is defined outside of it."""
+    """Return the items of a text, without the names that are given from outside."""
     root = parse(text.encode("utf-8", "replace"))
     return [item for item in items_of(root) if not item.names & given]
 
@@ -368,7 +368,7 @@ def _header(run: Preprocessor, path: PurePosixPath, entry: str, body: str) -> st
 
 
 def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
-    """Return an item in its namespaces."""
+    """Return the text of an item in its namespaces."""
     node = item.node
     listed = field(node, "parameters") if node.type == "template_declaration" else None
     hidden = {text_of(n) for n in walk(listed)} if listed is not None else set()

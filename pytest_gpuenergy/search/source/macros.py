@@ -68,7 +68,7 @@ class CppToken(NamedTuple):
 
 
 def tokens_of(text: str) -> Iterator[CppToken]:
-    """Yield all tokens, which joined are the text again."""
+    """Yield all tokens of a text; joined, they are the text again."""
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or "sign"
         yield CppToken("string" if kind == "mark" else kind, match[0])
@@ -207,7 +207,7 @@ def _substituted(
     plain: Mapping[str, list[CppToken]],
     full: Mapping[str, list[CppToken]],
 ) -> list[CppToken]:
-    """Return the body with arguments in place of parameters, ``#`` and ``##`` carried out."""
+    """Return the body of a macro with arguments for parameters, and ``#`` and ``##`` applied."""
     found: list[CppToken] = []
     places = [i for i, token in enumerate(body) if token.is_seen]
     befores, afters = [None, *places[:-1]], [*places[1:], None]

@@ -106,7 +106,7 @@ class Polynomial:
         return joined[3:] if joined.startswith(" + ") else f"-{joined[3:]}"
 
     def is_multiple(self, of: int, values: Callable[[Atom], tuple[int, ...] | None]) -> bool:
-        """Return whether every term is a multiple of ``of``, for any of the values that atoms have.
+        """Return whether every term is a multiple of ``of``, for all values of the atoms.
 
         Args:
             of: a positive number.

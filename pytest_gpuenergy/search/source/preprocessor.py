@@ -115,7 +115,7 @@ class _Condition:
         self._at = 0
 
     def value(self) -> int:
-        """Return the value of the whole."""
+        """Return the value of the whole expression."""
         found = self._choice(0)
         if self._at != len(self._words):
             raise UndecidedError
@@ -311,7 +311,7 @@ class Preprocessor:
             self.opaque.add(name)
 
     def _condition(self, name: str, rest: list[CppToken], branches: list[_Branch]) -> str:
-        """Follow ``#if`` to ``#endif``; the directive that stays in the text, if one does."""
+        """Follow ``#if`` to ``#endif``; return the directive that stays in the text, or ""."""
         if name in ("if", "ifdef", "ifndef"):
             around = not branches or branches[-1].active
             truth = self._truth(name, rest) if around else False

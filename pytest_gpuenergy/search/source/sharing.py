@@ -86,7 +86,7 @@ def asks_for_thread(text: CudaText, node: Node) -> bool:
 
 
 class Carried:
-    """Variables that a turn of a loop leaves to the next one, and what is computed from them.
+    """The variables that one turn of a loop leaves to the next, and what depends on them.
 
     A sum does not depend on which turns a thread has, up to rounding, once threads put their sums
     together. What a turn stores does, if it depends on a sum: that of the turns before.
@@ -110,7 +110,7 @@ class Carried:
             self._keys |= {v.key for v in own if self._depends(v)}
 
     def is_stored(self) -> bool:
-        """Return whether a store, or whether it is made, depends on them."""
+        """Return whether a store, or the condition of one, depends on these variables."""
         if not self._keys:
             return False
         for access in Accesses(self._kernel).within(self._loop.body):
@@ -126,7 +126,7 @@ class Carried:
         return any(self._shows(write) for write in self._text.writes(variable))
 
     def _shows(self, node: Node) -> bool:
-        """Return whether the statement that a part belongs to depends on them."""
+        """Return whether the statement around a node depends on these variables."""
         for around in ancestors(node):
             if not inside(around, self._loop.body):
                 return False
@@ -170,7 +170,7 @@ class Sharing:
         self._group = group
 
     def may_be_redistributed(self, loop: CountedLoop) -> bool:
-        """Return whether it makes no difference which thread takes which element of a loop."""
+        """Return whether any thread can take any element of a loop."""
         ends = [loop.bound, *([loop.step] if loop.step is not None else [])]
         written = frozenset(
             variable.key

@@ -31,7 +31,7 @@ _BARRIER = "__syncthreads()"
 
 
 def simplified(text: str, entry: str) -> str:
-    """Return the text with an entry without branches that constants decide.
+    """Return the text with an entry that has no branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
@@ -184,7 +184,7 @@ def block_barriers(function: Node) -> Iterator[Edit]:
 
 
 def _is_block(value: Node) -> bool:
-    """Return whether a value is the group of all threads of the block."""
+    """Return whether an expression is the group of all threads of the block."""
     name = text_of(field(value, "function")).split("::")[-1]
     return name == "this_thread_block" and not arguments_of(value)
 

@@ -55,7 +55,7 @@ def with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> Ke
 
 
 def _with_newlines(text: str) -> str:
-    """Return a text with ends of lines as moves and diffs have them, not as on Windows."""
+    """Return a text with the line ends of Unix, as moves and diffs expect them."""
     return text.replace("\r\n", "\n")
 
 

@@ -66,7 +66,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def depth_of(node: Node) -> int:
-    """Return how many nodes are in one another at most."""
+    """Return the depth of a tree."""
     deepest, stack = 0, [(node, 1)]
     while stack:
         node, depth = stack.pop()
@@ -96,7 +96,7 @@ def field(node: Node | None, name: str) -> Node | None:
 
 
 def bare(node: Node) -> Node:
-    """Return what stands in parentheses, however many."""
+    """Return the expression in parentheses, however many."""
     while node.type in ("parenthesized_expression", "condition_clause"):
         if len(node.named_children) != 1:
             return node
@@ -119,7 +119,7 @@ def operator_of(node: Node) -> str:
 
 
 def is_always(node: Node, statement: Node) -> bool:
-    """Return whether a part of a statement is evaluated whatever happens, once the statement is."""
+    """Return whether a part of a statement is always evaluated when the statement is."""
     inner = node
     for around in ancestors(node):
         if not inside(around, statement):
@@ -143,14 +143,14 @@ def ancestors(node: Node) -> Iterator[Node]:
 
 
 def statements(node: Node) -> list[Node]:
-    """Return the statements of a block; a statement that is no block stands for itself."""
+    """Return the statements of a block; for another statement, that one."""
     if node.type != "compound_statement":
         return [node]
     return [child for child in node.named_children if child.type != "comment"]
 
 
 def called(node: Node) -> str:
-    """Return the name of the function that a call names plainly; empty for anything else."""
+    """Return the name of a function that is called by a plain name; empty for anything else."""
     function = field(node, "function") if node.type == "call_expression" else None
     return text_of(function) if function is not None and function.type == "identifier" else ""
 
@@ -213,7 +213,7 @@ def name_of(function: Node) -> str:
 
 
 def expression(text: str) -> Node:
-    """Return the tree of an expression on its own; of nothing if it is not one."""
+    """Return the tree of an expression; an empty one if the text is not an expression."""
     found = next(nodes(parse(f"int x = {text};".encode()), "init_declarator"), None)
     value = field(found, "value")
     return parse(b"") if value is None or value.has_error else value

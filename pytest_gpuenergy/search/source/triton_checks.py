@@ -43,7 +43,7 @@ _ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)
 
 
 class ModuleError(ValueError):
-    """A text is no Python module; the message is a clause without a period."""
+    """A text is not a Python module; the message is a clause without a period."""
 
 
 def findings(source: str) -> frozenset[str]:
@@ -127,7 +127,7 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
 
 
 def _in_assembler(module: ast.Module) -> Iterator[str]:
-    """Yield what calls for inline assembler contain, whose text must be one that is there."""
+    """Yield what is forbidden in inline assembler, whose text must be a literal."""
     called = set()
     for node in ast.walk(module):
         if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != _ASSEMBLER:
@@ -193,7 +193,7 @@ class _Modules:
 
 
 def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
-    """Yield whether an import gives the name of a decorator to something else."""
+    """Yield a finding if an import gives the name of a decorator to something else."""
     name = alias.asname or alias.name
     if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
         yield f"another meaning of {name}"
@@ -210,7 +210,7 @@ def _may_be_imported(module: str, name: str) -> bool:
 
 
 def _may_be_reached(path: str) -> bool:
-    """Return whether a dotted name leads to something that is no inner module."""
+    """Return whether a dotted name leads to something other than an inner module."""
     parts = path.split(".")
     if parts[0] == "math":
         return len(parts) == 2

@@ -74,7 +74,7 @@ class TritonFunction:
         return {parameter: known[name] for parameter, name in fixed if name in known}
 
     def interval(self, polynomial: Polynomial, case: int) -> Interval | None:
-        """Return the smallest and largest value in all programs, for one set of sizes."""
+        """Return the range of an expression over all programs, for one set of sizes."""
         return polynomial.interval(lambda atom: self._range(atom, case, _DEEPEST))
 
     def _range(self, atom: Atom, case: int, depth: int) -> Interval | None:

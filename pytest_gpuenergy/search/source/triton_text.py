@@ -257,7 +257,7 @@ class TritonText:
 
     @cached_property
     def names_in_ranges(self) -> frozenset[str]:
-        """The names that ranges of loops depend on, also by what others are set to."""
+        """The names that ranges of loops depend on, directly or through other names."""
         found: set[str] = set()
         ranges = [part for loop in self.loops for part in (loop.start, loop.stop, loop.step)]
         while ranges:
@@ -281,7 +281,7 @@ class TritonText:
         return None
 
     def is_range(self, call: ast.Call) -> bool:
-        """Return whether a call is a range that is run as a loop."""
+        """Return whether a call is a range that a loop can run over."""
         plain = isinstance(call.func, ast.Name) and call.func.id == "range"
         return plain or self.called(call) == "range"
 

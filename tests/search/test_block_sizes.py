@@ -1,15 +1,19 @@
-"""Other numbers of threads and blocks, and what moves know of types and warps, in common styles."""
+"""The move ``change_block_sizes``, and how moves follow the sizes of blocks in common styles."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from move_checks import check, only, results, spec_of
+from kernel_specs import SOURCE, launch_with, spec_with, write
+from move_checks import check, move_named, only, results, spec_of
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import ChangeBlockSizes, KernelSpec, VectorizeGlobalLoads
+from pytest_gpuenergy.search import Application, KernelSpec, read_spec
 
-BLOCKS = ChangeBlockSizes()
+BLOCKS = move_named("change_block_sizes")
 OF_GRID = """
 __global__ void kernel(const float* x, float* y, int n) {
   int stride = gridDim.x * blockDim.x;
@@ -173,10 +177,10 @@ def test_a_row_for_each_warp_of_the_grid_is_loaded_by_vectors_of_the_files_own_t
         grid=("ceil_div(ROWS * 32, block_x)",),
         sizes=({"ROWS": 8, "N": 256}, {"ROWS": 3, "N": 77}),
     )
-    found = [one.what for one in results(VectorizeGlobalLoads(), spec)]
+    found = [one.what for one in results(move_named("vectorize_global_loads"), spec)]
     assert found == [f"shared loops over j at line 7 by {width}" for width in (2, 4)]
     other = replace(spec, source=BY_WARPS.replace("/ 32, lane", "/ 32 + threadIdx.x / 64, lane"))
-    assert [one.what for one in results(VectorizeGlobalLoads(), other)] == []
+    assert [one.what for one in results(move_named("vectorize_global_loads"), other)] == []
 
 
 MOVED_ON = """
@@ -200,7 +204,7 @@ def moved_on(source: str = MOVED_ON) -> KernelSpec:
 @pytest.mark.slow
 def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
     spec = moved_on()
-    (_, state) = [one.state for one in results(VectorizeGlobalLoads(), spec)]
+    (_, state) = [one.state for one in results(move_named("vectorize_global_loads"), spec)]
     assert "reinterpret_cast<const float4*>(&x[i_first])" in state.source
     check(state, spec, lambda v: {"y": v["w"] * v["x"]})
 
@@ -216,7 +220,7 @@ def test_pointers_that_are_moved_on_first_are_loaded_by_vectors() -> None:
 )
 def test_one_that_is_moved_otherwise_is_not(old: str, new: str) -> None:
     spec = moved_on(MOVED_ON.replace(old, new))
-    texts = [one.state.source for one in results(VectorizeGlobalLoads(), spec)]
+    texts = [one.state.source for one in results(move_named("vectorize_global_loads"), spec)]
     assert not any("&x[" in text for text in texts)
 
 
@@ -229,6 +233,60 @@ def test_an_element_that_leaves_early_may_have_a_type_that_is_deduced() -> None:
     }
     """
     spec = replace(of_grid(source), launch=replace(of_grid().launch, grid=("ceil_div(N, 64)",)))
-    assert [one.what for one in results(VectorizeGlobalLoads(), spec)] == [
+    assert [one.what for one in results(move_named("vectorize_global_loads"), spec)] == [
         f"{width} elements per thread" for width in (2, 4)
     ]
+
+
+def applications(folder: Path, **fields: Any) -> list[Application]:
+    spec = read_spec(write(folder, spec_with(**fields)))
+    return list(move_named("change_block_sizes").applications(spec.baseline, spec))
+
+
+def described(folder: Path, **fields: Any) -> list[str]:
+    return [one.what for one in applications(folder, **fields)]
+
+
+def test_a_block_whose_size_the_grid_knows_is_changed(tmp_path: Path) -> None:
+    found = described(tmp_path)
+    assert found == [
+        *(f"block_x={threads}" for threads in (64, 128, 256, 512, 1024)),
+        *(f"ITEMS={items}" for items in (1, 2, 8, 16)),
+    ]
+
+
+def test_every_application_leads_to_another_state(tmp_path: Path) -> None:
+    found = applications(tmp_path)
+    assert len({one.state.id for one in found}) == len({one.what for one in found}) == len(found)
+
+
+def test_a_block_that_nothing_depends_on_is_left_alone(tmp_path: Path) -> None:
+    assert described(tmp_path, launch=launch_with(grid=[125], constants={})) == []
+
+
+def test_a_constant_that_only_a_comment_has_is_left_alone(tmp_path: Path) -> None:
+    text = SOURCE.replace("ITEMS", "4") + "// ITEMS\n/* ITEMS */"
+    assert not any("ITEMS" in what for what in described(tmp_path, source=text))
+
+
+def test_a_constant_that_states_the_size_of_the_block_takes_it_along(tmp_path: Path) -> None:
+    text = SOURCE.replace("blockDim.x", "THREADS")
+    launch = launch_with(grid=["ceil_div(N, THREADS * 4)"], constants={"THREADS": 32})
+    found = applications(tmp_path, source=text.replace("ITEMS", "4"), launch=launch)
+    plans = [(one.state.launch.constants["THREADS"], one.state.launch.block) for one in found]
+    assert plans == [(threads, (threads,)) for threads in (64, 128, 256, 512, 1024)]
+
+
+def test_a_block_has_at_most_1024_threads(tmp_path: Path) -> None:
+    launch = launch_with(grid=["ceil_div(N, block_x)", "ceil_div(N, block_y)"], block=[32, 8])
+    found = applications(tmp_path, launch=launch)
+    assert found
+    assert all(one.state.launch.block[0] * one.state.launch.block[1] <= 1024 for one in found)
+
+
+def test_constants_stay_near_those_of_the_baseline(tmp_path: Path) -> None:
+    spec = read_spec(write(tmp_path))
+    far = replace(spec.baseline, launch=replace(spec.launch, constants={"ITEMS": 64}))
+    found = [one.what for one in move_named("change_block_sizes").applications(far, spec)]
+    assert "ITEMS=32" in found
+    assert "ITEMS=128" not in found
