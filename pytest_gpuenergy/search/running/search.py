@@ -163,6 +163,32 @@ class Search:
         self._confirm()
         return self.state
 
+    def _evaluate_baseline(self) -> None:
+        """Evaluate the baseline on each GPU, unless an earlier run has done so."""
+        spec = self.bench.spec
+        earlier = self.folder.earlier_result(BASELINE)
+        if earlier is None:
+            self.tell(f"{spec.name}: evaluating the baseline")
+            if self._notes:
+                self.tell(f"{spec.name}: {self._notes[0]}")
+        with self._timed("evaluate"):
+            result = self._scales.measure(earlier)
+        if result.cost is None:
+            why = str(result.message)
+            if result.outcome == "correctness" and " wrong " in why:
+                why = (
+                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
+                    "the spec if it is exact enough."
+                )
+            types = other_types(spec)
+            why = f"{why.removesuffix('.')}. {types}" if types else why
+            raise InputError(
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
+            )
+        if earlier is None:
+            self._keep(BASELINE, spec.baseline, result, None)
+        self._add(spec.baseline, result, None)
+
     def _explore(self) -> None:
         """Evaluate variants, as many at the same time as the search is wide."""
         trials: deque[_Trial] = deque()
@@ -221,36 +247,8 @@ class Search:
             with self._timed("evaluate"):
                 wait(pending, return_when=FIRST_COMPLETED)
 
-    def _stopped(self) -> KeyboardInterrupt:
-        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
-        return KeyboardInterrupt()
-
-    def _evaluate_baseline(self) -> None:
-        spec = self.bench.spec
-        earlier = self.folder.earlier_result(BASELINE)
-        if earlier is None:
-            self.tell(f"{spec.name}: evaluating the baseline")
-            if self._notes:
-                self.tell(f"{spec.name}: {self._notes[0]}")
-        with self._timed("evaluate"):
-            result = self._scales.measure(earlier)
-        if result.cost is None:
-            why = str(result.message)
-            if result.outcome == "correctness" and " wrong " in why:
-                why = (
-                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
-                    "the spec if it is exact enough."
-                )
-            types = other_types(spec)
-            why = f"{why.removesuffix('.')}. {types}" if types else why
-            raise InputError(
-                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
-            )
-        if earlier is None:
-            self._keep(BASELINE, spec.baseline, result, None)
-        self._add(spec.baseline, result, None)
-
     def _keep(self, place: str, state: State, result: Result, next_move: NextMove | None) -> None:
+        """Write what was evaluated into the folder of its state."""
         up = ".." if place == BASELINE else "../.."
         control = Control(
             spec=f"{up}/{SPEC_JSON}",
@@ -313,6 +311,7 @@ class Search:
         self._write()
 
     def _write(self) -> None:
+        """Write the state of the search and its trace."""
         with self._timed("write"):
             self.state = replace(self.state, graph=self.explorer.graph())
             self.folder.write_state(self.state)
@@ -322,6 +321,11 @@ class Search:
             *self._times.lines(),
         ]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
+
+    def _stopped(self) -> KeyboardInterrupt:
+        """Say that the search has stopped, and return the exception that ends it."""
+        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
+        return KeyboardInterrupt()
 
 
 def _origin(next_move: NextMove | None) -> dict[str, Any]:
