@@ -105,12 +105,12 @@ class Confirmation:
                 if place == 0:
                     yield left_out
                 return  # the next ones are no better
-            gain = self._unclaimed(node, nodes) or self._gain(node, len(nodes) - 1)
+            gain = self._unproven(node, nodes) or self._measured(node, len(nodes) - 1)
             yield gain
             if gain is None or gain.accepted or gain.unclaimed:
                 return
 
-    def _unclaimed(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
+    def _unproven(self, node: SearchNode, nodes: Sequence[SearchNode]) -> VariantGain | None:
         """Return why the device's figures cannot prove a gain; None if they can."""
         for compared in (nodes[0], node):
             if message := self.evaluator.bench.why_unproven(self.states[compared.id]):
@@ -140,7 +140,7 @@ class Confirmation:
             id=node.id, accepted=False, rounds=0, candidates=candidates, message=message
         )
 
-    def _gain(self, node: SearchNode, candidates: int) -> VariantGain | None:
+    def _measured(self, node: SearchNode, candidates: int) -> VariantGain | None:
         earlier = self.folder.earlier_gain(node.id)
         if earlier is not None and earlier.candidates >= candidates:
             return earlier
@@ -176,7 +176,7 @@ def compare(
     further rounds once a proven gain is out of reach.
 
     Args:
-        bench: where states are evaluated.
+        bench: the bench of the search.
         state: the variant.
         candidates: the number of variants of which it is the best, see `proven_change`.
         is_stopped: asked after the verification and before each turn.
