@@ -17,7 +17,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pytest_gpuenergy.engine import arenas_for
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.search.moves.move import Region
+from pytest_gpuenergy.search.running.kernel_folder import read_control
+from pytest_gpuenergy.search.spec.spec_file import read_spec
+from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.support import (
     AS_MEASURED,
     FORBIDDEN,
@@ -229,14 +236,6 @@ def _numbers(header: Sequence[str], row: Sequence[str]) -> dict[str, float]:
 
 def main(words: Sequence[str]) -> int:
     """Launch the kernel of a control file with the first set of sizes."""
-    from pytest_gpuenergy.engine import arenas_for
-    from pytest_gpuenergy.kernels import Job
-    from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.search.running.kernel_folder import read_control
-    from pytest_gpuenergy.search.spec.spec_file import read_spec
-    from pytest_gpuenergy.search.spec.spec_workload import workload_of
-    from pytest_gpuenergy.search.spec.state_kernel import kernel_of
-
     path, gpu = Path(words[0]), words[1]
     control = read_control(path)
     spec = read_spec(path.parent / control.spec)
