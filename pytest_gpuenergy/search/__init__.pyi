@@ -111,8 +111,13 @@ from .source.extraction import ExtractedKernel as ExtractedKernel, extract as ex
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor
-from .source.text_checks import additions as additions, not_understood as not_understood
+from .source.text_checks import (
+    additions as additions,
+    assembler_statements as assembler_statements,
+    not_understood as not_understood,
+)
 from .source.tree import start_of as start_of
+from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,

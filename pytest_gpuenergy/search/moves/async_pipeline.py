@@ -162,7 +162,7 @@ def _is_local(accesses: Accesses, array: Variable, loop: CountedLoop) -> bool:
     """Return whether an array is only used in the loop, and always by its name."""
     return all(
         inside(access.node, loop.body)
-        and all(text_of(one) == array.name for one in access.address.identifiers)
+        and all(text_of(identifier) == array.name for identifier in access.address.identifiers)
         and (access.use == "load" or not access.function)
         for access in accesses.of(array)
     )

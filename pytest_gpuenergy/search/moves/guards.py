@@ -153,13 +153,13 @@ def _holds(kernel: CudaKernel, part: Node, signs: dict[str, tuple[int, int]]) ->
     left, right = field(part, "left"), field(part, "right")
     if part.type != "binary_expression" or left is None or right is None:
         return False
-    one, two = kernel.polynomial(left), kernel.polynomial(right)
-    if operator_of(part) not in signs or one is None or two is None:
+    smaller, larger = kernel.polynomial(left), kernel.polynomial(right)
+    if operator_of(part) not in signs or smaller is None or larger is None:
         return False
     sign, added = signs[operator_of(part)]
-    room = (two - one) * Polynomial.constant(sign) + Polynomial.constant(added)
+    room = (larger - smaller) * Polynomial.constant(sign) + Polynomial.constant(added)
     # Below zero, it would matter which numbers are unsigned.
-    return all(_is_positive(kernel, part) for part in (one, two, room))
+    return all(_is_positive(kernel, part) for part in (smaller, larger, room))
 
 
 def _is_positive(kernel: CudaKernel, number: Polynomial) -> bool:
@@ -223,18 +223,18 @@ def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
 
 
 def _compares(kernel: TritonFunction, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
-    one, two = kernel.polynomial(left), kernel.polynomial(right)
-    if one is None or two is None:
+    smaller, larger = kernel.polynomial(left), kernel.polynomial(right)
+    if smaller is None or larger is None:
         return False
     match op:
         case ast.Lt():
-            room = two - one - Polynomial.constant(1)
+            room = larger - smaller - Polynomial.constant(1)
         case ast.LtE():
-            room = two - one
+            room = larger - smaller
         case ast.Gt():
-            room = one - two - Polynomial.constant(1)
+            room = smaller - larger - Polynomial.constant(1)
         case ast.GtE():
-            room = one - two
+            room = smaller - larger
         case _:
             return False
     found = [kernel.interval(room, case) for case in range(kernel.facts.cases)]

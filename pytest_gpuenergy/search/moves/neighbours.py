@@ -234,8 +234,8 @@ def _edits(kernel: CudaKernel, found: _Neighbours, width: int) -> Iterator[Edit]
     yield Edit(
         found.first.start_byte, found.first.start_byte, "".join(f"{line}{joint}" for line in lines)
     )
-    for one, place in zip(found.accesses, found.places, strict=True):
-        yield from element_edits(one, f"{found.name}[{place}]")
+    for member, place in zip(found.accesses, found.places, strict=True):
+        yield from element_edits(member, f"{found.name}[{place}]")
     if found.is_stored:
         pointer = f"reinterpret_cast<{vector}*>({found.address})"
         line = stored(pointer, own, function)

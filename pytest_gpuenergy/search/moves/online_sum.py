@@ -64,10 +64,10 @@ def fused_sums(kernel: CudaKernel) -> Iterator[Rewrite]:
     maxima = list(filter(None, (_maximum(kernel, loop) for loop in kernel.text.loops)))
     sums = list(filter(None, (_sum(kernel, loop) for loop in kernel.text.loops)))
     for maximum in maxima:
-        for two in sums:
-            if _belong_together(kernel, maximum, two):
+        for total in sums:
+            if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
-                source = edited(kernel.text.source, _fused(kernel, maximum, two))
+                source = edited(kernel.text.source, _fused(kernel, maximum, total))
                 yield Rewrite(f"online sum from line {line}", source, kernel.launch)
 
 
@@ -113,9 +113,9 @@ def _sum(kernel: CudaKernel, loop: CountedLoop) -> _Sum | None:
     return _Sum(loop, variable, element, maximum, called(bare(right)))
 
 
-def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
+def _belong_together(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
     """Return whether two loops have the same elements, and nothing between them matters."""
-    text, first, second = kernel.text, one.loop, two.loop
+    text, first, second = kernel.text, maximum.loop, total.loop
     if first.node.parent != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False
     if any(start_of(loop.node) != loop.node.start_byte for loop in (first, second)):
@@ -132,14 +132,14 @@ def _belong_together(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
         or (first.step is None) != (second.step is None)
     ):
         return False
-    if _tokens(one.element, first) != _tokens(two.element, second):
+    if _tokens(maximum.element, first) != _tokens(total.element, second):
         return False
-    writes = text.writes(two.variable)
+    writes = text.writes(total.variable)
     before = [n for n in writes if n.start_byte < second.node.start_byte]
-    if before or not text.is_fixed(two.maximum, second.node):
+    if before or not text.is_fixed(total.maximum, second.node):
         return False
-    started = [n for n in text.writes(one.variable) if n.start_byte < first.node.start_byte]
-    return not started and one.variable.value is not None and _stays(kernel, one, two)
+    started = [n for n in text.writes(maximum.variable) if n.start_byte < first.node.start_byte]
+    return not started and maximum.variable.value is not None and _stays(kernel, maximum, total)
 
 
 def _is_least(variable: Variable) -> bool:
@@ -153,45 +153,45 @@ def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     return ["#" if word == loop.variable.name else word for word in words]
 
 
-def _stays(kernel: CudaKernel, one: _Maximum, two: _Sum) -> bool:
+def _stays(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> bool:
     """Return whether nothing is stored between the loops that their elements depend on."""
-    begin, end = one.loop.node.start_byte, two.loop.node.end_byte
-    for node in nodes(one.element, "identifier"):
+    begin, end = maximum.loop.node.start_byte, total.loop.node.end_byte
+    for node in nodes(maximum.element, "identifier"):
         variable = kernel.text.variable(node)
-        if variable is None or variable == one.loop.variable:
+        if variable is None or variable == maximum.loop.variable:
             continue
         if any(begin <= write.start_byte < end for write in kernel.text.writes(variable)):
             return False
         if (variable.dims or variable.pointer) and not variable.const:
             return False
-        if variable.node.start_byte >= begin and not inside(variable.node, one.loop.node):
+        if variable.node.start_byte >= begin and not inside(variable.node, maximum.loop.node):
             return False
     return True
 
 
-def _fused(kernel: CudaKernel, one: _Maximum, two: _Sum) -> list[Edit]:
-    source, first, second = kernel.text.source, one.loop.node, two.loop.node
+def _fused(kernel: CudaKernel, maximum: _Maximum, total: _Sum) -> list[Edit]:
+    source, first, second = kernel.text.source, maximum.loop.node, total.loop.node
     by = indentation(first, source)
-    own = kernel.fresh(f"{two.variable.name}_online")
-    most, element = kernel.fresh(f"{one.variable.name}_online"), kernel.fresh("element")
-    head = source[first.start_byte : one.loop.body.start_byte].decode().rstrip()
-    function = two.function
+    own = kernel.fresh(f"{total.variable.name}_online")
+    most, element = kernel.fresh(f"{maximum.variable.name}_online"), kernel.fresh("element")
+    head = source[first.start_byte : maximum.loop.body.start_byte].decode().rstrip()
+    function = total.function
     grown = [f"{own} *= {function}({most} - {element});", f"{most} = {element};"]
-    largest = most if _is_least(one.variable) else f"fmaxf({one.variable.name}, {most})"
+    largest = most if _is_least(maximum.variable) else f"fmaxf({maximum.variable.name}, {most})"
     lines = [
         f"float {most} = {_LEAST};",
         f"float {own} = 0.0f;",
         *block_of(
             head,
             [
-                f"const float {element} = {text_of(one.element)};",
+                f"const float {element} = {text_of(maximum.element)};",
                 *block_of(f"if ({element} > {most})", grown),
                 f"{own} += {function}({element} - {most});",
             ],
         ),
-        f"{one.variable.name} = {largest};",
+        f"{maximum.variable.name} = {largest};",
     ]
-    scaled = f"{two.variable.name} = {own} * {function}({most} - {text_of(two.maximum)});"
+    scaled = f"{total.variable.name} = {own} * {function}({most} - {text_of(total.maximum)});"
     return [
         Edit(first.start_byte, first.end_byte, indented(lines, by)),
         Edit(second.start_byte, second.end_byte, scaled),
@@ -202,23 +202,26 @@ def fused_loops(kernel: TritonFunction) -> Iterator[Rewrite]:
     """Yield functions that scale the sum whenever the maximum grows."""
     body = kernel.text.function.body
     outer = [loop for loop in kernel.text.loops if loop.node in body]
-    for number, (one, two) in enumerate(pairwise(outer), start=1):
-        between = body[body.index(one.node) + 1 : body.index(two.node)]
-        edits = _triton_fused(kernel, one, two, between)
+    for number, (first_loop, second_loop) in enumerate(pairwise(outer), start=1):
+        between = body[body.index(first_loop.node) + 1 : body.index(second_loop.node)]
+        edits = _triton_fused(kernel, first_loop, second_loop, between)
         if edits:
             source = edited(kernel.text.source, edits)
             yield Rewrite(f"online sum in loop {number}", source, kernel.launch)
 
 
 def _triton_fused(
-    kernel: TritonFunction, one: RangeLoop, two: RangeLoop, between: Sequence[ast.stmt]
+    kernel: TritonFunction,
+    first_loop: RangeLoop,
+    second_loop: RangeLoop,
+    between: Sequence[ast.stmt],
 ) -> list[Edit]:
     text = kernel.text
     maximum, total = (
-        _triton_maximum(kernel, one.node.body[-1]),
-        _triton_sum(kernel, two.node.body[-1]),
+        _triton_maximum(kernel, first_loop.node.body[-1]),
+        _triton_sum(kernel, second_loop.node.body[-1]),
     )
-    if maximum is None or total is None or not _are_alike(one, two):
+    if maximum is None or total is None or not _are_alike(first_loop, second_loop):
         return []
     most, block, sum_, elements, largest = *maximum, *total
     starts = [statement for statement in between if _is_zero(statement, sum_)]
@@ -227,7 +230,7 @@ def _triton_fused(
         return []
     if ast.dump(block) != ast.dump(elements):
         return []
-    tl, higher, last = text.language, text.fresh("higher"), one.node.body[-1]
+    tl, higher, last = text.language, text.fresh("higher"), first_loop.node.body[-1]
     grown = f"{text.operand(elements)} - {higher}"
     lines = (
         f"{higher} = {tl}.maximum({most}, {tl}.max({text.text(block)}, axis=0))",
@@ -236,29 +239,31 @@ def _triton_fused(
     )
     by = f"\n{' ' * last.col_offset}"
     return [
-        text.inserted_before(one.node, text.text(starts[0])),
+        text.inserted_before(first_loop.node, text.text(starts[0])),
         text.removed(starts[0]),
         Edit(*text.span(last), by.join(lines)),
-        text.removed(two.node),
+        text.removed(second_loop.node),
     ]
 
 
-def _are_alike(one: RangeLoop, two: RangeLoop) -> bool:
+def _are_alike(first_loop: RangeLoop, second_loop: RangeLoop) -> bool:
     """Return whether both loops have the same elements."""
-    heads = [(loop.name, ast.dump(loop.call)) for loop in (one, two)]
-    setups = [[ast.dump(node) for node in loop.node.body[:-1]] for loop in (one, two)]
-    plain = all(isinstance(node, ast.Assign) for node in one.node.body)
-    return heads[0] == heads[1] and setups[0] == setups[1] and plain and not two.node.orelse
+    heads = [(loop.name, ast.dump(loop.call)) for loop in (first_loop, second_loop)]
+    setups = [
+        [ast.dump(node) for node in loop.node.body[:-1]] for loop in (first_loop, second_loop)
+    ]
+    plain = all(isinstance(node, ast.Assign) for node in first_loop.node.body)
+    return heads[0] == heads[1] and setups[0] == setups[1] and plain and not second_loop.node.orelse
 
 
 def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> _Found | None:
     """Return the parts of ``m = maximum(m, max(block, axis=0))``."""
     match statement:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[one, two]) as call):
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[left, right]) as call):
             if kernel.text.called(call) != "maximum":
                 return None
-            inner = two if isinstance(one, ast.Name) and one.id == name else one
-            other = one if inner is two else two
+            inner = right if isinstance(left, ast.Name) and left.id == name else left
+            other = left if inner is right else right
             block = _reduced(kernel, inner, "max")
             named = isinstance(other, ast.Name) and other.id == name
             return (name, block) if block is not None and named else None

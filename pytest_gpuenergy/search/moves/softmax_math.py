@@ -167,7 +167,7 @@ def is_float(kernel: CudaKernel, node: Node) -> bool:
             if operator_of(node) in ("<", ">", "<=", ">=", "==", "!=", "&&", "||", "!"):
                 return False
             whole = [kernel.polynomial(part) is not None for part in parts]
-            others = (one or other for one, other in zip(sure, whole, strict=True))
+            others = (is_sure or is_whole for is_sure, is_whole in zip(sure, whole, strict=True))
             return any(sure) and all(others)
         case "call_expression":
             name = called(node)
@@ -263,7 +263,7 @@ def _cuda_reciprocals(kernel: CudaKernel) -> list[Edit]:
 def _loop_around(kernel: CudaKernel, node: Node) -> CountedLoop | None:
     """Return the innermost loop, if a statement can stand before it."""
     around = [loop for loop in kernel.text.loops if inside(node, loop.body)]
-    loop = max(around, key=lambda one: one.node.start_byte, default=None)
+    loop = max(around, key=lambda loop: loop.node.start_byte, default=None)
     if loop is None or loop.node.parent is None or loop.node.parent.type != "compound_statement":
         return None
     return loop

@@ -217,8 +217,11 @@ def _factors(accesses: Accesses, product: Node) -> tuple[Access, Access] | None:
     if operator_of(product) != "*" or left is None or right is None:
         return None
     found = [_widened(accesses, bare(side)) for side in (left, right)]
-    one, two = found
-    return None if one is None or two is None or one.root.type != two.root.type else (one, two)
+    left_factor, right_factor = found
+    if left_factor is None or right_factor is None:
+        return None
+    same = left_factor.root.type == right_factor.root.type
+    return (left_factor, right_factor) if same else None
 
 
 def _widened(accesses: Accesses, node: Node) -> Access | None:

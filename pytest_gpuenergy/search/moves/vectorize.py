@@ -95,8 +95,8 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Re
 def _start_and_step(
     kernel: CudaKernel, loop: CountedLoop
 ) -> tuple[Polynomial | None, Polynomial | None]:
-    one = Polynomial.constant(1)
-    step = one if loop.step is None else kernel.polynomial(loop.step)
+    unit = Polynomial.constant(1)
+    step = unit if loop.step is None else kernel.polynomial(loop.step)
     return kernel.polynomial(loop.start), step
 
 

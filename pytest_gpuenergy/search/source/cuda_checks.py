@@ -1,9 +1,13 @@
 """What CUDA text of a variant may contain: kernels, and nothing that outlives a launch.
 
-The text is cut into tokens and file-scope declarations; it is not parsed as C++. With a real GPU
-nothing of it runs on the host, because our own code launches it. What is refused here are ways to
-cheat that a check of results may miss (state between launches, clocks), and on the emulated GPU,
-which runs the text on the host, ways to reach anything but the kernel's arguments.
+With a real GPU nothing of the text runs on the host, because our own code launches it. What is
+refused here are ways to cheat that a check of results may miss (state between launches, clocks),
+and on the emulated GPU, which runs the text on the host, ways to reach anything but the kernel's
+arguments.
+
+The text is cut into tokens and file-scope declarations, and not read from the syntax tree as
+elsewhere: a parser recovers from what it does not understand and does not look into macros, but
+this check must refuse both.
 """
 
 from __future__ import annotations

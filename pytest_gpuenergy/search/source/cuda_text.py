@@ -283,7 +283,9 @@ class CudaText:
             for candidate in self._by_name.get(text_of(node), [])
             if inside(node, candidate.scope) and candidate.key <= node.start_byte
         ]
-        return max(candidates, key=lambda one: (one.scope.start_byte, one.key), default=None)
+        return max(
+            candidates, key=lambda variable: (variable.scope.start_byte, variable.key), default=None
+        )
 
     def writes(self, variable: Variable) -> tuple[Node, ...]:
         """Return the identifiers by which a scalar or pointer is changed, or may be."""

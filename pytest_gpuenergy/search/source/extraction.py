@@ -428,7 +428,7 @@ def replacements(item: FileItem, entry: str) -> dict[str, str]:
     for number, (name, default) in enumerate(parameters):
         value = given[number] if number < len(given) else found.get(default, default)
         if not value:
-            words = ", ".join(one for one, _ in parameters)
+            words = ", ".join(name for name, _ in parameters)
             raise FormError(
                 f"its entry {entry} is a template: give an argument for each of {words}, as in "
                 f"{entry.partition('<')[0]}<float>"

@@ -65,10 +65,10 @@ class Polynomial:
 
     def __mul__(self, other: Polynomial) -> Polynomial:
         terms: dict[Product, int] = {}
-        for ours, one in self.terms:
-            for theirs, two in other.terms:
+        for ours, our_factor in self.terms:
+            for theirs, their_factor in other.terms:
                 product = tuple(sorted(ours + theirs, key=lambda atom: atom.text))
-                terms[product] = terms.get(product, 0) + one * two
+                terms[product] = terms.get(product, 0) + our_factor * their_factor
         return Polynomial.of(terms)
 
     @property
@@ -128,7 +128,7 @@ class Polynomial:
                 found = ranges(atom)
                 if found is None:
                     return None
-                corners = [one * two for one in ends for two in found]
+                corners = [end * bound for end in ends for bound in found]
                 ends = min(corners), max(corners)
             low, high = low + ends[0], high + ends[1]
         return low, high

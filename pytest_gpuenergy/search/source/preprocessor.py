@@ -1,6 +1,7 @@
 """C++ text after its preprocessor: local includes read, conditions decided, macros replaced.
 
-What only a compiler can decide stays as it is; comments stay, too.
+What only a compiler can decide stays as it is; comments stay, too. This works on tokens, since the
+syntax tree is that of one text in which no macro has been replaced: it comes afterwards.
 """
 
 from __future__ import annotations
@@ -135,11 +136,11 @@ class _Condition:
         condition = self._binary(0, depth)
         if not self._take("?"):
             return condition
-        one = self._choice(depth + 1)
+        chosen = self._choice(depth + 1)
         if not self._take(":"):
             raise UndecidedError
         other = self._choice(depth + 1)
-        return one if condition else other
+        return chosen if condition else other
 
     def _binary(self, level: int, depth: int) -> int:
         if level == len(_LEVELS):

@@ -47,7 +47,7 @@ def simplified(text: str, entry: str) -> str:
         own = [function for function in functions if _is_entry(function, name)]
         forwarders = {found.name: found for function in functions if (found := forwarder(function))}
         names = [name_of(function) for function in functions]
-        known = {n: one for n, one in forwarders.items() if names.count(n) == 1}
+        known = {name: function for name, function in forwarders.items() if names.count(name) == 1}
         edits = [
             edit
             for access in own
@@ -143,10 +143,10 @@ def _truth(condition: Node) -> bool | None:
             return None if truth is None else not truth
         case "binary_expression" if operator_of(condition) in ("==", "!="):
             sides = [field(condition, name) for name in ("left", "right")]
-            one, two = (_constant(bare(side)) if side is not None else None for side in sides)
-            if one is None or two is None or one[0] != two[0]:
+            left, right = (_constant(bare(side)) if side is not None else None for side in sides)
+            if left is None or right is None or left[0] != right[0]:
                 return None
-            return (one[1] == two[1]) == (operator_of(condition) == "==")
+            return (left[1] == right[1]) == (operator_of(condition) == "==")
     return None
 
 

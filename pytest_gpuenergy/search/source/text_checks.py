@@ -44,6 +44,13 @@ def additions(state: State, before: State) -> frozenset[str]:
     return findings(state.source) - findings(before.source)
 
 
+def assembler_statements(state: State) -> int:
+    """Return the number of inline assembler statements in the text of a state."""
+    if state.language == "cuda":
+        return cuda_checks.assembler_statements(state.source)
+    return triton_checks.assembler_statements(state.source)
+
+
 def not_understood(spec: KernelSpec) -> str:
     """Return a sentence if the moves that parse a text leave the baseline alone; else "".
 

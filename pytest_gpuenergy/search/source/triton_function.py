@@ -154,20 +154,20 @@ class TritonFunction:
     def _binary(
         self, left: ast.expr, op: ast.operator, right: ast.expr, depth: int
     ) -> Polynomial | None:
-        one, two = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
-        if one is None or two is None:
+        first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
+        if first is None or second is None:
             return None
         match op:
             case ast.Add():
-                return one + two
+                return first + second
             case ast.Sub():
-                return one - two
+                return first - second
             case ast.Mult():
-                return one * two
+                return first * second
             case ast.FloorDiv():
-                return quotient(one, "//", two)
+                return quotient(first, "//", second)
             case ast.Mod():
-                return quotient(one, "%", two)
+                return quotient(first, "%", second)
         return None
 
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
@@ -176,12 +176,14 @@ class TritonFunction:
             return self._program(node, name, depth)
         parts = [self.polynomial(argument, depth - 1) for argument in node.args]
         match name, parts:
-            case "cdiv", [Polynomial() as one, Polynomial() as two]:
-                return quotient(one + two - Polynomial.constant(1), "//", two)
-            case "arange", [Polynomial() as one, Polynomial() as two]:
+            case "cdiv", [Polynomial() as first, Polynomial() as second]:
+                return quotient(first + second - Polynomial.constant(1), "//", second)
+            case "arange", [Polynomial() as first, Polynomial() as second]:
                 # Two blocks of the same numbers need not lie along the same dimension.
                 return Polynomial.atom(
-                    Atom(f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, one, two)
+                    Atom(
+                        f"arange:{node.lineno}:{node.col_offset}", frozenset(), name, first, second
+                    )
                 )
         return None
 
@@ -208,9 +210,9 @@ def _along(block: Polynomial, places: str) -> Polynomial:
 
 def quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
     """Return ``left // right`` or ``left % right``."""
-    one, two = left.value, right.value
-    if one is not None and two:
-        return Polynomial.constant(one // two if sign == "//" else one % two)
+    first, second = left.value, right.value
+    if first is not None and second:
+        return Polynomial.constant(first // second if sign == "//" else first % second)
     return Polynomial.atom(
         Atom(f"(({left.text()}) {sign} ({right.text()}))", frozenset(), sign, left, right)
     )
