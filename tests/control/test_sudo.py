@@ -28,7 +28,7 @@ from pytest_gpuenergy.devices import NvmlGpu
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import SetpointError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 # As sudo(8) and sudoers(5) have it: -n never prompts, -l asks and runs nothing, the program must be
 # the one of the rule, and its arguments, joined by blanks, must match the rule's as a pattern.

@@ -1,32 +1,33 @@
-"""The compilers of a device, by the kinds of kernels that need one."""
+"""The compilers of a device, one for each kind of kernel that is compiled ahead."""
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from threading import Lock
 
 from pytest_gpuenergy.devices.cuda._compat import compile_for, hash_triton
 from pytest_gpuenergy.devices.cuda.binders import triton_machine_code
-from pytest_gpuenergy.devices.cuda.compilers import Binary, specific
+from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers, specific
 from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
 from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, TritonKernel
-from pytest_gpuenergy.support import WITHOUT_GPU, WorkerPool, compiled_dir
+from pytest_gpuenergy.support import compiled_dir
 
-_PROCESSES = 4
-_TIMEOUT_S = 300.0
+_MOST_TRITON_PROCESSES = 4
+"""The largest number of processes that compile Triton functions: each imports PyTorch."""
 
 
 class TritonCompiler:
-    """The child's side. It imports Triton once, and forks for each function.
+    """Compiles Triton functions in a child process, which imports Triton once and then forks.
 
-    So a module is executed in a process that no other one has changed, as where it runs.
+    Each module is thus executed in a process that no other module has changed, as it is where the
+    function runs.
 
     Args:
-        architecture: such as ``sm_90``.
+        architecture: the GPU's architecture, such as ``sm_90``.
     """
 
     def __init__(self, architecture: str) -> None:
@@ -36,7 +37,7 @@ class TritonCompiler:
         compile_for(int(architecture.removeprefix("sm_")))
 
     def compile(self, job: Job) -> bool:
-        """Whether a job's function compiles."""
+        """Return whether a job's function compiles."""
         child = os.fork()
         if child == 0:
             code = 1
@@ -44,56 +45,37 @@ class TritonCompiler:
                 triton_machine_code(job)
                 code = 0
             finally:
-                os._exit(code)  # whatever was raised: nobody waits for it here
+                os._exit(code)  # also after an exception, which is reported where the job runs
         return os.waitpid(child, 0)[1] == 0
 
 
-class TritonCompilers:
-    """Children that compile in parallel, each function once for the same types and scalars.
+class TritonCompilers(Compilers[Job, bool]):
+    """Compiles Triton functions without a GPU into the cache that Triton keeps on disk.
+
+    The process that runs a function compiles it too, and finds the result in that cache. A fault
+    here therefore has no consequence: it is raised where the function runs.
 
     Args:
-        architecture: such as ``sm_90``.
-        factory: see `Worker`.
+        architecture: the GPU's architecture, such as ``sm_90``.
     """
 
-    def __init__(self, architecture: str, factory: str = f"{__name__}:TritonCompiler") -> None:
-        size = min(_PROCESSES, len(os.sched_getaffinity(0)))
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="triton")
-        self._workers = WorkerPool(factory, architecture, size=size, environment=WITHOUT_GPU)
-        self._pending: dict[object, Future[bool]] = {}
-        self._lock = Lock()
+    def __init__(self, architecture: str) -> None:
+        processes = min(_MOST_TRITON_PROCESSES, len(os.sched_getaffinity(0)))
+        super().__init__(f"{__name__}:TritonCompiler", architecture, processes=processes)
 
-    def submit(self, job: Job) -> None:
-        """Start compiling, unless that was done before."""
-        with self._lock:
-            key = _key(job)
-            if key not in self._pending:
-                self._pending[key] = self._threads.submit(self._compile, job)
+    def _key(self, source: Job) -> object:
+        types = tuple((tensor.name, tensor.dtype) for tensor in source.io.tensors)
+        scalars = tuple((scalar.name, scalar.dtype, scalar.value) for scalar in source.io.scalars)
+        return source.kernel.digest, types, scalars
 
-    def wait(self, job: Job) -> None:
-        """Wait until a job's function has been compiled, if that can be."""
-        self.submit(job)
-        self._pending[_key(job)].result()
-
-    def close(self) -> None:
-        """End the children. Idempotent."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._workers.close()
-
-    def _compile(self, job: Job) -> bool:
-        with suppress(Exception):  # without Triton, for example
-            return bool(self._workers.call("compile", job, timeout_s=_TIMEOUT_S))
+    def _compile(self, source: Job) -> bool:
+        with suppress(Exception):  # for example if Triton is missing
+            return bool(self._call("compile", source))
         return False
 
 
-def _key(job: Job) -> object:
-    types = tuple((one.name, one.dtype) for one in job.io.tensors)
-    scalars = tuple((one.name, one.dtype, one.value) for one in job.io.scalars)
-    return job.kernel.digest, types, scalars
-
-
 class CompilerPools:
-    """NVRTC for CUDA text, nvcc for host programs, and Triton, each started when it is needed."""
+    """NVRTC for CUDA text, nvcc for host programs, and Triton, each started at its first use."""
 
     def __init__(self, architecture: str) -> None:
         self._plain, self._architecture = architecture, specific(architecture)
@@ -103,7 +85,7 @@ class CompilerPools:
         self._starting = Lock()
 
     def submit(self, kernel: AnyKernel) -> Future[Binary] | None:
-        """Start compiling; None for a kernel that the worker prepares itself."""
+        """Start compiling; return None for a kernel that the worker prepares itself."""
         if isinstance(kernel, Kernel):
             return self._of_text().submit(kernel)
         if isinstance(kernel, CudaProgram):
@@ -113,19 +95,19 @@ class CompilerPools:
         return None
 
     def submit_job(self, job: Job) -> None:
-        """Start compiling a job's kernel, also one that the worker compiles for types."""
+        """Start compiling a job's kernel, also one that is compiled for types."""
         if isinstance(job.kernel, TritonKernel):
             self._of_triton().submit(job)
         else:
             self.submit(job.kernel)
 
     def wait_for(self, job: Job) -> None:
-        """Wait for what was compiled ahead for a worker that compiles itself."""
+        """Wait until a job's Triton function has been compiled ahead."""
         if isinstance(job.kernel, TritonKernel):
-            self._of_triton().wait(job)
+            self._of_triton().submit(job).result()
 
     def ptx(self, kernel: Kernel) -> str:
-        """The PTX of a kernel of CUDA text.
+        """Return the PTX of a kernel of CUDA text.
 
         Raises:
             KernelFault: it does not compile.
@@ -134,7 +116,7 @@ class CompilerPools:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Those of the compilers that are there."""
+        """The versions of the compilers that are installed."""
         nvcc = find_nvcc()
         version = version_of(nvcc) if nvcc else ""
         return {"nvrtc": self._of_text().version, **({"nvcc": version} if version else {})}
@@ -152,7 +134,7 @@ class CompilerPools:
         return self._triton
 
     def _of_text(self) -> CompilerPool:
-        with self._starting:  # listings are made in another thread
+        with self._starting:  # another thread may ask for a listing
             if self._nvrtc is None:
                 self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
             return self._nvrtc

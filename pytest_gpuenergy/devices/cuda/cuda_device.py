@@ -35,9 +35,10 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.workloads import IoContract
 
 _OFFER_TIMEOUT_S = 60.0
+"""The time limit for a library to offer algorithms."""
 
 _IMPORTS_S = 120.0
-"""PyTorch has gigabytes of libraries, which may have to be read from a slow disk."""
+"""The time limit for imports: PyTorch's gigabytes of libraries may be on a slow disk."""
 
 _VERSIONS = {
     "driver": "nvmlSystemGetDriverVersion",
@@ -46,14 +47,14 @@ _VERSIONS = {
 }
 
 _SHARING_S = 60.0
-"""For the process that runs kernels to open another one's memory; its context takes a second."""
+"""The time limit for the worker to open this process's memory; its context takes a second."""
 
 
 class HostClock:
     """The machine's monotonic clock, shared by all its processes."""
 
     def now_s(self) -> float:
-        """Seconds since some fixed moment."""
+        """Return the time in seconds since some fixed moment."""
         return monotonic_s()
 
     def sleep_s(self, duration_s: float) -> None:
@@ -90,7 +91,7 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_imports: frozenset[str] = frozenset()
         self._worker_has_repeated = False
-        self._with_context: int | None = None  # process ID of the worker that has one
+        self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -174,7 +175,7 @@ class CudaDevice(Device):
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
-            self._next_worker.start()  # imports CuPy meanwhile, without touching the GPU yet
+            self._next_worker.start()  # imports CuPy in the meantime; does not use the GPU yet
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
             yield _WorkerRepeater(self, job.timeout_s)
@@ -185,7 +186,7 @@ class CudaDevice(Device):
                 self._call(job.timeout_s, "unload")
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        if not self._next_imports <= {*modules}:  # PyTorch would have a part in how kernels run
+        if not self._next_imports <= {*modules}:  # an imported PyTorch changes how kernels run
             self._next_worker.kill()
             self._next_worker = self._new_worker()
         self._renew_worker()
@@ -196,7 +197,7 @@ class CudaDevice(Device):
 
     @property
     def arrays(self) -> DeviceArrays | None:
-        """None in an exclusive mode, where the worker's context must be the only one."""
+        """The device's arrays; None in an exclusive mode, which allows only one context."""
         try:
             mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
         except self.nvml.NVMLError:
@@ -204,7 +205,7 @@ class CudaDevice(Device):
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     def make_current(self) -> None:
-        if self.ordinal and self.arrays is not None:  # the first GPU is current without a context
+        if self.ordinal and self.arrays is not None:  # the first GPU is the current one anyway
             self._arrays.make_current()
 
     def misplaced(self, arguments: Iterable[object]) -> str | None:
@@ -257,7 +258,7 @@ class CudaDevice(Device):
         return self._binary(job.kernel)
 
     def _binary(self, kernel: AnyKernel) -> Binary | None:
-        """What was compiled; None for a kernel that the worker prepares itself."""
+        """Return the compiled kernel, or None for a kernel that the worker prepares itself."""
         if reason := self.refusal(kernel):
             raise KernelFault("constraints", reason)
         future = self._compilers.submit(kernel)
@@ -284,10 +285,10 @@ class CudaDevice(Device):
             self._with_context = self._worker.pid
 
     def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
-        """See `Relaunching.relaunch`."""
+        """Relaunch in the worker, see `Relaunching.relaunch`."""
         turns: int = self._call(timeout_s, "begin_relaunch")
         for turn in range(turns):
-            # One call each, because the timeout of a call is meant for a launch.
+            # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
             for number in range(results):
                 self._call(timeout_s, "fetch", number)
@@ -309,7 +310,7 @@ class CudaDevice(Device):
 
 
 class _WorkerKernel:
-    """A kernel that stays in the worker, on the same buffers, from its first run to `shut`."""
+    """A kernel that stays in the worker, on the same buffers, from its first `run` to `shut`."""
 
     def __init__(self, device: CudaDevice, timeout_s: float, subject: tuple[object, ...]) -> None:
         self._device = device
@@ -324,12 +325,12 @@ class _WorkerKernel:
         self._device._use(self._timeout_s, "run")
 
     def shut(self) -> None:
-        """Free its buffers, unless the worker has ended since."""
+        """Free the kernel's buffers, unless the worker has ended since."""
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
             self._device._call(self._timeout_s, "shut")
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        """Launch many times from the host first, see `HostLaunches`."""
+        """Launch again from the host, see `HostLaunches` and `Relaunching.relaunch`."""
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
             yield from self._device._relaunched(self._timeout_s, once)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import encoded
+from pytest_gpuenergy.devices import encoded_map
 from pytest_gpuenergy.kernels import TensorMap
 from pytest_gpuenergy.support import KernelFault
 
@@ -25,7 +25,7 @@ def test_every_argument_of_the_driver_function_is_given() -> None:
         given.extend(one.value if hasattr(one, "value") else list(one) for one in rest)
         return 0
 
-    argument = encoded(MAP, 0x7F0000010000, encode)
+    argument = encoded_map(MAP, 0x7F0000010000, encode)
     assert argument.tobytes() == b"\xa5" * 128
     assert isinstance(argument, np.generic)  # which CuPy passes by value
     bfloat16, zeros, swizzle_128, promoted_to_256 = 9, 0, 3, 3
@@ -37,7 +37,7 @@ def test_every_argument_of_the_driver_function_is_given() -> None:
 
 def test_a_map_that_the_driver_refuses_is_a_fault() -> None:
     with pytest.raises(KernelFault, match=r"refuses the tensor map 'a_map' \(error 1\)") as fault:
-        encoded(MAP, 0, lambda *_: 1)
+        encoded_map(MAP, 0, lambda *_: 1)
     assert fault.value.outcome == "constraints"
 
 
@@ -47,4 +47,4 @@ def test_without_a_driver_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(KernelFault, match="need a driver of CUDA 12 or later"):
-        encoded(MAP, 0)
+        encoded_map(MAP, 0)
