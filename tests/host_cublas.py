@@ -200,8 +200,8 @@ def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
         patch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=bindings))
         patch.setitem(sys.modules, "nvmath.bindings", bindings)
         patch.setitem(sys.modules, "nvmath.bindings.cublas", bindings.cublas)
-        cublas.plan_of.cache_clear()
+        cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
         yield host
-        cublas.plan_of.cache_clear()
+        cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()

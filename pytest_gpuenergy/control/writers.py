@@ -7,8 +7,20 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control.sudo import find_sudo
+from pytest_gpuenergy.control.zeusd import find_zeusd
 from pytest_gpuenergy.devices import Gpu, deny_writes
 from pytest_gpuenergy.support import SetpointError, SettingRefusedError
+
+_CAP_SYS_ADMIN = 21
+"""The bit of the capability in capabilities(7), which the driver requires in containers too."""
+_ALL_IDS = 0xFFFFFFFF
+_REFUSALS = (
+    "NVMLError_FunctionNotFound",
+    "NVMLError_InvalidArgument",
+    "NVMLError_NoPermission",
+    "NVMLError_NotSupported",
+)
 
 
 class SettingsWriter(Protocol):
@@ -83,9 +95,6 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
     deny_writes()
     if may_change_settings():
         return NvmlWriter(gpu)
-    from pytest_gpuenergy.control.sudo import find_sudo
-    from pytest_gpuenergy.control.zeusd import find_zeusd
-
     reasons = []
     for found in (find(gpu) for find in (find_zeusd, find_sudo)):
         if not isinstance(found, str):
@@ -96,17 +105,6 @@ def choose_writer(gpu: Gpu) -> SettingsWriter:
         "as root (in a container: with the capability SYS_ADMIN), start zeusd, add the sudo rule "
         "that gpuenergy doctor prints, or use --powercap current and --smclock current."
     )
-
-
-_CAP_SYS_ADMIN = 21
-"""The bit of the capability in capabilities(7), which the driver requires in containers too."""
-_ALL_IDS = 0xFFFFFFFF
-_REFUSALS = (
-    "NVMLError_FunctionNotFound",
-    "NVMLError_InvalidArgument",
-    "NVMLError_NoPermission",
-    "NVMLError_NotSupported",
-)
 
 
 class NvmlWriter:

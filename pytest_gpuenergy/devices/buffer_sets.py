@@ -63,7 +63,7 @@ def placements(set_bytes: int) -> int:
     return max(1, min(MAX_PLACEMENTS, _PLACED_BYTES // max(1, set_bytes)))
 
 
-def pieces(sizes: Mapping[str, int]) -> list[dict[str, int]]:
+def set_layout(sizes: Mapping[str, int]) -> list[dict[str, int]]:
     """Return the layout of a set: the byte offset of each buffer, by piece of memory.
 
     As in the driver's allocations, each buffer of at least half a page starts on a page of its own,
@@ -98,7 +98,7 @@ def pool_bytes(sizes: Sequence[int], free_bytes: int) -> int:
     return needed + more // PAGE_BYTES * PAGE_BYTES
 
 
-def scattered(sizes: Sequence[int], pool: int, draw: np.random.Generator) -> list[int]:
+def scattered_offsets(sizes: Sequence[int], pool: int, draw: np.random.Generator) -> list[int]:
     """Return random byte offsets for pieces in a pool of memory, each on its own pages.
 
     The driver gives successive processes the same few places, and different ones to a process with

@@ -10,10 +10,10 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.devices import (
     MAX_PLACEMENTS,
     PAGE_BYTES,
-    pieces,
     placements,
     pool_bytes,
-    scattered,
+    scattered_offsets,
+    set_layout,
 )
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def test_small_buffers_take_many_places_and_large_ones_little_memory(set_bytes: 
 def test_buffers_of_a_piece_do_not_overlap_and_large_ones_have_their_own(
     sizes: dict[str, int],
 ) -> None:
-    found = pieces(sizes)
+    found = set_layout(sizes)
     assert sorted(name for piece in found for name in piece) == sorted(sizes)
     for piece in found:
         assert len(piece) == 1 or all(sizes[name] < MIB for name in piece)
@@ -47,7 +47,7 @@ def test_scattered_pieces_lie_in_the_pool_on_pages_of_their_own(
     sizes: list[int], free_bytes: int, seed: int
 ) -> None:
     pool = pool_bytes(sizes, free_bytes)
-    found = scattered(sizes, pool, np.random.default_rng(seed))
+    found = scattered_offsets(sizes, pool, np.random.default_rng(seed))
     spans = sorted((at, at + size) for at, size in zip(found, sizes, strict=True))
     assert all(at % PAGE_BYTES == 0 for at in found)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
@@ -66,7 +66,7 @@ def test_a_pool_leaves_memory_to_others(sizes: list[int], free_bytes: int) -> No
 def test_places_are_anywhere_and_differ_from_process_to_process() -> None:
     sizes = [3 * MIB] * MAX_PLACEMENTS
     pool = pool_bytes(sizes, 1 << 37)
-    found = [scattered(sizes, pool, np.random.default_rng(seed)) for seed in range(200)]
+    found = [scattered_offsets(sizes, pool, np.random.default_rng(seed)) for seed in range(200)]
     assert len({tuple(places) for places in found}) == 200
     first = np.array([places[0] for places in found]) / pool
     assert abs(first.mean() - 0.5) < 0.1
@@ -75,4 +75,4 @@ def test_places_are_anywhere_and_differ_from_process_to_process() -> None:
 
 def test_nothing_takes_no_memory() -> None:
     assert pool_bytes([], 1 << 37) == 0
-    assert scattered([], 0, np.random.default_rng(0)) == []
+    assert scattered_offsets([], 0, np.random.default_rng(0)) == []

@@ -103,7 +103,7 @@ class CupyArrays:
         return memory
 
 
-def gpu_of(value: object) -> int | None:
+def array_ordinal(value: object) -> int | None:
     """Return CUDA's number of the GPU that holds an array; None for anything else."""
     where = getattr(value, "__dlpack_device__", None)
     if where is None:

@@ -180,12 +180,12 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
 
 
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    from pytest_gpuenergy.devices.cuda.cublaslt import plan_of
+    from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan
 
     addresses = {
         parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
     }
-    plan = plan_of(call, job.io)
+    plan = matmul_plan(call, job.io)
     return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
 
 

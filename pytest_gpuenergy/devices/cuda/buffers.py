@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena, Bytes, guard
-from pytest_gpuenergy.devices.buffer_sets import pieces, pool_bytes, scattered
+from pytest_gpuenergy.devices.buffer_sets import pool_bytes, scattered_offsets, set_layout
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Array, Role, Tensor, stored_as
@@ -89,11 +89,11 @@ class CudaBuffers:
         """Return sets like that of `upload`, at random places in a large piece of memory."""
         first = self.upload()
         sizes = {name: image.nbytes for name, image in first.items()}
-        layout = pieces(sizes)
+        layout = set_layout(sizes)
         lengths = count * [max(at + sizes[name] for name, at in piece.items()) for piece in layout]
         free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
         pool = self._cupy.empty(pool_bytes(lengths, free_bytes), dtype=np.uint8)
-        places = iter(scattered(lengths, pool.nbytes, np.random.default_rng()))
+        places = iter(scattered_offsets(lengths, pool.nbytes, np.random.default_rng()))
         sets: list[BufferSet] = []
         for _ in range(count):
             buffers = {}

@@ -10,9 +10,9 @@ from threading import Lock
 
 from pytest_gpuenergy.devices.cuda._compat import compile_for, hash_triton
 from pytest_gpuenergy.devices.cuda.binders import triton_machine_code
-from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers, specific
-from pytest_gpuenergy.devices.cuda.nvcc import ProgramCompilers, find_nvcc, version_of
-from pytest_gpuenergy.devices.cuda.nvrtc import CompilerPool
+from pytest_gpuenergy.devices.cuda.compilers import Binary, Compilers, specific_architecture
+from pytest_gpuenergy.devices.cuda.nvcc import NvccCompilers, find_nvcc, nvcc_version
+from pytest_gpuenergy.devices.cuda.nvrtc import NvrtcCompilers
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, TritonKernel
 from pytest_gpuenergy.support import compiled_dir
 
@@ -78,9 +78,9 @@ class CompilerPools:
     """NVRTC for CUDA text, nvcc for host programs, and Triton, each started at its first use."""
 
     def __init__(self, architecture: str) -> None:
-        self._plain, self._architecture = architecture, specific(architecture)
-        self._nvrtc: CompilerPool | None = None
-        self._nvcc: ProgramCompilers | None = None
+        self._plain, self._architecture = architecture, specific_architecture(architecture)
+        self._nvrtc: NvrtcCompilers | None = None
+        self._nvcc: NvccCompilers | None = None
         self._triton: TritonCompilers | None = None
         self._starting = Lock()
 
@@ -90,7 +90,7 @@ class CompilerPools:
             return self._of_text().submit(kernel)
         if isinstance(kernel, CudaProgram):
             if self._nvcc is None:
-                self._nvcc = ProgramCompilers(self._architecture, compiled_dir("programs"))
+                self._nvcc = NvccCompilers(self._architecture, compiled_dir("programs"))
             return self._nvcc.submit(kernel)
         return None
 
@@ -118,7 +118,7 @@ class CompilerPools:
     def versions(self) -> dict[str, str]:
         """The versions of the compilers that are installed."""
         nvcc = find_nvcc()
-        version = version_of(nvcc) if nvcc else ""
+        version = nvcc_version(nvcc) if nvcc else ""
         return {"nvrtc": self._of_text().version, **({"nvcc": version} if version else {})}
 
     def close(self) -> None:
@@ -133,8 +133,8 @@ class CompilerPools:
             self._triton = TritonCompilers(self._plain)
         return self._triton
 
-    def _of_text(self) -> CompilerPool:
+    def _of_text(self) -> NvrtcCompilers:
         with self._starting:  # another thread may ask for a listing
             if self._nvrtc is None:
-                self._nvrtc = CompilerPool(self._architecture, compiled_dir("cubin"))
+                self._nvrtc = NvrtcCompilers(self._architecture, compiled_dir("cubin"))
             return self._nvrtc

@@ -100,7 +100,7 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
             raise KernelFault("compile", str(error)) from None
 
 
-def specific(architecture: str) -> str:
+def specific_architecture(architecture: str) -> str:
     """Return the architecture name that allows instructions which later ones lack (``wgmma``).
 
     Machine code is compiled for a single card anyway.

@@ -82,7 +82,7 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
-def plan_of(call: LibraryCall, io: IoContract) -> Plan:
+def matmul_plan(call: LibraryCall, io: IoContract) -> Plan:
     """Return the plan of a library call.
 
     Raises:
@@ -91,7 +91,7 @@ def plan_of(call: LibraryCall, io: IoContract) -> Plan:
     handle, library = _handle(), _library()
     options = call.all_options
     if not options["algorithm"]:
-        return plan_of(offered_algorithms(call, io)[0], io)
+        return matmul_plan(offered_algorithms(call, io)[0], io)
     if options["version"] != (version := library.get_version()):
         raise KernelFault(
             "constraints",

@@ -10,13 +10,13 @@ from time import sleep
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
-from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, array_ordinal
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
 from pytest_gpuenergy.devices.cuda.machine_code import (
     cubins_in,
-    sass_of,
+    sass_listing,
     tensor_core_instructions,
     variable_bytes,
 )
@@ -150,7 +150,7 @@ class CudaDevice(Device):
     def listings(self, kernel: AnyKernel) -> Mapping[str, str]:
         if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
             return {}
-        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_of(binary.path)}
+        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_listing(binary.path)}
         return {name: text for name, text in found.items() if text is not None}
 
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -209,7 +209,7 @@ class CudaDevice(Device):
             self._arrays.make_current()
 
     def misplaced(self, arguments: Iterable[object]) -> str | None:
-        for where in (self._arrays.current(), *map(gpu_of, arguments)):
+        for where in (self._arrays.current(), *map(array_ordinal, arguments)):
             if where not in (None, self.ordinal):
                 return (
                     f"The callable works on CUDA device {where}, but this run measures device "

@@ -76,7 +76,7 @@ def cubins_in(program: bytes) -> Iterator[bytes]:
                 at = content.find(_ELF, at + 1)
 
 
-def sass_of(cubin: Path) -> str | None:
+def sass_listing(cubin: Path) -> str | None:
     """Return the instructions in a cubin as text, or None if nvdisasm is missing or fails."""
     nvdisasm = shutil.which("nvdisasm")
     if nvdisasm is None:

@@ -42,7 +42,7 @@ def find_nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
-def version_of(nvcc: str) -> str:
+def nvcc_version(nvcc: str) -> str:
     """Return nvcc's version, such as ``release 13.0, V13.0.48``; empty if nvcc does not work."""
     try:
         done = subprocess.run(
@@ -54,7 +54,7 @@ def version_of(nvcc: str) -> str:
     return found[0] if found else ""
 
 
-def target_of(architecture: str) -> str:
+def nvcc_target(architecture: str) -> str:
     """Return nvcc's option for the machine code of an architecture such as ``sm_90a``."""
     number = architecture.removeprefix("sm_")
     return f"-gencode=arch=compute_{number},code=sm_{number}"
@@ -87,12 +87,12 @@ class Nvcc:
         raise KernelFault("compile", f"nvcc: {next(filter(None, errors), 'it failed')}".rstrip())
 
 
-class ProgramCompilers(Compilers[CudaProgram, Binary]):
+class NvccCompilers(Compilers[CudaProgram, Binary]):
     """Compiles host programs with nvcc, and caches the shared objects on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
         super().__init__(f"{__name__}:Nvcc", processes=processes, timeout_s=_TIMEOUT_S)
-        self._target = target_of(architecture)
+        self._target = nvcc_target(architecture)
         self._cache = cache
 
     def _key(self, source: CudaProgram) -> str:
@@ -100,7 +100,7 @@ class ProgramCompilers(Compilers[CudaProgram, Binary]):
 
     def _compile(self, source: CudaProgram) -> Binary:
         nvcc = find_nvcc()
-        version = version_of(nvcc) if nvcc else ""
+        version = nvcc_version(nvcc) if nvcc else ""
         if nvcc is None or not version:
             raise KernelFault(
                 "compile", f"{nvcc or 'nvcc'} does not work: repair the CUDA toolkit."

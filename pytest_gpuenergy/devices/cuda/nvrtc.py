@@ -42,7 +42,7 @@ _Compiled = tuple[bytes, dict[str, str], str]
 """The machine code, the symbol of each entry, and the PTX."""
 
 
-class Compiler:
+class NvrtcCompiler:
     """Compiles CUDA text with NVRTC in a child process; needs CuPy but no GPU."""
 
     def __init__(self) -> None:
@@ -139,11 +139,11 @@ class Compiler:
         return ".".join(map(str, self._nvrtc.getVersion()))
 
 
-class CompilerPool(Compilers[Kernel, Binary]):
+class NvrtcCompilers(Compilers[Kernel, Binary]):
     """Compiles CUDA text with NVRTC, and caches the result on disk."""
 
     def __init__(self, architecture: str, cache: Path, processes: int | None = None) -> None:
-        super().__init__(f"{__name__}:Compiler", processes=processes)
+        super().__init__(f"{__name__}:NvrtcCompiler", processes=processes)
         self._architecture = architecture
         self._cache = cache
 

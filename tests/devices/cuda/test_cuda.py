@@ -151,7 +151,7 @@ def test_cuda_text_has_ptx_and_where_there_is_nvdisasm_sass(
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
     monkeypatch.setattr(CompilerPools, "ptx", lambda *_: ".entry k")
     for sass, right in ((None, {"ptx": ".entry k"}), ("EXIT", {"ptx": ".entry k", "sass": "EXIT"})):
-        monkeypatch.setattr(cuda, "sass_of", lambda _, sass=sass: sass)
+        monkeypatch.setattr(cuda, "sass_listing", lambda _, sass=sass: sass)
         assert device.listings(kernel()) == right
 
 

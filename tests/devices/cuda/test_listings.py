@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.devices import sass_of
+from pytest_gpuenergy.devices import sass_listing
 
 
 @pytest.fixture
@@ -34,19 +34,19 @@ def cubin(folder: Path, size: int) -> Path:
 @pytest.mark.usefixtures("nvdisasm")
 @pytest.mark.parametrize(("size", "given"), [(200, 200), (199, 200), (198, 198), (9, 9)])
 def test_only_a_byte_that_is_missing_is_added(tmp_path: Path, size: int, given: int) -> None:
-    assert sass_of(cubin(tmp_path, size)) == f"{given}\n"
+    assert sass_listing(cubin(tmp_path, size)) == f"{given}\n"
 
 
 def test_what_nvdisasm_refuses_has_no_listing(tmp_path: Path, nvdisasm: Path) -> None:
     nvdisasm.write_text("#!/bin/sh\nexit 1\n")
-    assert sass_of(cubin(tmp_path, 200)) is None
+    assert sass_listing(cubin(tmp_path, 200)) is None
 
 
 @pytest.mark.usefixtures("nvdisasm")
 def test_a_missing_file_has_no_listing(tmp_path: Path) -> None:
-    assert sass_of(tmp_path / "nothing.cubin") is None
+    assert sass_listing(tmp_path / "nothing.cubin") is None
 
 
 def test_without_nvdisasm_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert sass_of(cubin(tmp_path, 200)) is None
+    assert sass_listing(cubin(tmp_path, 200)) is None
