@@ -149,7 +149,7 @@ class NamedSetpoints:
         ]
 
 
-def one_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
+def single_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
     """Return the only setpoint that the options of a search name; see `NamedSetpoints.of`.
 
     Raises:
@@ -222,7 +222,7 @@ def resolve_words(
     return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
 
 
-def resolve_one(
+def resolve_cap(
     text: str, table: Sequence[float], limits: PowerLimits, *, context: str
 ) -> Setpoint:
     """Return the setpoint that a word of ``--powercap``, or a number of watts, names.

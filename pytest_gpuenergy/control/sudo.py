@@ -156,7 +156,7 @@ def sudoers_line(uuid: str, limits: PowerLimits) -> str:
     Raises:
         SetpointError: no such rule would be safe.
     """
-    return rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
+    return limit_rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
 
 
 def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
@@ -172,7 +172,7 @@ def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
     return clock_rule(own_name(), safe_program("nvidia-smi"), uuid, clocks_mhz)
 
 
-def rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
+def limit_rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
     """Return the rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
 
     Raises:

@@ -77,7 +77,7 @@ def clock_states(
     weights_s = _overlaps_s(samples, begin_s, end_s)[chosen]
     if len(logs) < _LEAST_SAMPLES or not weights_s.sum():
         return ()
-    cuts = steps(logs)
+    cuts = step_indices(logs)
     found: dict[float, float] = {}
     for level, part_s in zip(np.split(logs, cuts), np.split(weights_s, cuts), strict=True):
         middle, time_s = float(np.median(level)), float(part_s.sum())
@@ -96,12 +96,12 @@ def clock_states(
     )
 
 
-def stepped(states: Sequence[ClockState]) -> bool:
+def has_clock_step(states: Sequence[ClockState]) -> bool:
     """Return whether the card changed its state during the trials, for more than a moment."""
     return sum(state.share >= LEAST_SHARE for state in states) > 1
 
 
-def steps(logs: _Floats) -> list[int]:
+def step_indices(logs: _Floats) -> list[int]:
     """Return the indices at which a new level begins.
 
     The medians of three samples on either side are compared, after the common drift has been

@@ -113,7 +113,7 @@ class EnergyCounter:
             return None
         # An unusually long read says little about the moment of a step.
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
-        return schedule_of(clear, self.period_s)
+        return fitted_schedule(clear, self.period_s)
 
     def _on_schedule(self, schedule: Schedule) -> Edge | None:
         """Await a step; return None if it does not come when the ``schedule`` predicts."""
@@ -271,14 +271,14 @@ def regular_times_s(
         last edge. The times are the midpoints instead if the edges are farther from a line than
         their own uncertainty.
     """
-    if (line := schedule_of(edges, period_s)) is None:
+    if (line := fitted_schedule(edges, period_s)) is None:
         widths = [edge.before_s - edge.after_s for edge in edges]
         return [edge.time_s for edge in edges], float(np.mean(widths)) / math.sqrt(6)
     numbers = step_numbers(edges, period_s)
     return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
 
 
-def schedule_of(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
     """Return a fit to successive edges, or None if they are too far from a line."""
     numbers = np.array(step_numbers(edges, period_s))
     if len(edges) < 3 or (np.diff(numbers) < 1).any():

@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pytest_gpuenergy.devices import Timeline
-from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
+from pytest_gpuenergy.energy.clock_states import clock_states, has_clock_step, mean_clock_mhz
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.sensors import (
     RESTRAINING_REASONS,
     SW_POWER_CAP,
     Restraint,
     all_reasons,
-    doubts,
+    condition_flags,
 )
-from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, unsettled
+from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, former_power_effect
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
 from pytest_gpuenergy.support import NORMAL, student_t
@@ -126,7 +126,7 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     """
     steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
     window = _window(seen, steadiness)
-    gain_of = gains(seen.settling, _headroom(seen, window.power_w))
+    gain_of = settling_gains(seen.settling, _headroom(seen, window.power_w))
     figures = _figures(seen, window, gain_of, settings)
     gain = gain_of[Metric.ENERGY]
     states = _clock_states(seen, window)
@@ -138,9 +138,9 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
         "host_gaps": window.busy < settings.least_busy,
         "sources_disagree": seen.samples_w is not None
         and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
-        "clock_step": stepped(states),
+        "clock_step": has_clock_step(states),
         "power_limit_changed": len(set(_limits_mw(seen))) > 1,
-        **doubts(seen.begin, seen.end, seen.meanwhile),
+        **condition_flags(seen.begin, seen.end, seen.meanwhile),
     }
     return Reading(
         time_ms=figures[Metric.TIME],
@@ -229,7 +229,7 @@ def _figures(
     middle_s = (window.begin_s + window.end_s) / 2
     # The scatter of the trials shows the errors at the window's ends only in part, so they are
     # added in full. The remaining effect of the former power counts as two standard deviations.
-    left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
+    left = former_power_effect(seen.before_w, window.power_w, middle_s - seen.start_s)
     shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2
     placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
     unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
@@ -309,7 +309,7 @@ class Gain(NamedTuple):
 UNCHANGED = Gain(1.0, 0.0)
 
 
-def gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
+def settling_gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
     """Return the gain of each metric.
 
     The power rises as far as the limit allows. How much longer a launch takes beyond that depends

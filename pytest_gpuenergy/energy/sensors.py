@@ -37,7 +37,7 @@ class Restraint(NamedTuple):
         return bool((self.event_reasons or 0) & SW_POWER_CAP)
 
 
-def doubts(
+def condition_flags(
     begin: Conditions, end: Conditions, meanwhile: Iterable[Restraint] = ()
 ) -> dict[str, bool]:
     """Return the validity flags of a measurement that ran from ``begin`` to ``end``, by name."""

@@ -121,7 +121,7 @@ class PowerHistory:
         return self._device.clock.now_s(), energy_mj
 
 
-def unsettled(before_w: float | None, power_w: float, since_s: float) -> float:
+def former_power_effect(before_w: float | None, power_w: float, since_s: float) -> float:
     """Return how far the power may still be from its settled value, as a fraction.
 
     Args:
@@ -147,7 +147,7 @@ class MeterSettings:
         steady_slope_per_s: the change of power per second, as a fraction, below which the power is
             steady.
         settled: the largest effect of the former power, as a fraction, with which the heat-up ends;
-            see `unsettled`.
+            see `former_power_effect`.
         trial_s: the length of one trial, which is rounded to whole updates of the energy source and
             no shorter than its memory.
         min_trials: the least number of trials.
@@ -230,7 +230,7 @@ class Steadiness:
             return False
         power_w = (span[-1].energy_mj - span[0].energy_mj) / 1e3
         power_w /= span[-1].time_s - span[0].time_s
-        far = unsettled(before_w, power_w, span[-1].time_s - self.start_s)
+        far = former_power_effect(before_w, power_w, span[-1].time_s - self.start_s)
         return far <= self.settings.settled and not slope.exceeds(self.settings.steady_slope_per_s)
 
     def drifts(self, edges: Sequence[Edge]) -> bool:

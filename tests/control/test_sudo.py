@@ -19,9 +19,9 @@ from pytest_gpuenergy.control import (
     clock_rule,
     digit_patterns,
     find_sudo,
+    limit_rule,
     read_limits,
     recorded_uuids,
-    rule,
     supported_clocks,
 )
 from pytest_gpuenergy.devices import NvmlGpu
@@ -102,7 +102,7 @@ def machine(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
         path.write_text(source.format(**names, **paths))
         path.chmod(0o755)
     monkeypatch.setenv("PATH", str(made.nvidia_smi.parent))
-    made.rules.write_text(rule("ann", str(made.nvidia_smi), real.uuid, read_limits(real)))
+    made.rules.write_text(limit_rule("ann", str(made.nvidia_smi), real.uuid, read_limits(real)))
     return made
 
 
@@ -146,7 +146,7 @@ def test_a_missing_program_is_named(real: NvmlGpu, machine: Machine, missing: st
 
 def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine) -> None:
     limits = PowerLimits(400.0, 500.0, 450.0)
-    machine.rules.write_text(rule("ann", str(machine.nvidia_smi), real.uuid, limits))
+    machine.rules.write_text(limit_rule("ann", str(machine.nvidia_smi), real.uuid, limits))
     with pytest.raises(SetpointError, match=r"sudo does not allow .* -pl 300: add the rule"):
         Lease(real, found(real)).set(Setpoint(300.0))
     assert present_mw(real) == PRIOR_MW
@@ -237,7 +237,7 @@ def test_an_nvidia_smi_that_fails_is_told(real: NvmlGpu, machine: Machine) -> No
 
 def test_the_rule_is_for_one_user_and_one_gpu() -> None:
     limits = PowerLimits(100.0, 165.5, 165.0)
-    assert rule("ann", "/usr/bin/nvidia-smi", "GPU-1f2e", limits) == (
+    assert limit_rule("ann", "/usr/bin/nvidia-smi", "GPU-1f2e", limits) == (
         "ann ALL=(root) NOPASSWD: "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 1[0-5][0-9], "
         "/usr/bin/nvidia-smi -i GPU-1f2e -pl 16[0-5]"
@@ -246,7 +246,7 @@ def test_the_rule_is_for_one_user_and_one_gpu() -> None:
 
 def test_the_documentation_shows_the_rule_as_it_is() -> None:
     uuid = "GPU-1f2e3d4c-0000-1111-2222-333344445555"
-    shown = rule("ann", "/usr/bin/nvidia-smi", uuid, PowerLimits(200.0, 700.0, 700.0))
+    shown = limit_rule("ann", "/usr/bin/nvidia-smi", uuid, PowerLimits(200.0, 700.0, 700.0))
     assert f"```text\n{shown}\n```" in (ROOT / "docs" / "how-to" / "power-caps.md").read_text()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuenergy.control import PowerLimits, own_name, rule, safe_program, sudoers_line
+from pytest_gpuenergy.control import PowerLimits, limit_rule, own_name, safe_program, sudoers_line
 from pytest_gpuenergy.support import SetpointError
 
 LIMITS = PowerLimits(200.0, 700.0, 700.0)
@@ -183,4 +183,4 @@ def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_uuid_with_words_of_its_own_gives_no_rule() -> None:
     with pytest.raises(SetpointError, match="is not the UUID of a GPU"):
-        rule("ann", "/usr/bin/nvidia-smi", "GPU-1 -pl 1, ALL", LIMITS)
+        limit_rule("ann", "/usr/bin/nvidia-smi", "GPU-1 -pl 1, ALL", LIMITS)

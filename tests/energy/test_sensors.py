@@ -16,7 +16,7 @@ from pytest_gpuenergy.energy import (
     DRIFT_K,
     INVALIDATING_REASONS,
     SW_POWER_CAP,
-    doubts,
+    condition_flags,
     power_by_samples_w,
     read_conditions,
 )
@@ -28,7 +28,7 @@ QUIET = Conditions(44, 1980, 3201, 0, 700_000)
 
 
 def raised(begin: Conditions, end: Conditions) -> set[str]:
-    return {name for name, flag in doubts(begin, end).items() if flag}
+    return {name for name, flag in condition_flags(begin, end).items() if flag}
 
 
 def test_nothing_is_doubtful_when_nothing_changed() -> None:
