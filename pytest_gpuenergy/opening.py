@@ -15,8 +15,8 @@ from pytest_gpuenergy.devices import (
     NvmlGpu,
     cuda_uuids,
     find_gpus,
+    gpu_name,
     load_nvml,
-    name_of,
     nvml_uuids,
     visible_gpus,
 )
@@ -187,7 +187,7 @@ def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
 
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        return NvmlGpu(nvml, handle, name_of(nvml, handle), uuid, HostClock())
+        return NvmlGpu(nvml, handle, gpu_name(nvml, handle), uuid, HostClock())
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
 

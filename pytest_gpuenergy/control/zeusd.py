@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from pytest_gpuenergy.devices import Gpu, deny_writes, text
+from pytest_gpuenergy.devices import Gpu, deny_writes, printable_text
 from pytest_gpuenergy.support import (
     InputError,
     SetpointError,
@@ -156,7 +156,7 @@ def _id_of(gpu: Gpu, found: dict[str, Any]) -> int | None:
     nvml = gpu.nvml
     try:
         if "gpus" in found:
-            here = pci_key(text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
+            here = pci_key(printable_text(nvml.nvmlDeviceGetPciInfo(gpu.handle).busId))
             for entry in found["gpus"]:
                 if pci_key(entry["pci_address"]) == here:
                     return typed(entry["id"], int, "id")

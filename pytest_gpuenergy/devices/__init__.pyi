@@ -8,7 +8,7 @@ from .arena import (
     HostArrays as HostArrays,
     Memory as Memory,
     arena_bytes as arena_bytes,
-    written as written,
+    changed_guard_bytes as changed_guard_bytes,
 )
 from .buffer_sets import (
     MAX_PLACEMENTS as MAX_PLACEMENTS,
@@ -83,9 +83,9 @@ from .nvml import (
     NEEDED as NEEDED,
     WRITES_VARIABLE as WRITES_VARIABLE,
     GuardedNvml as GuardedNvml,
-    absence as absence,
     deny_writes as deny_writes,
+    gpu_name as gpu_name,
     load_nvml as load_nvml,
-    name_of as name_of,
-    text as text,
+    printable_text as printable_text,
+    unavailable_errors as unavailable_errors,
 )

@@ -92,7 +92,9 @@ def guard(name: str, start: int, count: int) -> Bytes:
     return np.resize(np.roll(_pattern(name), -start), count)
 
 
-def written(name: str, before: Bytes, after: Bytes, nbytes: int) -> npt.NDArray[np.intp]:
+def changed_guard_bytes(
+    name: str, before: Bytes, after: Bytes, nbytes: int
+) -> npt.NDArray[np.intp]:
     """Return the positions at which guard bands have changed, counted from the start of the first.
 
     Args:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.devices.nvml import GuardedNvml, load_nvml, name_of, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, gpu_name, load_nvml, printable_text
 from pytest_gpuenergy.support import DeviceError, InputError
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -137,7 +137,7 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
     for ordinal, gpu in enumerate(cuda_uuids()):
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
-            name = name_of(nvml, handle)
+            name = gpu_name(nvml, handle)
         except nvml.NVMLError as error:
             raise DeviceError(_not_a_gpu(nvml, ordinal, gpu, error)) from None
         found.append(FoundGpu(ordinal, gpu, name, handle))
@@ -152,7 +152,10 @@ def nvml_uuids(nvml: GuardedNvml) -> list[tuple[str, str]]:
     """
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return [(text(nvml.nvmlDeviceGetUUID(handle)), name_of(nvml, handle)) for handle in handles]
+        return [
+            (printable_text(nvml.nvmlDeviceGetUUID(handle)), gpu_name(nvml, handle))
+            for handle in handles
+        ]
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML fails ({error}): check the driver with nvidia-smi.") from None
 

@@ -214,7 +214,7 @@ def _as_nvmls(module: Any, function: str, error: Exception) -> Exception:
     return found
 
 
-def absence(nvml: Any) -> tuple[type[Exception], ...]:
+def unavailable_errors(nvml: Any) -> tuple[type[Exception], ...]:
     """Return the errors which mean that a reading or setting is missing or not permitted.
 
     Args:
@@ -263,16 +263,16 @@ def load_nvml() -> GuardedNvml:
     return nvml
 
 
-def text(value: str | bytes) -> str:
+def printable_text(value: str | bytes) -> str:
     """Return NVML's text as a printable string; older versions of pynvml return bytes."""
     decoded = value.decode(errors="replace") if isinstance(value, bytes) else value
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in decoded).strip()
 
 
-def name_of(nvml: Any, handle: Any) -> str:
+def gpu_name(nvml: Any, handle: Any) -> str:
     """Return the name of a card, which is not empty.
 
     Raises:
         NVMLError: the card does not respond.
     """
-    return text(nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"
+    return printable_text(nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"

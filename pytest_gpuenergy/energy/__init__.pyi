@@ -41,11 +41,11 @@ from .sensors import (
     RESTRAINING_REASONS as RESTRAINING_REASONS,
     SW_POWER_CAP as SW_POWER_CAP,
     ProcessWatch as ProcessWatch,
-    answers as answers,
     condition_flags as condition_flags,
     power_by_samples_w as power_by_samples_w,
     processes_on as processes_on,
     read_conditions as read_conditions,
+    responds as responds,
 )
 from .steadiness import (
     PREHEAT_S as PREHEAT_S,

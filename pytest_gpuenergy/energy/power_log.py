@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import NamedTuple, TextIO
 
-from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.devices import Device, unavailable_errors
 from pytest_gpuenergy.support import DeviceError, csv_text
 
 _EVERY_S = 1.0
@@ -46,7 +46,7 @@ class CardSamples:
             _, samples = nvml.nvmlDeviceGetSamples(
                 self._device.handle, nvml.NVML_TOTAL_POWER_SAMPLES, self._newest_us
             )
-        except (nvml.NVMLError_NotFound, *absence(nvml)):
+        except (nvml.NVMLError_NotFound, *unavailable_errors(nvml)):
             return []
         except nvml.NVMLError as error:
             raise DeviceError(

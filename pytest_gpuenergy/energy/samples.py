@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from pytest_gpuenergy.devices import Device, Gpu, absence
+from pytest_gpuenergy.devices import Device, Gpu, unavailable_errors
 from pytest_gpuenergy.energy.counter import EnergyCounter
 from pytest_gpuenergy.energy.energy_source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support import DeviceError
@@ -196,7 +196,7 @@ def choose_source(device: Device) -> EnergySource:
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
         return EnergyCounter(device)
-    except absence(nvml):
+    except unavailable_errors(nvml):
         pass
     except nvml.NVMLError:
         return EnergyCounter(device)  # it exists; reading it again will show what is wrong

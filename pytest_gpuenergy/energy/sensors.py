@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_gpuenergy.devices import Device, absence
+from pytest_gpuenergy.devices import Device, unavailable_errors
 from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import DeviceError
 
@@ -84,7 +84,7 @@ def read_temperature(device: Device) -> int | None:
     return _ask(device, "nvmlDeviceGetTemperature", device.nvml.NVML_TEMPERATURE_GPU)
 
 
-def answers(device: Device) -> bool:
+def responds(device: Device) -> bool:
     """Return whether the card responds at all."""
     try:
         read_temperature(device)
@@ -130,7 +130,7 @@ def _ask(device: Device, function: str, *arguments: object) -> int | None:
     nvml = device.nvml
     try:
         return int(getattr(nvml, function)(device.handle, *arguments))
-    except absence(nvml):
+    except unavailable_errors(nvml):
         return None
     except nvml.NVMLError as error:
         raise DeviceError(

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from power_cards import write
 
-from pytest_gpuenergy.devices import NvmlGpu, text
+from pytest_gpuenergy.devices import NvmlGpu, printable_text
 
 ROUTES = {
     "/gpu/set_power_limit": ("power_limit_mw",),
@@ -133,4 +133,4 @@ class Zeusd:
 
 def _lspci(gpu: NvmlGpu) -> str:
     """As ``lspci -D`` writes it; NVML has capitals and a longer domain."""
-    return text(gpu.nvml.nvmlDeviceGetPciInfo(gpu.handle).busId)[4:].lower()
+    return printable_text(gpu.nvml.nvmlDeviceGetPciInfo(gpu.handle).busId)[4:].lower()

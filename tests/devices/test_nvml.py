@@ -10,7 +10,7 @@ import pynvml
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.devices import NEEDED, GuardedNvml, load_nvml, text
+from pytest_gpuenergy.devices import NEEDED, GuardedNvml, load_nvml, printable_text
 from pytest_gpuenergy.support import DeviceError, WritesDeniedError
 
 
@@ -191,7 +191,7 @@ def test_an_allowed_write_reaches_nvml_unchanged(
 
 @pytest.mark.parametrize("value", ["NVIDIA H200", b"NVIDIA H200"])
 def test_strings_of_old_and_new_modules(value: str | bytes) -> None:
-    assert text(value) == "NVIDIA H200"
+    assert printable_text(value) == "NVIDIA H200"
 
 
 def test_samples_that_come_late_have_room() -> None:

@@ -23,7 +23,7 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
-from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -235,7 +235,7 @@ class CudaDevice(Device):
             found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
         versions: dict[str, str] = self._call(60.0, "describe")
         return {
-            **{name: text(version) for name, version in found.items()},
+            **{name: printable_text(version) for name, version in found.items()},
             **self._compilers.versions,
             **versions,
         }
