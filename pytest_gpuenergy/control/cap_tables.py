@@ -278,9 +278,10 @@ def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> lis
     if match is None:
         if len(word) < _DIGITS and 1 <= int(word) <= len(table):
             return [_from_table(int(word), table, limits)]
+        caps = ", ".join(f"{watts:g} W" for watts in table)
         raise InputError(
-            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
-            f"({_listed(table)}); write {word}W for watts."
+            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} ({caps}); write "
+            f"{word}W for watts."
         )
     return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
 
@@ -325,7 +326,3 @@ def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
                 f"not {table!r}."
             )
     return {name: tuple(map(float, table)) for name, table in tables.items()}
-
-
-def _listed(table: Sequence[float]) -> str:
-    return ", ".join(f"{watts:g} W" for watts in table)

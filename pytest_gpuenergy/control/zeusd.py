@@ -214,7 +214,10 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
         answer = connection.getresponse()
         content = answer.read(_LARGEST_BYTES + 1)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise _NoAnswerError(_reason(error, late=late.is_set())) from None
+        if late.is_set() or isinstance(error, TimeoutError):
+            raise _NoAnswerError(_LATE) from None
+        reason = " ".join((str(error) or type(error).__name__).split())
+        raise _NoAnswerError(reason[:_LONGEST_REASON]) from None
     finally:
         timer.cancel()
         connection.close()
@@ -223,12 +226,6 @@ def _ask(path: Path, method: str, target: str) -> tuple[int, str]:
     if len(content) > _LARGEST_BYTES:
         raise _NoAnswerError(f"its answer is larger than {_LARGEST_BYTES >> 20} MiB")
     return answer.status, content.decode(errors="replace")
-
-
-def _reason(error: Exception, *, late: bool) -> str:
-    if late or isinstance(error, TimeoutError):
-        return _LATE
-    return " ".join((str(error) or type(error).__name__).split())[:_LONGEST_REASON]
 
 
 def _error_message(answer: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import mmap
 import zlib
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.workloads import Array, Tensor, repeated, stored_as, write_repeated
+
+GUARD_BYTES = 65536
+"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
+
+Bytes = npt.NDArray[np.uint8]
+_ALIGNMENT = 256
+"""The length of an arena is a multiple of this."""
 
 
 class Arrays(Protocol):
@@ -76,12 +82,6 @@ class HostArrays:
         return array
 
 
-GUARD_BYTES = 65536
-"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
-
-Bytes = npt.NDArray[np.uint8]
-
-
 def guard(name: str, start: int, count: int) -> Bytes:
     """Return bytes ``start`` to ``start + count`` of the guard bands of the buffer ``name``.
 
@@ -116,9 +116,6 @@ def _pattern(name: str) -> Bytes:
     pattern[::2] = draw.integers(0xF1, 0xFF, GUARD_BYTES // 2, np.uint8)
     pattern.flags.writeable = False
     return pattern
-
-
-_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -157,9 +154,17 @@ class Arena:
         Raises:
             OSError: there is no room.
         """
+        end = GUARD_BYTES + tensor.nbytes
         with path.open("wb") as file:  # writing to a mapped file on a full disk kills the process
-            for piece in _pieces(tensor, value):
-                file.write(piece.data)
+            file.write(guard(tensor.name, 0, GUARD_BYTES).data)
+            if value is None:
+                nan = np.full(GUARD_BYTES, 0xFF, np.uint8)
+                for begin in range(0, tensor.nbytes, GUARD_BYTES):
+                    file.write(nan[: tensor.nbytes - begin].data)
+            else:
+                whole = repeated(_checked(tensor, value), tensor.shape)
+                file.write(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data)
+            file.write(guard(tensor.name, end, arena_bytes(tensor) - end).data)
         return cls(tensor, FileMemory(path))
 
     @classmethod
@@ -223,20 +228,6 @@ class Arena:
 def arena_bytes(tensor: Tensor) -> int:
     """Return the size of an arena's memory."""
     return 2 * GUARD_BYTES + -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _pieces(tensor: Tensor, value: Array | None) -> Iterator[Bytes]:
-    """Yield the contents of an arena's file."""
-    end = GUARD_BYTES + tensor.nbytes
-    yield guard(tensor.name, 0, GUARD_BYTES)
-    if value is None:
-        nan = np.full(GUARD_BYTES, 0xFF, np.uint8)
-        for begin in range(0, tensor.nbytes, GUARD_BYTES):
-            yield nan[: tensor.nbytes - begin]
-    else:
-        whole = repeated(_checked(tensor, value), tensor.shape)
-        yield np.ascontiguousarray(whole).reshape(-1).view(np.uint8)
-    yield guard(tensor.name, end, arena_bytes(tensor) - end)
 
 
 def _checked(tensor: Tensor, value: Array) -> Array:

@@ -62,12 +62,6 @@ def visible_gpus(environment: Mapping[str, str], gpus: Sequence[tuple[str, str]]
     else:
         numbers = [_leading_number(word) for word in words]
         ordered = _in_cudas_order(environment, gpus)
-    return _up_to_the_first_unknown(words, numbers, ordered)
-
-
-def _up_to_the_first_unknown(
-    words: Sequence[str], numbers: Sequence[int | None], ordered: Sequence[str]
-) -> VisibleGpus:
     seen: list[int] = []
     for word, number in zip(words, numbers, strict=True):
         if number is None or number >= len(ordered):

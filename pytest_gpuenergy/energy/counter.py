@@ -88,7 +88,8 @@ class EnergyCounter:
         if self._schedule is not None:
             return self._between_steps(self._schedule, self._number + periods)
         edge = self._await_step(self._last.time_s + periods * self.period_s)
-        self.period_s = (edge.time_s - self._seen[0].time_s) / self._steps_seen()
+        steps = max(1, step_numbers(self._seen, self.period_s)[-1])
+        self.period_s = (edge.time_s - self._seen[0].time_s) / steps
         return edge
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
@@ -97,10 +98,6 @@ class EnergyCounter:
             return regular_times_s(edges, self.period_s, begin)
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
-
-    def _steps_seen(self) -> int:
-        """Return the number of steps from the first to the last that was seen."""
-        return max(1, step_numbers(self._seen, self.period_s)[-1])
 
     def _learned(self) -> Schedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""

@@ -85,8 +85,9 @@ class EnergyMeter:
         """
         settings = self._settings
         reading = evaluate(self._observe(repeater, settings), self.source, settings)
-        while (launches := _launches(reading)) < settings.min_launches:
-            settings = self._longer(settings, _seconds(reading) / launches)
+        while (launches := sum(trial.launches for trial in reading.trials)) < settings.min_launches:
+            launch_s = sum(trial.seconds for trial in reading.trials) / launches
+            settings = self._longer(settings, launch_s)
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
         return reading
 
@@ -201,14 +202,6 @@ class EnergyMeter:
         count = len(earlier)
         scatter = estimate(powers[count:], successive=True, before=powers[:count])
         return scatter.relative_half_width <= self._settings.relative_half_width
-
-
-def _launches(reading: Reading) -> float:
-    return sum(trial.launches for trial in reading.trials)
-
-
-def _seconds(reading: Reading) -> float:
-    return sum(trial.seconds for trial in reading.trials)
 
 
 class Preheat:

@@ -133,8 +133,12 @@ class PowerLog:
         """Write the samples since the last call, unless there was a `problem`."""
         with self._lock, self._noting_problems():
             if self.problem is None:
+                longest_s = (self._interval_s or 0.0) - _SAME_S
                 for sample in self._samples.new():
-                    self._add(sample.stamp_us / 1e6, sample.power_w)
+                    time_s = sample.stamp_us / 1e6
+                    if self._bin and time_s - self._bin[0][0] > longest_s:
+                        self._write()
+                    self._bin.append((time_s, sample.power_w))
 
     def __exit__(self, *_: object) -> None:
         """Write what is left and close the file."""
@@ -154,11 +158,6 @@ class PowerLog:
             self.problem = str(error)
         except OSError as error:
             self.problem = f"{self._path} cannot be written ({error.strerror})."
-
-    def _add(self, time_s: float, power_w: float) -> None:
-        if self._bin and time_s - self._bin[0][0] > (self._interval_s or 0.0) - _SAME_S:
-            self._write()
-        self._bin.append((time_s, power_w))
 
     def _write(self) -> None:
         if self._bin and self._file is not None:

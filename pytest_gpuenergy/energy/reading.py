@@ -129,7 +129,12 @@ def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -
     gain_of = settling_gains(seen.settling, _headroom(seen, window.power_w))
     figures = _figures(seen, window, gain_of, settings)
     gain = gain_of[Metric.ENERGY]
-    states = _clock_states(seen, window)
+    restrained = _reasons(seen) & RESTRAINING_REASONS  # then the clock varies all the time
+    states = (
+        ()
+        if restrained
+        else clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
+    )
     flags = {
         "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
         "interval_wide": figures[Metric.ENERGY].relative_half_width
@@ -267,13 +272,6 @@ def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: 
         successive=True,
         before=before,
     )
-
-
-def _clock_states(seen: Observation, window: _Window) -> tuple[ClockState, ...]:
-    """Return the clock states; none if something slows the card, because the clock then varies."""
-    if _reasons(seen) & RESTRAINING_REASONS:
-        return ()
-    return clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
 
 
 def _mean_temperature_c(seen: Observation) -> float | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena, Bytes, guard
+from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena, Bytes, arena_bytes, guard
 from pytest_gpuenergy.devices.buffer_sets import pool_bytes, scattered_offsets, set_layout
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Array, Role, Tensor, stored_as
+from pytest_gpuenergy.workloads import Array, Role, stored_as
 
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
@@ -169,14 +169,13 @@ class CudaBuffers:
                     )
 
     def _workspaces(self) -> dict[str, Any]:
-        return {space.name: self._workspace(space) for space in self._kernel.workspaces}
-
-    def _workspace(self, space: Tensor) -> Any:
-        size = 2 * GUARD_BYTES + -(-space.nbytes // 256) * 256
-        image = self._cupy.empty(size, dtype=np.uint8)
-        # Not `full`: that is a kernel, which CuPy would have to load first in each process.
-        image.data.memset(0xFF, image.nbytes)
-        end = GUARD_BYTES + space.nbytes
-        image[:GUARD_BYTES].set(guard(space.name, 0, GUARD_BYTES))
-        image[end:].set(guard(space.name, end, size - end))
-        return image
+        images = {}
+        for space in self._kernel.workspaces:
+            image = self._cupy.empty(arena_bytes(space), dtype=np.uint8)
+            # Not `full`: that is a kernel, which CuPy would have to load first in each process.
+            image.data.memset(0xFF, image.nbytes)
+            end = GUARD_BYTES + space.nbytes
+            image[:GUARD_BYTES].set(guard(space.name, 0, GUARD_BYTES))
+            image[end:].set(guard(space.name, end, image.nbytes - end))
+            images[space.name] = image
+        return images

@@ -20,60 +20,6 @@ _MOST_TRITON_PROCESSES = 4
 """The largest number of processes that compile Triton functions: each imports PyTorch."""
 
 
-class TritonCompiler:
-    """Compiles Triton functions in a child process, which imports Triton once and then forks.
-
-    Each module is thus executed in a process that no other module has changed, as it is where the
-    function runs.
-
-    Args:
-        architecture: the GPU's architecture, such as ``sm_90``.
-    """
-
-    def __init__(self, architecture: str) -> None:
-        for name in ("torch", "triton"):
-            import_module(name)
-        hash_triton()
-        compile_for(int(architecture.removeprefix("sm_")))
-
-    def compile(self, job: Job) -> bool:
-        """Return whether a job's function compiles."""
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                triton_machine_code(job)
-                code = 0
-            finally:
-                os._exit(code)  # also after an exception, which is reported where the job runs
-        return os.waitpid(child, 0)[1] == 0
-
-
-class TritonCompilers(Compilers[Job, bool]):
-    """Compiles Triton functions without a GPU into the cache that Triton keeps on disk.
-
-    The process that runs a function compiles it too, and finds the result in that cache. A fault
-    here therefore has no consequence: it is raised where the function runs.
-
-    Args:
-        architecture: the GPU's architecture, such as ``sm_90``.
-    """
-
-    def __init__(self, architecture: str) -> None:
-        processes = min(_MOST_TRITON_PROCESSES, len(os.sched_getaffinity(0)))
-        super().__init__(f"{__name__}:TritonCompiler", architecture, processes=processes)
-
-    def _key(self, source: Job) -> object:
-        types = tuple((tensor.name, tensor.dtype) for tensor in source.io.tensors)
-        scalars = tuple((scalar.name, scalar.dtype, scalar.value) for scalar in source.io.scalars)
-        return source.kernel.digest, types, scalars
-
-    def _compile(self, source: Job) -> bool:
-        with suppress(Exception):  # for example if Triton is missing
-            return bool(self._call("compile", source))
-        return False
-
-
 class CompilerPools:
     """NVRTC for CUDA text, nvcc for host programs, and Triton, each started at its first use."""
 
@@ -138,3 +84,57 @@ class CompilerPools:
             if self._nvrtc is None:
                 self._nvrtc = NvrtcCompilers(self._architecture, compiled_dir("cubin"))
             return self._nvrtc
+
+
+class TritonCompiler:
+    """Compiles Triton functions in a child process, which imports Triton once and then forks.
+
+    Each module is thus executed in a process that no other module has changed, as it is where the
+    function runs.
+
+    Args:
+        architecture: the GPU's architecture, such as ``sm_90``.
+    """
+
+    def __init__(self, architecture: str) -> None:
+        for name in ("torch", "triton"):
+            import_module(name)
+        hash_triton()
+        compile_for(int(architecture.removeprefix("sm_")))
+
+    def compile(self, job: Job) -> bool:
+        """Return whether a job's function compiles."""
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                triton_machine_code(job)
+                code = 0
+            finally:
+                os._exit(code)  # also after an exception, which is reported where the job runs
+        return os.waitpid(child, 0)[1] == 0
+
+
+class TritonCompilers(Compilers[Job, bool]):
+    """Compiles Triton functions without a GPU into the cache that Triton keeps on disk.
+
+    The process that runs a function compiles it too, and finds the result in that cache. A fault
+    here therefore has no consequence: it is raised where the function runs.
+
+    Args:
+        architecture: the GPU's architecture, such as ``sm_90``.
+    """
+
+    def __init__(self, architecture: str) -> None:
+        processes = min(_MOST_TRITON_PROCESSES, len(os.sched_getaffinity(0)))
+        super().__init__(f"{__name__}:TritonCompiler", architecture, processes=processes)
+
+    def _key(self, source: Job) -> object:
+        types = tuple((tensor.name, tensor.dtype) for tensor in source.io.tensors)
+        scalars = tuple((scalar.name, scalar.dtype, scalar.value) for scalar in source.io.scalars)
+        return source.kernel.digest, types, scalars
+
+    def _compile(self, source: Job) -> bool:
+        with suppress(Exception):  # for example if Triton is missing
+            return bool(self._call("compile", source))
+        return False

@@ -96,7 +96,8 @@ class NvrtcCompiler:
         raise faults[0] from None
 
     def _of_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
-        if self._are_small(_STANDARD_HEADER.findall(source)):
+        headers = _STANDARD_HEADER.findall(source)
+        if headers and all(is_file(self._small / header) for header in headers):
             try:
                 return self._compile(source, entries, architecture, [f"-I{self._small}"])
             except KernelFault:
@@ -110,10 +111,6 @@ class NvrtcCompiler:
             with contextlib.suppress(KernelFault):
                 return self._compile(source, entries, architecture, [self._host_headers])
             raise
-
-    def _are_small(self, headers: Sequence[str]) -> bool:
-        """Return whether our small headers include all of these libcu++ headers."""
-        return bool(headers) and all(is_file(self._small / header) for header in headers)
 
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
