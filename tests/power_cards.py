@@ -15,8 +15,8 @@ DIE = "os.kill(os.getpid(), signal.SIGKILL)\n"
 _CHILD = """
 import os, signal
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.control.lease import Lease
-from pytest_gpuenergy.control.setpoint import Setpoint
+from pytest_gpuenergy.control import Lease
+from pytest_gpuenergy.control import Setpoint
 device = open_device("emulated")
 lease = Lease(device)
 """

@@ -17,8 +17,8 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 IDS = "found = sorted(one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))"
 READINGS = """
 from dataclasses import asdict
-from pytest_gpuenergy.control.sm_clocks import supported_clocks
-from pytest_gpuenergy.control.setpoint import enforced_limit_w, read_limits
+from pytest_gpuenergy.control import supported_clocks
+from pytest_gpuenergy.control import enforced_limit_w, read_limits
 from pytest_gpuenergy.opening import nvml_gpu
 from pytest_gpuenergy.energy.power_log import CardSamples
 from pytest_gpuenergy.energy.sensors import processes_on
