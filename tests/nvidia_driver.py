@@ -1,4 +1,4 @@
-"""Stands in for NVIDIA's driver libraries: two of C, which the real binding loads in a child."""
+"""Stand-ins for NVIDIA's driver libraries, written in C, which the real binding loads."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ sys.exit(6)
 
 @dataclass(frozen=True)
 class Machine:
-    """One with sudo and nvidia-smi on its PATH."""
+    """A machine with sudo and nvidia-smi on its PATH."""
 
     rules: Path
     log: Path
@@ -94,13 +94,13 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        """What sudo was called with."""
+        """The arguments with which sudo was called."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
 @pytest.fixture
 def machine(real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """The rule is the one that the documentation and the doctor give."""
+    """A machine with the rule that the documentation and the doctor give."""
     made = Machine(tmp_path / "rules", tmp_path / "log", tmp_path / "bin" / "nvidia-smi")
     made.nvidia_smi.parent.mkdir()
     names = {"python": sys.executable, "root": str(ROOT)}
@@ -163,7 +163,7 @@ def test_a_cap_outside_the_rule_changes_nothing(real: NvmlGpu, machine: Machine)
 
 @pytest.fixture
 def may_lock(real: NvmlGpu, machine: Machine) -> Machine:
-    """sudo allows clocks, but no limits."""
+    """A machine whose sudo allows clocks, but no limits."""
     clocks = supported_clocks(real)
     machine.rules.write_text(clock_rule("ann", str(machine.nvidia_smi), real.uuid, clocks))
     return machine
@@ -282,7 +282,7 @@ needs_roots_system = pytest.mark.skipif(
 
 @dataclass
 class Disk:
-    """One on which everything belongs to root with mode 0755, except as told."""
+    """A machine on which everything belongs to root with mode 0755, except as set."""
 
     folder: Path
     owners: dict[Path, int] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """With an nvidia-smi in the only folder on the PATH."""
+    """A file system with an nvidia-smi in the only folder on the PATH."""
     made = Disk(tmp_path / "bin")
     made.folder.mkdir()
     made.program.write_text("#!/bin/sh\n")

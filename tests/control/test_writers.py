@@ -156,7 +156,7 @@ def test_where_writes_are_denied_nobody_is_even_asked(
 def test_a_leftover_is_restored_by_whoever_may(
     device: EmulatedDevice, zeusd: Zeusd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run that was killed was root's, the next start is not."""
+    """A killed run was root's, and the next start is not."""
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 1)
     Lease(device).set(CAP)
     monkeypatch.setattr("pytest_gpuenergy.control.lease_record.start_ticks", lambda _: 2)

@@ -47,7 +47,7 @@ def four(real: NvmlGpu, runner: Any) -> Iterator[list[NvmlGpu]]:
 
 @pytest.fixture
 def zeusd(four: list[NvmlGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zeusd]:
-    """It counts the GPUs the other way round."""
+    """A daemon that numbers the GPUs in the opposite order."""
     with Zeusd(tmp_path / "zeusd.sock", four[::-1]) as daemon:
         monkeypatch.setenv("ZEUSD_SOCK_PATH", str(daemon.path))
         yield daemon
@@ -203,7 +203,7 @@ def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
 
 
 def answering(path: Path, words: bytes) -> threading.Thread:
-    """Something at the socket that is no zeusd: it says ``words`` and hangs up."""
+    """Start a program at the socket that sends ``words`` and closes the connection."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(path))
     server.listen()
@@ -274,7 +274,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 @pytest.fixture
 def serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Starts a daemon that gives one answer to every request."""
+    """Return a function that starts a daemon with one answer to every request."""
     stop, threads = threading.Event(), []
     server = socket.socket(socket.AF_UNIX)
     path = tmp_path / "z.sock"

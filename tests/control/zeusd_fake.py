@@ -25,7 +25,7 @@ ROUTES = {
     "/gpu/set_gpu_locked_clocks": ("min_clock_mhz", "max_clock_mhz"),
     "/gpu/reset_gpu_locked_clocks": (),
 }
-"""What each takes besides the GPUs and whether to wait."""
+"""The parameters of each route, besides the GPUs and whether to wait."""
 
 
 class Zeusd:
@@ -132,5 +132,5 @@ class Zeusd:
 
 
 def _lspci(gpu: NvmlGpu) -> str:
-    """As ``lspci -D`` writes it; NVML has capitals and a longer domain."""
+    """Return the PCI address as ``lspci -D`` writes it."""
     return printable_text(gpu.nvml.nvmlDeviceGetPciInfo(gpu.handle).busId)[4:].lower()

@@ -66,7 +66,7 @@ class Cuda:
 
 
 class NewCuda(Cuda):
-    """A newer driver, with a second version of a function."""
+    """A newer driver, which has a second version of a function."""
 
     def cuDeviceGetUuid_v2(self, raw: Any, device: Any) -> int:  # noqa: N802
         return Cuda.cuDeviceGetUuid(self, raw, device)
@@ -79,7 +79,7 @@ class Nvml:
     """An NVML that knows GPUs of these UUIDs."""
 
     class NVMLError(Exception):
-        """As in `pynvml`."""
+        """The error of `pynvml`."""
 
     def __init__(self, *gpus: str) -> None:
         self.gpus = gpus
@@ -95,7 +95,7 @@ class Nvml:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes a machine of a driver library and an NVML."""
+    """Return a function that installs a driver library and an NVML."""
 
     def make(cuda: Cuda | OSError, nvml: Nvml | None = None) -> None:
         def library(name: str) -> Cuda:
@@ -160,7 +160,7 @@ def test_a_gpu_that_nvml_does_not_know_is_named(machine: Callable[..., None]) ->
 
 
 def test_a_mig_instance_is_refused(machine: Callable[..., None]) -> None:
-    """CUDA gives the instance's UUID without saying that it is one; NVML knows it as MIG-."""
+    """CUDA reports a MIG instance's UUID like a GPU's; NVML calls it MIG-."""
     machine(Cuda(FIRST), Nvml(FIRST.replace("GPU-", "MIG-")))
     with pytest.raises(DeviceError, match=r"CUDA device 0 is a MIG instance, .* CUDA_VISIBLE"):
         find_gpus()
@@ -297,7 +297,7 @@ def test_gpus_are_seen_in_the_order_of_the_list(order: list[int], count: int) ->
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NvmlGpu]]:
-    """A machine with four cards, each with a limit of its own, and no CUDA library."""
+    """A machine with four cards, each with its own limit, and no CUDA library."""
     monkeypatch.setenv("GPUENERGY_CAP_WRITES", "allow")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
@@ -326,7 +326,7 @@ def limits_w(cards: list[NvmlGpu]) -> list[float]:
 
 
 def with_cuda(order: list[int]) -> Callable[[list[NvmlGpu], pytest.MonkeyPatch], None]:
-    """CUDA's library is there, and sees the cards in this order."""
+    """Install CUDA's library, which sees the cards in this order."""
 
     def install(cards: list[NvmlGpu], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(select, "cuda_uuids", lambda: [cards[k].uuid for k in order])
@@ -335,7 +335,7 @@ def with_cuda(order: list[int]) -> Callable[[list[NvmlGpu], pytest.MonkeyPatch],
 
 
 def with_environment(*names: int | str) -> Callable[[list[NvmlGpu], pytest.MonkeyPatch], None]:
-    """``CUDA_VISIBLE_DEVICES`` names these: indices, or ``uuid3`` for the UUID of the card."""
+    """Set ``CUDA_VISIBLE_DEVICES`` to indices, or to ``uuid3`` for the UUID of card 3."""
 
     def install(cards: list[NvmlGpu], monkeypatch: pytest.MonkeyPatch) -> None:
         words = [

@@ -26,9 +26,12 @@ from pytest_gpuenergy.commands.doctor_gpu import check_gpus
 from pytest_gpuenergy.fleet.probe import probe_host
 from pytest_gpuenergy.support import DeviceError
 
+def enforced_limit(gpu):
+    return enforced_setpoint(gpu).power_limit_w
+
 def readings(gpu):
     "Yield each reading of the card, or the sentence of its error."
-    for read in (read_conditions, read_limits, supported_clocks, enforced_setpoint, processes_on,
+    for read in (read_conditions, read_limits, supported_clocks, enforced_limit, processes_on,
                  lambda gpu: choose_source(gpu).name, lambda gpu: CardSamples(gpu).new(),
                  lambda gpu: power_by_samples_w(gpu, 1.0)):
         try:
@@ -63,7 +66,7 @@ for function in functions:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete one."""
+    """Build a complete driver."""
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
@@ -224,7 +227,7 @@ def test_libraries_in_part_are_told_in_a_sentence(
 
 @pytest.mark.slow
 def test_all_that_nvml_writes_has_room(tmp_path: Path) -> None:
-    """Under AddressSanitizer, which ends the process at a write beyond what Python allocated."""
+    """Run under AddressSanitizer, which ends the process at a write beyond allocated memory."""
     flags = ("-fsanitize=address", "-g")
     sanitizer = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
@@ -243,7 +246,7 @@ def test_all_that_nvml_writes_has_room(tmp_path: Path) -> None:
 
 
 def doctor(driver: Path, **stub: str) -> dict[str, str]:
-    """The doctor's checks of the GPUs, by name, each with its status."""
+    """Return the status of each of the doctor's checks of the GPUs, by name."""
     code = (
         "import json\n"
         "from pytest_gpuenergy.commands.doctor_gpu import check_gpus\n"

@@ -15,7 +15,7 @@ from pytest_gpuenergy.support import DeviceError, WritesDeniedError
 
 
 class NvmlError(Exception):
-    """As `pynvml.NVMLError`."""
+    """The error of `pynvml`."""
 
 
 def fake(**changes: Any) -> SimpleNamespace:
@@ -86,7 +86,7 @@ later_words = st.from_regex(r"[A-Z][A-Za-z]{0,12}(_v[1-9])?", fullmatch=True)
 
 
 def recorded(name: str) -> tuple[GuardedNvml, list[tuple[object, ...]]]:
-    """A module with the function ``name``, and what that is called with."""
+    """Return a module with the function ``name``, and the list of its calls."""
     calls: list[tuple[object, ...]] = []
     return GuardedNvml(fake(**{name: lambda *given: calls.append(given)})), calls
 

@@ -21,13 +21,13 @@ SIZES = st.floats(0.001, 0.006) | st.floats(-0.006, -0.001)
 
 
 def samples_of(factors: Floats) -> ClockSamples:
-    """Spans of 50 ms of a run that begins at 0."""
+    """Return samples over spans of 50 ms of a run that begins at 0."""
     edges_s = CLOCK_SPAN_S * np.arange(len(factors) + 1)
     return ClockSamples(edges_s[:-1], edges_s[1:], BASE_MHZ * factors)
 
 
 def states_of(factors: Floats) -> Any:
-    """The last `TRIALS` samples are of the trials."""
+    """Return the states of a run whose last `TRIALS` samples are of the trials."""
     samples = samples_of(factors)
     return clock_states(samples, 0.0, samples.begin_s[-TRIALS], samples.end_s[-1])
 

@@ -32,7 +32,7 @@ Repeat = Callable[..., AbstractContextManager[Repeater]]
 
 @dataclass
 class Witness:
-    """A repeater that notes what really happened: the card's own joules and launches."""
+    """A repeater that records the card's own joules and launches."""
 
     inner: Repeater
     device: EmulatedDevice
@@ -189,7 +189,7 @@ def after(
     for_s: float = 14.0,
     settings: MeterSettings | None = None,
 ) -> Reading:
-    """A kernel of 129 W, measured right after one of ``before_w``."""
+    """Measure a kernel of 129 W right after a kernel of ``before_w``."""
     with repeat(0.02, before_w) as repeater:
         repeater.start()
         device.clock.sleep_s(for_s)
@@ -234,7 +234,7 @@ def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(
 
 
 class RealEdges(EnergyCounter):
-    """Updates come early or late, as an H200's do, and the power rises for a while."""
+    """A counter whose updates come early or late, while the power rises."""
 
     def __init__(self, device: EmulatedDevice, power_w: float, rng: np.random.Generator) -> None:
         super().__init__(device)
@@ -485,7 +485,7 @@ def test_a_launch_that_fails_is_the_kernels_fault(device: EmulatedDevice, repeat
 
 @dataclass
 class Uneven:
-    """A repeater one of whose two sets of buffers is at a slower place."""
+    """A repeater with two sets of buffers, of which one is at a slower place."""
 
     inner: Repeater
     slower: float
@@ -543,7 +543,7 @@ SETTLED = Settling(60.0, 60.2, 0.5, 0.4, 0.004, 0.001)
 
 
 def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 100) -> int:
-    """How long it goes on."""
+    """Return how long the preheating goes on."""
     for now_s in range(most_s):
         if not preheat.goes_on(float(now_s), settling):
             return now_s

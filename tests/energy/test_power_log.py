@@ -29,7 +29,7 @@ def rows(path: Path) -> list[tuple[float, float]]:
 
 
 def run(device: EmulatedDevice, log: PowerLog, seconds: int) -> None:
-    """Run something that draws 400 W."""
+    """Run a load that draws 400 W."""
     with device.play(Demand(1e-4, 400.0)) as repeater:
         repeater.start()
         for _ in range(seconds):

@@ -87,12 +87,12 @@ def test_relative_half_width_of_zero_is_infinite() -> None:
 
 
 def shared_edges(rng: np.random.Generator, count: int) -> list[float]:
-    """Trials between edges whose moments are uncertain."""
+    """Draw trials between edges whose times are uncertain."""
     return (1 + np.diff(0.0064 * rng.standard_normal(count + 1))).tolist()
 
 
 def wandering(rng: np.random.Generator, count: int) -> list[float]:
-    """Trials each of which is like the one before."""
+    """Draw trials that are each similar to the trial before."""
     values = rng.standard_normal(count)
     for i in range(1, count):
         values[i] = 0.5 * values[i - 1] + math.sqrt(0.75) * values[i]
@@ -222,7 +222,7 @@ def test_figures_of_a_trial_are_of_one_launch() -> None:
 
 
 def turns(times_s: list[float], rounds: int, *, launches: int = 100) -> Timeline:
-    """Batches of which each in turn takes one of ``times_s`` a launch."""
+    """Return a timeline whose batches take each of ``times_s`` per launch in turn."""
     busy_s = np.cumsum(launches * np.array(times_s * rounds))
     count = launches * np.arange(1.0, len(busy_s) + 1)
     return Timeline(busy_s, count, busy_s, placements=len(times_s))
@@ -311,7 +311,7 @@ def test_where_the_clock_cannot_be_noted_it_is_unknown(
 
 
 def run_warm(device: EmulatedDevice, repeat: Repeat, after_s: float) -> Reading:
-    """Of a card above 42 degrees, whose clock steps so long after the start."""
+    """Measure on a card above 42 degrees whose clock steps some time after the start."""
     with repeat(power_w=650.0) as repeater:
         repeater.start()
         device.clock.sleep_s(60.0)

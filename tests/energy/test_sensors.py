@@ -84,7 +84,7 @@ def test_a_card_that_does_not_answer_is_a_device_error(device: EmulatedDevice) -
 
 
 class FunctionNotFoundError(RuntimeError):
-    """What NVML's bindings raise for a function that the driver does not have."""
+    """Raise the error of NVML's bindings for a function that the driver lacks."""
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -140,7 +140,7 @@ OURS, THEIRS, OTHER = 11, 4242, 77
 
 @dataclass
 class Card:
-    """A card that lists what the test says, and a worker of ours on it."""
+    """A card that lists the processes of the test, with a worker of ours on it."""
 
     listed: set[int] = field(default_factory=set)
     processes: frozenset[int] = frozenset({OURS})

@@ -35,7 +35,7 @@ class Card:
         return self.air_c + self.die_k_per_w * die_w + self.sink_k_per_w * sink_w
 
     def step(self, settled_w: float, share: float = 1.0) -> Sample:
-        """A tenth of a second; ``share`` of the power heats the die."""
+        """Let a tenth of a second pass, in which ``share`` of the power heats the die."""
         heat_w = share * settled_w
         away_k = self.temperature_c(self.die_w, self.sink_w) - self.temperature_c(heat_w, heat_w)
         power_w = settled_w * (1 + self.per_k * away_k) * (1 + self.noise * self.rng.normal())
@@ -139,7 +139,7 @@ def test_a_settled_card_needs_no_correction() -> None:
 
 
 def test_a_few_seconds_do_not_exclude_that_the_temperature_rises_further() -> None:
-    """Cards of which seconds show almost the same, and minutes something else."""
+    """Cards that hardly differ within seconds may differ within minutes."""
     ends_k, settlings = [], []
     for sink_k_per_w, sink_s in ((0.001, 20.0), (0.008, 60.0)):
         card = Card(sink_k_per_w=sink_k_per_w, sink_s=sink_s)
@@ -163,7 +163,7 @@ def test_a_longer_run_leaves_less_open(sink_k: float, sink_s: float, power_w: fl
 
 
 def test_what_takes_minutes_to_change_is_an_error_of_a_load_that_is_new() -> None:
-    """The same kernel, half a minute after a rest and some minutes later."""
+    """The same kernel runs half a minute after a rest and some minutes later."""
     card = Card()
     model = ThermalModel(card.rest())
     model.add_run(card.run(500.0, 30.0))
@@ -186,7 +186,7 @@ def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes() -> None:
 
 
 def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small() -> None:
-    """Another process has warmed the card, so that its heat sink is not seen to warm at first."""
+    """Another process has warmed the card, so its heat sink warms little at first."""
     rng = np.random.default_rng(3)
     held = []
     for sink_k in np.linspace(9, 17, 8):

@@ -61,7 +61,7 @@ CALL = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"})
 
 
 class Jit:
-    """A Triton function that is a Python function, launched by the GPU that is this process."""
+    """A Triton function that runs as a Python function in this process."""
 
     gpu: HostGpu
 

@@ -20,7 +20,7 @@ from pytest_gpuenergy.support import KernelFault
 
 
 class FakeWorker:
-    """A child that is a number."""
+    """A child process that is only a number."""
 
     born = 0
 
@@ -101,7 +101,7 @@ def kernel() -> Kernel:
 
 
 def measure(device: CudaDevice, *, apart: bool) -> int:
-    """The number of the process that ran a kernel back to back."""
+    """Run a kernel back to back, and return the number of the process."""
     with device.repeat(job_of(kernel(), apart=apart), {}) as repeater:
         (number,) = device.processes
         repeater.start()

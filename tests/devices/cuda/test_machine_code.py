@@ -87,7 +87,7 @@ def test_damaged_code_has_none_or_some(noise: bytes, at: int, end: int) -> None:
 
 @pytest.fixture
 def nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program that says how many bytes it is given."""
+    """A program that prints the number of bytes in its argument."""
     path = tmp_path / "bin/nvdisasm"
     path.parent.mkdir()
     path.write_text('#!/bin/sh\nwc -c < "$2"\n')
@@ -97,7 +97,7 @@ def nvdisasm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cubin(folder: Path, size: int) -> Path:
-    """The first bytes of a file that has 2 program headers of 56 bytes from byte 88 to 200."""
+    """Write a file whose ELF header has 2 program headers, from byte 88 to 200."""
     content = bytearray(200)
     struct.pack_into("<Q", content, 32, 88)
     struct.pack_into("<HH", content, 54, 56, 2)

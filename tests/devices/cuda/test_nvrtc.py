@@ -192,7 +192,7 @@ def test_a_fault_comes_out_of_the_future(pool: NvrtcCompilers) -> None:
 
 
 class Answers:
-    """Stands for the child processes: what each call is answered, and which were made."""
+    """Stands in for the child processes: has answers, and records calls."""
 
     def __init__(self, *compiled: object) -> None:
         self.compiled = list(compiled)

@@ -73,7 +73,7 @@ def program_for(gemm: Gemm, source: str = SOURCE) -> CudaProgram:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the compiler, the only one on the PATH."""
+    """A folder with the compiler, which is the only folder on the PATH."""
     folder = tmp_path / "tools"
     folder.mkdir()
     words = {"{python}": sys.executable, "{folder}": str(folder), "{cxx}": shutil.which("g++")}

@@ -51,7 +51,7 @@ GEOMETRY = (TRITON.grid, TRITON.arguments, TRITON.constants)
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
-    """What was compiled: numbers of the process and its parent, and what it was compiled for."""
+    """For each compilation, the process, its parent and the target."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
