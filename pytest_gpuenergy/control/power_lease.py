@@ -142,7 +142,7 @@ class PowerLease:
             )
 
     def _checked_writer(self, prior_mw: int, limit_mw: int) -> SettingsWriter:
-        """Return a writer that can set this limit and restore the prior one.
+        """Return a writer that can set this limit and restore the prior limit.
 
         Raises:
             SetpointError: there is none, so nothing must be changed.

@@ -176,7 +176,7 @@ def limit_rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
     """Return the rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
 
     Raises:
-        SetpointError: the UUID is not one.
+        SetpointError: ``uuid`` is not a GPU's UUID.
     """
     patterns = digit_patterns(-int(-limits.min_w // 1), int(limits.max_w))
     return _rule(user, uuid, [limit_command(program, uuid, pattern) for pattern in patterns])
@@ -192,7 +192,7 @@ def clock_rule(user: str, program: str, uuid: str, clocks_mhz: Sequence[int]) ->
         clocks_mhz: the clocks that the GPU supports, ascending; the rule allows their range.
 
     Raises:
-        SetpointError: the UUID is not one.
+        SetpointError: ``uuid`` is not a GPU's UUID.
     """
     patterns = digit_patterns(clocks_mhz[0], clocks_mhz[-1])
     locks = [lock_command(program, uuid, pattern) for pattern in patterns]

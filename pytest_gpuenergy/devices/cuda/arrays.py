@@ -174,7 +174,7 @@ class _Mapping:
 
 
 def can_open(handle: Handle) -> bool:
-    """Return whether this process can open another one's memory."""
+    """Return whether this process can open another process's memory."""
     import cupy
 
     try:

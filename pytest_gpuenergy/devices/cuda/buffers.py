@@ -158,7 +158,7 @@ class CudaBuffers:
         """Check the guard bands of a set's workspaces.
 
         Raises:
-            KernelFault: the kernel wrote into one.
+            KernelFault: the kernel wrote into a guard band.
         """
         for space in self._kernel.workspaces:
             image, end = buffer_set[space.name], GUARD_BYTES + space.nbytes

@@ -205,7 +205,7 @@ class CudaDevice(Device):
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     def make_current(self) -> None:
-        if self.ordinal and self.arrays is not None:  # the first GPU is the current one anyway
+        if self.ordinal and self.arrays is not None:  # the first GPU is current even without a context
             self._arrays.make_current()
 
     def misplaced(self, arguments: Iterable[object]) -> str | None:
@@ -272,7 +272,7 @@ class CudaDevice(Device):
         return can
 
     def _renew_worker(self) -> None:
-        # The old one first: a card in exclusive mode allows only one process to have a context.
+        # The old worker first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_has_repeated = False

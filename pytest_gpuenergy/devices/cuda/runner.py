@@ -59,7 +59,7 @@ class CudaRunner:
         import cupy
 
         self._cupy = cupy
-        # Free blocks immediately: a kernel must not read what an earlier one left behind.
+        # Free blocks immediately: a kernel must not read what an earlier kernel left behind.
         cupy.cuda.set_allocator(None)
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
@@ -109,7 +109,7 @@ class CudaRunner:
         self._single = None
 
     def can_open(self, handle: Handle) -> bool:
-        """Return whether this process can open another one's memory."""
+        """Return whether this process can open another process's memory."""
         return can_open(handle)
 
     def run_once(self, job: Job, binary: Binary | None, arenas: Mapping[str, Arena]) -> None:
