@@ -303,7 +303,7 @@ def proven_change(
     `lasting_half_width`) exceed their half widths that seldom. Lasting deviations count once for
     each candidate, because the best one was chosen by figures that contain them: the best of many
     has a larger one. The scatter of the rounds is not in those figures and counts as usual. The
-    squares of both half widths are added, as in `energy.statistics.estimate`.
+    squares of both half widths are added, as in `energy.estimate`.
 
     Args:
         log_ratios: ln(variant / baseline) of each round.
