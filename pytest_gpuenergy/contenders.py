@@ -26,7 +26,7 @@ from pytest_gpuenergy.gemm import (
 )
 from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners import records_of
-from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_of, recorded_kernel
+from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
 from pytest_gpuenergy.tvm import require_space
 
 if TYPE_CHECKING:
@@ -39,22 +39,23 @@ if TYPE_CHECKING:
 
 CUTLASS_PROFILER = "cutlass_profiler"
 _TILES_TRIED = 8
-"""Of a template without records."""
+"""The number of tiles that are tried of a template without records."""
 _ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
-"""Modes that templates compute with the same parameters and equally fast instructions."""
+"""Modes that templates compute with the same parameters and equally fast instructions as
+another."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a contender makes its kernel with.
+    """The means with which a contender makes its kernel.
 
     Attributes:
-        gpu: on which the kernel will run.
-        records: folder of record files, which need not exist.
+        gpu: the GPU on which the kernel will run.
+        records: the folder of record files, which need not exist.
         store: makes the kernels of TVM's records.
-        claimed: whether the GPU is, so that candidates can be timed there.
-        cutlass: a checkout of CUTLASS or its headers; None: an installed package.
-        cutlass_profiler: the program of a build of CUTLASS, if there is one.
+        claimed: whether the GPU is claimed, so that candidates can be timed there.
+        cutlass: a checkout of CUTLASS or its headers; None stands for an installed package.
+        cutlass_profiler: the profiler of a build of CUTLASS, if there is one.
     """
 
     gpu: Device
@@ -66,14 +67,14 @@ class Bench:
 
 
 def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
-    """Check what is given for the contenders of CUTLASS, before anything is measured.
+    """Check the options for the contenders of CUTLASS, before anything is measured.
 
     Args:
-        headers: of ``--cutlass``; None if that is not given.
-        profiler: of ``--cutlass-profiler``.
+        headers: the value of ``--cutlass``; None if it is not given.
+        profiler: the value of ``--cutlass-profiler``; None if it is not given.
 
     Raises:
-        InputError: there are no headers, or they are too old; or that is no program.
+        InputError: there are no headers, or they are too old; or the profiler is no program.
     """
     if headers is not None:
         find_headers(headers)
@@ -85,15 +86,15 @@ def check_cutlass(headers: Path | None, profiler: Path | None) -> None:
 
 
 def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> RecordFile:
-    """The records that a contender has for a product.
+    """Return the records that a contender has for a product.
 
-    Those of a template also serve the mode that computes alike, if it has none.
+    Records of a template also serve the mode that computes alike, if that has none.
 
     Args:
-        folder: see `records_of`, as for the exceptions.
+        folder: see `records_of`, also for the exceptions.
         gemm: the product.
-        gpu: model of the GPU that will compute it.
-        tuner: which wrote the records.
+        gpu: the model of the GPU that will compute it.
+        tuner: the tuner that wrote the records.
     """
     try:
         return records_of(folder, gemm, gpu, tuner)
@@ -109,36 +110,37 @@ def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> R
 def best_record(
     folder: Path, gemm: Gemm, gpu: Device, tuner: TunerName
 ) -> tuple[RecordFile, int | None]:
-    """The records that a contender has for a product, and the best rank that the GPU can run.
+    """Return the records that a contender has for a product, and the best rank that the GPU can run.
 
-    That is None if it has not the resources for any, as may be with a template's for another GPU.
+    The rank is None if the GPU lacks the resources for all of them, for example if the kernels were
+    tuned on another model.
 
     Args:
         folder: see `contender_records`.
         gemm: the product.
-        gpu: that will compute it.
-        tuner: which wrote the records.
+        gpu: the GPU that will compute it.
+        tuner: the tuner that wrote the records.
 
     Raises:
-        UnavailableError: there are none, or the templates do not run on the GPU at all.
+        UnavailableError: there are no records, or the templates do not run on the GPU at all.
         InputError: the file cannot be used or is for another shape.
     """
     if tuner != TEMPLATE:
         file = contender_records(folder, gemm, gpu.name, tuner)
         return file, file.ranks[0]
-    card = card_of(gpu)
+    card = card_resources(gpu)
     able_templates(gemm, card)
     file = contender_records(folder, gemm, gpu.name, tuner)
     return file, next((rank for rank in file.ranks if fits_card(file, rank, card)), None)
 
 
 def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """Our templates: the best of their records, or else of the tiles that the estimate puts first.
+    """Return our templates' kernel: the best record, or else the best of the most promising tiles.
 
-    An emulated GPU, whose times are estimates too, takes the very first, as does one that nobody
-    has claimed.
+    Without records, an emulated GPU takes the most promising parameters, because its times are
+    estimates too. So does a GPU that is not claimed.
     """
-    card = card_of(bench.gpu)
+    card = card_resources(bench.gpu)
     with suppress(UnavailableError):
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
@@ -147,26 +149,26 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)
     tiles: dict[tuple[object, ...], GemmParameters] = {}
-    for one in offered:
-        tiles.setdefault((one.template, one.tile_m, one.tile_n), one)
+    for chosen in offered:
+        tiles.setdefault((chosen.template, chosen.tile_m, chosen.tile_n), chosen)
     tried = itertools.islice(tiles.values(), _TILES_TRIED)
-    return best_of([one.kernel(gemm) for one in tried], gemm, bench.gpu)
+    return best_of([chosen.kernel(gemm) for chosen in tried], gemm, bench.gpu)
 
 
 def tvm_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The best kernel of a search with TVM."""
+    """Return the best kernel of a search with TVM."""
     require_space(gemm, "all", bench.gpu.architecture)
     file = records_of(bench.records, gemm, bench.gpu.name, TVM)
     return bench.store.kernel(file, file.ranks[0])
 
 
 def triton_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The best of a persistent Triton kernel's configurations."""
-    return best_of(triton_candidates(gemm, card_of(bench.gpu)), gemm, bench.gpu)
+    """Return the best of a persistent Triton kernel's configurations."""
+    return best_of(triton_candidates(gemm, card_resources(bench.gpu)), gemm, bench.gpu)
 
 
 def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The best of all algorithms that cuBLASLt's heuristics offer."""
+    """Return the best of all algorithms that cuBLASLt's heuristics offer."""
     call = cublas_call(gemm)
     if reason := bench.gpu.refusal(call):
         raise UnavailableError(reason)
@@ -180,18 +182,18 @@ def cublas_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
 
 
 def cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The best of a list of CUTLASS's configurations."""
+    """Return the best of a list of CUTLASS's configurations."""
     headers = find_headers(bench.cutlass)
-    return best_of(cutlass_candidates(gemm, card_of(bench.gpu), headers), gemm, bench.gpu)
+    return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
 
 
 def profiled_cutlass_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
-    """The configuration that the user's CUTLASS profiler finds best, compiled and measured here."""
+    """Return the kernel that the user's CUTLASS profiler finds best, compiled here."""
     gpu, profiler = bench.gpu, bench.cutlass_profiler
     if profiler is None or gpu.emulated:
         raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
     name = profiled_kernel(profiler, gemm, gpu.uuid)
-    capability, headers = card_of(gpu).capability, find_headers(bench.cutlass)
+    capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
     kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)
     if reason := gpu.refusal(kernel):
         raise UnavailableError(reason)
@@ -206,13 +208,13 @@ CONTENDERS: Mapping[str, Callable[[Gemm, Bench], AnyKernel]] = {
     "cutlass": cutlass_kernel,
     CUTLASS_PROFILER: profiled_cutlass_kernel,
 }
-"""By their names in items. That of the profiler takes part only if its program is given.
+"""The contenders by their names in items. The profiler's takes part only if its program is given.
 
 They raise `UnavailableError` if they have no kernel here; any other error is a failure.
 """
 
 WITHOUT_TEXT = frozenset({"triton", "cublas", "cutlass", CUTLASS_PROFILER})
-"""Those whose kernels are no CUDA text, which a program without this package could contain."""
+"""The contenders whose kernels are no CUDA text that a program without this package can contain."""
 
 TUNED_BY: Mapping[str, TunerName] = {"template": TEMPLATE, "tvm": TVM}
-"""Whose records a contender uses, if any."""
+"""The tuner whose records a contender uses."""

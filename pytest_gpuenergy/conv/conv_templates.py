@@ -20,25 +20,25 @@ from pytest_gpuenergy.conv.tile import (
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import Card, ParameterSpace, TemplateForm, card_of
+from pytest_gpuenergy.tuning import CardResources, ParameterSpace, TemplateForm, card_resources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 _MOST_DEPTHWISE_NUMBERS = 160
-"""Numbers in registers of a thread that are worth trying: with more, a block has few warps."""
+"""The most numbers in registers of a thread worth trying: with more, a block has few warps."""
 _WAIT_CYCLES = 150
-"""For loads that are not ahead of the first product, about, while other warps work."""
+"""The approximate wait for loads after the first product, while other warps work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseParameters(Tile):
-    """What distinguishes one kernel of the template from another; see `Tile`.
+    """The parameters of a kernel of the template, besides those of `Tile`.
 
     Attributes:
         read_first: whether a thread reads everything before its first product. It then waits for
-            memory once, and needs more registers.
+            memory only once, but needs more registers.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "depthwise"
@@ -47,12 +47,12 @@ class DepthwiseParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Convolutions with one input channel in each group."""
+        """Return whether it is a convolution with one input channel in each group."""
         return isinstance(workload, Conv2d) and workload.shape.groups == workload.shape.CI
 
     @classmethod
-    def fitting(cls, conv: Conv2d, card: Card) -> Iterator[DepthwiseParameters]:
-        """Parameters worth trying for a convolution on a card that has the resources for them."""
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
+        """Yield the parameters worth trying for a convolution that fit the card's resources."""
         for numbers in tiles_tried(conv, _planes(conv)):
             for read_first in (True, False):
                 one = cls(**numbers, read_first=read_first)
@@ -62,16 +62,16 @@ class DepthwiseParameters(Tile):
                     yield one
 
     def channel_blocks(self, conv: Conv2d) -> int:
-        """Blocks of output planes."""
+        """Return the number of blocks along the output planes."""
         return math.ceil(_planes(conv) / self.threads_z)
 
     def kept(self, conv: Conv2d) -> int:
-        """The window, the weights and the sums."""
+        """Return how many numbers a thread keeps: its window, weights and sums."""
         taps = conv.shape.KH * conv.shape.KW
         return self.window_registers(conv) + taps + self.rows * self.columns
 
-    def cycles(self, conv: Conv2d, card: Card) -> float:
-        """Clock cycles that the convolution is expected to take."""
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take."""
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
@@ -87,7 +87,7 @@ class DepthwiseParameters(Tile):
         )
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        """The kernel for a convolution.
+        """Return the kernel for a convolution.
 
         Raises:
             InputError: it is not depthwise, or the tiles do not suit it.
@@ -113,31 +113,32 @@ def _planes(conv: Conv2d) -> int:
 _WIDEST = 4
 """Elements of the widest load, 16 bytes."""
 _STATIC_BYTES = 48 << 10
-"""Of shared memory that a kernel can have without asking for more."""
+"""The shared memory that a kernel can have without asking for more."""
 _CHANNELS = (1, 2, 4, 8, 16)
 _DEPTHS = (4, 8, 16)
 _MOST_SUMS = 64
 _MOST_NUMBERS = 176
 _MOST_PRODUCTS = 2048
-"""Of a thread with one plane of the input that are worth trying: they are unrolled."""
+"""The most multiplications of a thread with one plane of the input worth trying: they are
+unrolled."""
 _PLANE_INSTRUCTIONS = 12
-"""For the addresses and the loop of a plane of the input, about."""
+"""The approximate instructions for the addresses and the loop of a plane of the input."""
 _COPY_INSTRUCTIONS = 12
-"""For a weight that is copied to shared memory, about."""
+"""The approximate instructions for a weight that is copied to shared memory."""
 _BARRIER_CYCLES = 400
-"""Until the weights of the next planes are in shared memory, about."""
+"""The approximate cycles until the weights of the next planes are in shared memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedParameters(Tile):
-    """What distinguishes one kernel of the template from another; see `Tile`.
+    """The parameters of a kernel of the template, besides those of `Tile`.
 
     Attributes:
-        channels: of the output that a thread computes.
-        depth: channels of the input whose weights are in shared memory at a time.
+        channels: the output channels that a thread computes.
+        depth: the input channels whose weights are in shared memory at a time.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "grouped"
@@ -148,14 +149,14 @@ class GroupedParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """All convolutions."""
+        """Return whether it is a convolution."""
         return isinstance(workload, Conv2d)
 
     @classmethod
-    def fitting(cls, conv: Conv2d, card: Card) -> Iterator[GroupedParameters]:
-        """Parameters worth trying for a convolution on a card that has the resources for them."""
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
+        """Yield the parameters worth trying for a convolution that fit the card's resources."""
         of_input, of_output = _group(conv)
-        if of_input == of_output == 1:  # of these, the template for them does less
+        if of_input == of_output == 1:  # the depthwise template does these with less work
             return
         depths = sorted({min(depth, of_input) for depth in _DEPTHS})
         for channels, depth in itertools.product(_CHANNELS, depths):
@@ -174,25 +175,25 @@ class GroupedParameters(Tile):
                     yield one
 
     def channel_blocks(self, conv: Conv2d) -> int:
-        """Blocks of parts of the output channels, in all images."""
+        """Return the number of blocks along parts of the output channels, in all images."""
         return conv.shape.N * math.ceil(self._parts(conv) / self.threads_z)
 
     def kept(self, conv: Conv2d) -> int:
-        """Two windows, the weights of a tap and the sums."""
+        """Return how many numbers a thread keeps: two windows, the weights of a tap, and sums."""
         sums = self.channels * self.rows * self.columns
         return 2 * self.window_registers(conv) + self.channels + sums
 
     def shared_bytes(self, conv: Conv2d) -> int:
-        """The weights: see ``WEIGHT_ROW`` in the text."""
+        """Return the shared memory of a block, for weights: see ``WEIGHT_ROW`` in the text."""
         row = self.threads_z * self.channels
         return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
 
-    def resident(self, conv: Conv2d, card: Card) -> int:
-        """Blocks that a multiprocessor holds at once; 0 if not even one."""
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
         return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
 
-    def cycles(self, conv: Conv2d, card: Card) -> float:
-        """Clock cycles that the convolution is expected to take."""
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return the clock cycles that the convolution is expected to take."""
         planes, _ = _group(conv)
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
@@ -215,7 +216,7 @@ class GroupedParameters(Tile):
         return cycles_of(conv, self, card, work) + steps * _BARRIER_CYCLES
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        """The kernel for a convolution.
+        """Return the kernel for a convolution.
 
         Raises:
             InputError: the tiles do not suit it.
@@ -242,7 +243,7 @@ class GroupedParameters(Tile):
 
 
 def _group(conv: Conv2d) -> tuple[int, int]:
-    """Channels of the input and of the output in a group."""
+    """Return the channels of the input and of the output in a group."""
     s = conv.shape
     return s.CI // s.groups, s.CO // s.groups
 
@@ -251,48 +252,50 @@ ConvParameters = DepthwiseParameters | GroupedParameters
 CONV_TEMPLATES: Mapping[str, type[ConvParameters]] = {
     kind.template: kind for kind in (DepthwiseParameters, GroupedParameters)
 }
-"""By name."""
+"""The templates by name."""
 
 _MOST = 5000
-"""Parameters of a search: more would only make it slower."""
+"""The most parameters in a search: more would only make it slower."""
 
 
-def rank_conv_kernels(conv: Conv2d, card: Card) -> list[ConvParameters]:
-    """Parameters that fit the card, the most promising first; those of equal estimate as listed.
+def rank_conv_kernels(conv: Conv2d, card: CardResources) -> list[ConvParameters]:
+    """Return the parameters that fit the card, the most promising first.
 
     Raises:
         InputError: no parameters fit.
     """
     kinds = [kind for kind in CONV_TEMPLATES.values() if kind.computes(conv)]
-    found = [one for kind in kinds for one in kind.fitting(conv, card)]
+    found = [parameters for kind in kinds for parameters in kind.fitting(conv, card)]
     if not found:
         raise InputError(
             f"{conv.name} has a window of {conv.shape.KH} x {conv.shape.KW}, which does not fit "
             "the registers in which the templates keep it: search TVM's schedules with --tuner tvm."
         )
-    return sorted(found, key=lambda one: one.cycles(conv, card))[:_MOST]
+    return sorted(found, key=lambda parameters: parameters.cycles(conv, card))[:_MOST]
 
 
 CONV_FORM: TemplateForm[ConvParameters] = TemplateForm(CONV_TEMPLATES)
 _AT_ONCE = 16
-"""They compile in tenths of a second, on several cores at the same time."""
+"""The candidates of an early batch: they compile in tenths of a second, on several cores at
+once."""
 _EFFECT_SD = 0.1
-"""Smaller than of matrix products, because the launch is the greater part of most times."""
+"""See `TemplateProposer`. It is small because the launch is the greater part of most times."""
 
 
 class ConvSpace(ParameterSpace[Conv2d]):
     """The kernels of our templates for one convolution on one device.
 
     Args:
-        workload: what they compute.
-        device: compiles and runs them.
+        workload: the convolution that they compute.
+        device: compiles and runs the kernels.
 
     Raises:
-        InputError: there are none, or the device is not known.
+        InputError: no parameters fit.
+        UnavailableError: the device is not known.
     """
 
     def __init__(self, workload: Conv2d, device: Device) -> None:
-        card = card_of(device)
+        card = card_resources(device)
         offered = rank_conv_kernels(workload, card)
         super().__init__(
             workload,

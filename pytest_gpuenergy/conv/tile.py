@@ -1,4 +1,8 @@
-"""How an output is divided into threads and blocks: what all templates have in common."""
+"""Tiles of a convolution: how threads and blocks divide the output, and the estimated time.
+
+This is what all templates for convolutions share. The estimate has the latency and the busiest of
+three units. It chooses where a search begins; nothing that is reported depends on it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     WARP_LANES,
-    Card,
+    CardResources,
     Constant,
     TemplateParameters,
     template_text,
@@ -23,15 +27,16 @@ from pytest_gpuenergy.tuning import (
 from pytest_gpuenergy.workloads import Conv2d
 
 _WIDEST = 4
-"""Elements of the widest load, 16 bytes."""
+"""The elements of the widest load, 16 bytes."""
 _MOST_THREADS = 1024
 _MOST_THREADS_Z = 64
 _MOST_BLOCKS_Y = 65_535
-"""And along Z; along X there can be 2^31 - 1 blocks (all from the CUDA C++ Programming Guide)."""
+"""The most blocks along Y, and along Z; along X there can be 2^31 - 1 (CUDA C++ Programming
+Guide)."""
 _MOST_PRODUCTS = 1 << 13
-"""Of a thread with one plane of the input: they are unrolled."""
+"""The most multiplications of a thread with one plane of the input: they are unrolled."""
 _OTHER_REGISTERS = 24
-"""Of a thread, for addresses and conditions, about."""
+"""The approximate registers of a thread for addresses and conditions."""
 _TILE_ROWS = (1, 2, 3, 4, 6, 7, 8)
 _TILE_COLUMNS = (1, 2, 4, 7, 8)
 _THREADS_X = (4, 8, 16, 32, 64)
@@ -46,12 +51,14 @@ class Tile(TemplateParameters[Conv2d]):
     """The part of a template's parameters that divides the work.
 
     Attributes:
-        rows: of an output plane that a thread computes; ``columns`` likewise.
-        threads_x: of a block that have neighbouring columns; ``threads_y`` neighbouring rows,
-            ``threads_z`` other channels.
+        rows: the rows of an output plane that a thread computes.
+        columns: the columns of an output plane that a thread computes.
+        threads_x: the threads of a block that have neighbouring columns.
+        threads_y: the threads of a block that have neighbouring rows.
+        threads_z: the threads of a block that have different channels.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     least: ClassVar[Mapping[str, int]] = {
@@ -78,20 +85,20 @@ class Tile(TemplateParameters[Conv2d]):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return self.threads_x * self.threads_y * self.threads_z
 
     @property
     def warps(self) -> int:
-        """Warps of a block."""
+        """The number of warps of a block."""
         return math.ceil(self.threads / WARP_LANES)
 
     def tiles(self, conv: Conv2d) -> tuple[int, int]:
-        """Tiles of an output plane, along the columns and along the rows."""
+        """Return the tiles of an output plane, along the columns and along the rows."""
         return math.ceil(conv.shape.OW / self.columns), math.ceil(conv.shape.OH / self.rows)
 
     def grid(self, conv: Conv2d) -> Dim3:
-        """Blocks: of channels and images, along the rows and along the columns."""
+        """Return the grid: blocks of channels and images, along the rows, and along the columns."""
         along_x, along_y = self.tiles(conv)
         of_rows, of_columns = (
             math.ceil(along_y / self.threads_y),
@@ -100,55 +107,55 @@ class Tile(TemplateParameters[Conv2d]):
         return self.channel_blocks(conv), of_rows, of_columns
 
     def blocks(self, conv: Conv2d) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return math.prod(self.grid(conv))
 
     def window(self, conv: Conv2d) -> tuple[int, int]:
-        """Rows and columns of the input that a tile depends on."""
+        """Return the rows and columns of the input that a tile depends on."""
         s = conv.shape
         height, width = s.window
         return (self.rows - 1) * s.strides + height, (self.columns - 1) * s.strides + width
 
     def in_width(self, conv: Conv2d) -> int:
-        """Elements of an input row that can be read at once."""
+        """Return how many elements of an input row can be read at once."""
         return math.gcd(_WIDEST, conv.shape.W, self.columns * conv.shape.strides)
 
     def out_width(self, conv: Conv2d) -> int:
-        """Elements of an output row that can be written at once."""
+        """Return how many elements of an output row can be written at once."""
         return math.gcd(_WIDEST, conv.shape.OW, self.columns)
 
     def pieces(self, conv: Conv2d) -> int:
-        """Loads of a row of the window."""
+        """Return the number of loads of a row of the window."""
         width = self.in_width(conv)
         return math.ceil((-conv.shape.padding % width + self.window(conv)[1]) / width)
 
     def products(self, conv: Conv2d) -> int:
-        """Multiplications of a thread with one plane of the input, for one of the output."""
+        """Return a thread's multiplications with one plane of the input for one of the output."""
         return self.rows * self.columns * conv.shape.KH * conv.shape.KW
 
     def window_registers(self, conv: Conv2d) -> int:
-        """Registers for a window."""
+        """Return the number of registers that hold a window."""
         return self.window(conv)[0] * self.pieces(conv) * self.in_width(conv)
 
     @abstractmethod
     def channel_blocks(self, conv: Conv2d) -> int:
-        """Blocks of the output's channels, in all images."""
+        """Return the number of blocks along the output's channels, in all images."""
 
     @abstractmethod
     def kept(self, conv: Conv2d) -> int:
-        """Numbers that a thread keeps in registers: windows, weights and sums."""
+        """Return how many numbers a thread keeps in registers: windows, weights and sums."""
 
     def registers(self, conv: Conv2d) -> int:
-        """Registers that a thread needs, about."""
+        """Return about how many registers a thread needs."""
         return self.kept(conv) + _OTHER_REGISTERS
 
     def shared_bytes(self, conv: Conv2d) -> int:
-        """Shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
         del conv
         return 0
 
-    def resident(self, conv: Conv2d, card: Card) -> int:
-        """Blocks that a multiprocessor holds at once; 0 if not even one."""
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
         registers, shared_bytes = self.registers(conv), self.shared_bytes(conv)
         if registers > card.most_registers:
             return 0
@@ -160,7 +167,7 @@ class Tile(TemplateParameters[Conv2d]):
         )
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
-        """What the parameters were chosen to be, each of which may have an effect of its own."""
+        """Return the choices that made the parameters; each may have an effect on the cost."""
         return {
             **self.numbers,
             "tile": (self.rows, self.columns),
@@ -171,10 +178,15 @@ class Tile(TemplateParameters[Conv2d]):
     def text(
         self, conv: Conv2d, constants: Mapping[str, Constant], arguments: Sequence[str]
     ) -> Kernel:
-        """The kernel of the template with its constants, besides those of ``window.cu``.
+        """Return the kernel of the template.
+
+        Args:
+            conv: the convolution.
+            constants: the constants of the template's text, besides those of ``window.cu``.
+            arguments: the tensors that the kernel takes.
 
         Raises:
-            InputError: these parameters have none.
+            InputError: these parameters have no kernel.
         """
         s, grid = conv.shape, self.grid(conv)
         if max(grid[1:]) > _MOST_BLOCKS_Y:
@@ -212,11 +224,11 @@ class Tile(TemplateParameters[Conv2d]):
 
 
 def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
-    """Numbers of `Tile` that may be worth trying.
+    """Yield the parameters of a `Tile` that may be worth trying.
 
     Args:
-        conv: what they compute.
-        most_z: threads that a block can have use for, along Z.
+        conv: the convolution.
+        most_z: the most threads along Z that a block has work for.
     """
     s = conv.shape
     columns_tried = sorted({columns for columns in _TILE_COLUMNS if columns <= s.OW})
@@ -235,7 +247,7 @@ def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
 
 @functools.cache
 def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, int], ...]:
-    """Numbers of threads for so many tiles along the columns and rows."""
+    """Return the numbers of threads worth trying, for these tiles along the columns and rows."""
     all_x = {min(along_x, threads) for threads in (*_THREADS_X, math.ceil(along_x / 2))}
     all_y = {min(along_y, threads) for threads in (*_THREADS_Y, math.ceil(along_y / 2))}
     all_z = {min(most_z, threads) for threads in _THREADS_Z}
@@ -252,29 +264,29 @@ def _blocks_tried(along_x: int, along_y: int, most_z: int) -> tuple[dict[str, in
 
 
 _SCHEDULERS = 4
-"""Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
+"""The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _LOADED_BYTES_PER_CYCLE = 48
-"""That a multiprocessor gets from the L2 while all of them load, about."""
+"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
 _LAUNCH_CYCLES = 2500
-"""Between the kernels of a graph, about 1.3 µs."""
+"""The cycles between the kernels of a graph, about 1.3 µs."""
 _LATENCY_CYCLES = 900
-"""From the start of a block to its first product, and from its last to its end, about."""
+"""The approximate cycles of a block before its first product and after its last."""
 _ALONE = 2.0
-"""Cycles per instruction of a warp that has a scheduler to itself, about."""
+"""The approximate cycles per instruction of a warp that has a scheduler to itself."""
 _BLOCK_CYCLES = 25
-"""Between the starts of two blocks of a multiprocessor, about."""
+"""The approximate cycles between the starts of two blocks of a multiprocessor."""
 _THREAD_INSTRUCTIONS, _ROW_INSTRUCTIONS = 40, 2
-"""For the addresses of a thread, and for the conditions of a row of its window, about."""
+"""The approximate instructions for the addresses of a thread, and for the conditions of a row."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread does.
+    """The work of a thread, and of its block.
 
     Attributes:
-        instructions: that it issues.
-        wavefronts: cycles for which a warp occupies the L1 or shared memory.
-        block_bytes: that a block reads and writes in the L2.
+        instructions: the instructions that the thread issues.
+        wavefronts: the cycles for which a warp occupies the L1 or shared memory.
+        block_bytes: the bytes that a block reads and writes in the L2.
     """
 
     instructions: float
@@ -283,10 +295,10 @@ class Work:
 
 
 def window_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
-    """Instructions and wavefronts with which a thread reads its window.
+    """Return the instructions and wavefronts with which a thread reads its window.
 
-    Lanes read pieces that lie a tile apart: a load takes as many cycles as there are lines of 128
-    bytes that it touches, and as its pieces have elements.
+    Lanes read pieces that are a tile apart. A load takes one cycle for each line of 128 bytes that
+    it touches, and at least as many cycles as its pieces have elements.
     """
     rows, pieces = tile.window(conv)[0], tile.pieces(conv)
     distance = min(tile.columns * conv.shape.strides, WARP_LANES)
@@ -295,13 +307,13 @@ def window_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
 
 
 def store_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
-    """Instructions and wavefronts with which a thread writes its tile."""
+    """Return the instructions and wavefronts with which a thread writes its tile."""
     stores = tile.rows * tile.columns / tile.out_width(conv)
     return stores + _ROW_INSTRUCTIONS * tile.rows, stores * max(tile.columns, tile.out_width(conv))
 
 
 def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
-    """Bytes of a plane of the input, and of the output, that threads with one Z need."""
+    """Return the bytes of an input plane and of an output plane that threads with one Z need."""
     s = conv.shape
     height = min(s.H, tile.threads_y * tile.rows * s.strides + s.window[0] - s.strides)
     width = min(s.W, tile.threads_x * tile.columns * s.strides + s.window[1] - s.strides)
@@ -309,8 +321,8 @@ def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     return 4.0 * height * width, 4.0 * of_output
 
 
-def cycles_of(conv: Conv2d, tile: Tile, card: Card, work: Work) -> float:
-    """Clock cycles that a convolution is expected to take.
+def cycles_of(conv: Conv2d, tile: Tile, card: CardResources, work: Work) -> float:
+    """Return the clock cycles that a convolution is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold, each of which waits for memory
     once. All blocks of a multiprocessor share its units.

@@ -1,7 +1,7 @@
-"""Configurations of CUTLASS's matrix products, and the program of each.
+"""The configurations of CUTLASS's matrix products: the name and the program of each.
 
-Tiles, warps and stages are those of CUTLASS's own library (python/cutlass_library/generator.py in
-its repository), which also gives their names.
+Tiles, warps, stages and names are those of CUTLASS's own library
+(python/cutlass_library/generator.py in its repository).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 Schedule = Literal["", "_pingpong", "_cooperative"]
 
 _VECTOR_BYTES = 16
-_LEAST_COPY_BYTES = 4  # of an asynchronous copy
+_LEAST_COPY_BYTES = 4
+"""The narrowest asynchronous copy."""
 _SYNCHRONOUS_STAGES = 2
 _TYPES: Mapping[str, str] = {
     "float32": "float",
@@ -27,7 +28,7 @@ _TYPES: Mapping[str, str] = {
     "bfloat16": "cutlass::bfloat16_t",
 }
 SHORT_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-"""As in the names of kernels."""
+"""The types in the names of kernels."""
 _LAYOUTS = {"nn": "cutlass::layout::RowMajor", "nt": "cutlass::layout::ColumnMajor"}
 CORES: Mapping[Mode, str] = {
     "float32": "simt_sgemm",
@@ -36,7 +37,7 @@ CORES: Mapping[Mode, str] = {
     "float16": "tensorop_f16_s16816gemm_f16",
     "bfloat16": "tensorop_bf16_s16816gemm_bf16",
 }
-"""As in the names of kernels of CUTLASS 2.x."""
+"""The cores in the names of kernels of CUTLASS 2.x."""
 _SIMT_WARPS = {
     (256, 128): (4, 2),
     (128, 256): (2, 4),
@@ -66,12 +67,12 @@ WARPS: Mapping[Mode, Mapping[tuple[int, int], tuple[int, int]]] = {
     "float16": _TENSOR_WARPS,
     "bfloat16": _TENSOR_WARPS,
 }
-"""Warps along M and N by the tile's rows and columns."""
+"""The warps along M and N by the tile's rows and columns."""
 
 
 @dataclass(frozen=True)
 class Alignments:
-    """Elements of A, B and C that one access may take at most."""
+    """The most elements of A, B and C in one access."""
 
     a: int
     b: int
@@ -79,7 +80,7 @@ class Alignments:
 
     @classmethod
     def of(cls, gemm: Gemm) -> Alignments:
-        """What the sizes and leading dimensions allow, up to 16 bytes."""
+        """Return what the sizes and leading dimensions allow, up to 16 bytes."""
         vector = _VECTOR_BYTES // gemm.element_bytes
         return cls(
             math.gcd(gemm.row_of_a, gemm.lda, vector),
@@ -103,7 +104,7 @@ class Cutlass2:
     stream_k: bool = False
 
     def name(self, gemm: Gemm, capability: int) -> str:
-        """As CUTLASS's library calls it, apart from stream-K, which is not in a name there."""
+        """Return its name in CUTLASS's library; names there do not say stream-K."""
         alignment = self._alignments(gemm)
         m, n, k = self.tile
         stages = self._stages(gemm, capability)
@@ -113,7 +114,7 @@ class Cutlass2:
         )
 
     def source(self, gemm: Gemm, capability: int) -> str:
-        """The text of its program for the product's types, layout and alignments."""
+        """Return the text of its program for the product's types, layout and alignments."""
         simt = gemm.mode == "float32"
         m, n, k = self.tile
         warps_m, warps_n = WARPS[gemm.mode][m, n]
@@ -161,7 +162,7 @@ class Cutlass3:
     Attributes:
         tile: rows, columns and depth of a block's tile in the transposed product.
         cluster: blocks of a cluster along both.
-        schedule: how warps share the work.
+        schedule: the way in which warps share the work.
         stream_k: whether blocks share the work of all tiles evenly.
         stores_by_tma: whether results go through shared memory.
         could_add: whether its epilogue is made to add C, which it is not asked to do.
@@ -175,7 +176,7 @@ class Cutlass3:
     could_add: bool = False
 
     def name(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
-        """As CUTLASS's library calls it."""
+        """Return its name in CUTLASS's library."""
         short = SHORT_TYPES[gemm.dtype]
         added = short if self.could_add else "void"
         tile, cluster = ("x".join(map(str, sizes)) for sizes in (self.tile, (*self.cluster, 1)))
@@ -187,11 +188,11 @@ class Cutlass3:
         )
 
     def source(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
-        """The text of its program for the product's types and layout."""
+        """Return the text of its program for the product's types and layout."""
         word = self.schedule.removeprefix("_").capitalize()
         types = {
             "Element": _TYPES[gemm.dtype],
-            # That of A', the transposed A.
+            # The layout of A', the transposed A.
             "LayoutB": _LAYOUTS["nt" if gemm.layout == "nn" else "nn"],
             "Schedule": f"cutlass::gemm::KernelTmaWarpSpecialized{word}",
             "ElementC": _TYPES[gemm.dtype] if self.could_add else "void",
@@ -238,7 +239,7 @@ def _alignment_sizes(alignment: Alignments) -> dict[str, int]:
 def _program(
     headers: list[str], types: Mapping[str, str], sizes: Mapping[str, int], part: str
 ) -> str:
-    """The definitions that the texts in ``cuda/cutlass`` need, and these texts."""
+    """Return the definitions that the texts in ``cuda/cutlass`` need, followed by these texts."""
     folder = cuda_dir() / "cutlass"
     return "\n".join(
         [
@@ -264,14 +265,14 @@ _MODERN = re.compile(
 
 
 def configuration_named(name: str, gemm: Gemm) -> Configuration:
-    """The configuration of a kernel for a product.
+    """Return the configuration that a kernel's name stands for, for a product.
 
     Args:
-        name: in CUTLASS's library, such as ``cutlass_simt_sgemm_128x128_8x5_nn_align1``.
+        name: the name in CUTLASS's library, such as ``cutlass_simt_sgemm_128x128_8x5_nn_align1``.
         gemm: the product, whose types, layout and alignments the kernel must be for.
 
     Raises:
-        UnavailableError: it stands for none that can be built here.
+        UnavailableError: the name stands for no configuration that can be built here.
     """
     found = _classic(name, gemm) or _modern(name, gemm)
     if found is None:

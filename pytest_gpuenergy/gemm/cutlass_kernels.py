@@ -1,4 +1,4 @@
-"""Which kernels of CUTLASS are tried for a product."""
+"""The kernels of CUTLASS that are tried for a product, and the headers that they need."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_gpuenergy.gemm.cutlass_configurations import (
 )
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Origin
 from pytest_gpuenergy.support import InputError, UnavailableError, is_file, is_folder
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 _PARTS = ("cutlass", "cute")
 _VERSION_FILE = Path("cutlass", "version.h")
 _VERSION = re.compile(r"#define CUTLASS_(MAJOR|MINOR|PATCH)\s+(\d+)")
 _LEAST_MAJOR = 3
-# Where packages of Python have the headers. That of TVM lacks the files of the builders.
+# The folders of the headers in Python packages. TVM's package lacks the files of the builders.
 _PACKAGES = {
     "cutlass_library": Path("source", "include"),
     "tvm": Path("3rdparty", "cutlass", "include"),
@@ -33,11 +33,11 @@ _PACKAGES = {
 
 
 def find_headers(given: Path | None) -> Headers:
-    """The headers of CUTLASS.
+    """Find the headers of CUTLASS.
 
     Args:
-        given: a checkout of CUTLASS, or its folder ``include``; None: those in the package
-            nvidia-cutlass, or else in that of TVM, neither of which is imported.
+        given: a checkout of CUTLASS, or its folder ``include``. None stands for the package
+            nvidia-cutlass, or else TVM's package; neither is imported.
 
     Raises:
         InputError: there are none in the given folder, or they are too old.
@@ -59,7 +59,7 @@ def find_headers(given: Path | None) -> Headers:
 
 
 def has_builders(headers: Headers) -> bool:
-    """Whether the headers are complete enough for the kernels of CUTLASS 3.x."""
+    """Return whether the headers are complete enough for the kernels of CUTLASS 3.x."""
     builders = Path(headers.folder, "cutlass", "gemm", "collective", "builders")
     return is_file(builders / "sm90_gmma_builder.inl")
 
@@ -100,11 +100,13 @@ _LEAST_CAPABILITY: Mapping[Mode, int] = {
 }
 _HOPPER = 90
 _LARGE = 128 * 128
-"""Elements of a tile from which on, on Hopper, the kernels of CUTLASS 3.x take over."""
+"""The least elements of a tile for which, on Hopper, kernels of CUTLASS 3.x replace those of
+2.x."""
 _STEPS_OF_A_PART = 4
-"""At least so many steps of a tile's depth are in each part of a split product."""
+"""The fewest steps of a tile's depth in each part of a split product."""
 _SHORT_SUMS = (2048, 512)
-"""Products of a sum in 3xtf32: tensor cores cut off what exceeds their precision, which adds up."""
+"""The lengths of sums in 3xtf32 that are tried: tensor cores cut off bits, and the errors add
+up."""
 
 _SIMT = (
     Cutlass2((256, 128, 8), 5),
@@ -175,7 +177,7 @@ _FOR_HOPPER: Mapping[Mode, Sequence[Cutlass3]] = {
 
 
 def configurations(gemm: Gemm, capability: int, headers: Headers) -> list[Configuration]:
-    """The configurations that are tried for a product.
+    """Return the configurations that are tried for a product.
 
     Those of CUTLASS 3.x need sm_90, rows of a multiple of 16 bytes, and headers with its builders.
 
@@ -194,27 +196,27 @@ def configurations(gemm: Gemm, capability: int, headers: Headers) -> list[Config
     vectors = min(alignment.a, alignment.b, alignment.c) * gemm.element_bytes == 16
     if not (modern and vectors and _has_3x(capability, headers)):
         return [*classic]
-    small = [one for one in classic if one.stream_k or math.prod(one.tile[:2]) < _LARGE]
+    small = [kind for kind in classic if kind.stream_k or math.prod(kind.tile[:2]) < _LARGE]
     return [*modern, *small]
 
 
-def cutlass_candidates(gemm: Gemm, card: Card, headers: Headers) -> list[CudaProgram]:
-    """The kernels of CUTLASS that are tried for a product, some with its depth split.
+def cutlass_candidates(gemm: Gemm, card: CardResources, headers: Headers) -> list[CudaProgram]:
+    """Return the kernels of CUTLASS that are tried for a product, some with its depth split.
 
     Raises:
         UnavailableError: the GPU is too old for the product's mode.
     """
     return [
-        cutlass_program(gemm, one, card.capability, headers, split)
-        for one in configurations(gemm, card.capability, headers)
-        for split in _splits(gemm, one, card.multiprocessors)
+        cutlass_program(gemm, configuration, card.capability, headers, split)
+        for configuration in configurations(gemm, card.capability, headers)
+        for split in _splits(gemm, configuration, card.multiprocessors)
     ]
 
 
 def cutlass_program(
     gemm: Gemm, configuration: Configuration, capability: int, headers: Headers, split: int = 1
 ) -> CudaProgram:
-    """The kernel of a configuration for a product, whose depth is split into so many parts.
+    """Return the kernel of a configuration for a product whose depth is split into ``split`` parts.
 
     Raises:
         UnavailableError: the GPU or the headers do not have it.
@@ -244,10 +246,10 @@ def _has_3x(capability: int, headers: Headers) -> bool:
 
 
 def _splits(gemm: Gemm, configuration: Configuration, multiprocessors: int) -> list[int]:
-    """Into how many parts the depth is split: one, and as many as give each SM one or two tiles.
+    """Return the numbers of parts to try: one, and those that give each SM one or two tiles.
 
-    In 3xtf32, long sums are also split so that each part is a short one. Parts are added in C, one
-    after another, which in half precision would round between them.
+    In 3xtf32, long sums are also split into short parts. Parts are added in C one after another,
+    which in half precision would round each time, so these products are not split.
     """
     if isinstance(configuration, Cutlass3) or configuration.stream_k or gemm.element_bytes == 2:
         return [1]

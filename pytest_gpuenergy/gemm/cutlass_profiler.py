@@ -30,23 +30,23 @@ _TYPES = {
 _NAME, _RUNTIME, _DISPOSITION = "Operation", "Runtime", "Disposition"
 _VERIFIED = "passed"
 _TIMEOUT_S = 1800.0
-"""For all kernels of a product; a build with thousands of them takes many minutes."""
+"""The time for all kernels of a product; a build with thousands of them takes many minutes."""
 
 
 def profiled_kernel(profiler: Path, gemm: Gemm, gpu: str) -> str:
-    """The name of the profiler's fastest kernel for a product, among those that it verified.
+    """Return the name of the profiler's fastest kernel for a product, among those it verified.
 
-    The answer is cached by the profiler's file, the product and the GPU. A profiler knows packed
-    matrices only, so that it leaves out leading dimensions.
+    The answer is cached by the profiler's file, the product and the GPU. A profiler knows only
+    packed matrices, so leading dimensions are left out.
 
     Args:
         profiler: the program ``cutlass_profiler``.
         gemm: the product.
-        gpu: UUID of the GPU on which it runs.
+        gpu: the UUID of the GPU on which it runs.
 
     Raises:
         InputError: it cannot be run.
-        UnavailableError: it has no kernel for the product that it could verify.
+        UnavailableError: the profiler has no kernel for the product that it could verify.
     """
     try:
         status = profiler.stat()
@@ -67,9 +67,9 @@ def profiled_kernel(profiler: Path, gemm: Gemm, gpu: str) -> str:
 
 
 def profiler_options(gemm: Gemm) -> list[str]:
-    """What the profiler is asked for: the column-major product of the transposed matrices.
+    """Return the profiler's options: the column-major product of the transposed matrices.
 
-    Rows of the one are columns of the other, so that B comes first and has N rows.
+    Rows of a matrix are columns of its transpose, so B comes first and has N rows.
     """
     second = "column" if gemm.layout == "nn" else "row"
     types = _TYPES[gemm.mode]
@@ -89,14 +89,14 @@ def profiler_options(gemm: Gemm) -> list[str]:
 
 
 def fastest_verified(table: str, gemm: Gemm) -> str:
-    """The name of the fastest kernel in a table of the profiler.
+    """Return the name of the fastest kernel in a table of the profiler.
 
     Args:
-        table: as CSV, with a heading.
+        table: the table as CSV, with a heading.
         gemm: the product that it is for.
 
     Raises:
-        UnavailableError: it has no verified kernel.
+        UnavailableError: the table has no verified kernel.
     """
     times: dict[str, float] = {}
     for row in _rows(table):
@@ -145,8 +145,8 @@ def _profile(profiler: Path, options: list[str], gpu: str) -> str:
             return Path(f"{output}.gemm.csv").read_text(errors="replace")
         except OSError:
             lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-            said = f" and says {lines[-1]!r:.200}" if lines else ""
+            message = f" and says {lines[-1]!r:.200}" if lines else ""
             raise InputError(
                 f"--cutlass-profiler {profiler} writes no table; it exits with "
-                f"{done.returncode}{said}."
+                f"{done.returncode}{message}."
             ) from None

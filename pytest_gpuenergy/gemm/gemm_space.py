@@ -1,4 +1,4 @@
-"""The parameters of our templates for matrix products, as the tuner searches them."""
+"""The search space of matrix products: the templates, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from pytest_gpuenergy.gemm.simt import SimtParameters
 from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
-from pytest_gpuenergy.tuning import Card, ParameterSpace, RecordFile, TemplateForm, card_of
+from pytest_gpuenergy.tuning import (
+    CardResources,
+    ParameterSpace,
+    RecordFile,
+    TemplateForm,
+    card_resources,
+)
 from pytest_gpuenergy.workloads import Gemm, Workload
 
 GemmParameters = SimtParameters | MmaParameters | WgmmaParameters | WgmmaTf32Parameters
@@ -19,11 +25,11 @@ GEMM_TEMPLATES: Mapping[str, type[GemmParameters]] = {
     kind.template: kind
     for kind in (SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters)
 }
-"""By name."""
+"""The templates by name."""
 
 
-def able_templates(gemm: Gemm, card: Card) -> list[type[GemmParameters]]:
-    """Those that compute in the product's mode, with instructions that the card has.
+def able_templates(gemm: Gemm, card: CardResources) -> list[type[GemmParameters]]:
+    """Return the templates for the product's mode whose instructions the card has.
 
     Raises:
         UnavailableError: there are none.
@@ -39,24 +45,26 @@ def able_templates(gemm: Gemm, card: Card) -> list[type[GemmParameters]]:
     return able
 
 
-def rank_gemm_kernels(gemm: Gemm, card: Card) -> list[GemmParameters]:
-    """Parameters that fit the card, the most promising first; those of equal estimate as listed.
+def rank_gemm_kernels(gemm: Gemm, card: CardResources) -> list[GemmParameters]:
+    """Return the parameters that fit the card, the most promising first.
 
     Raises:
         UnavailableError: the card does not have the product's mode.
         InputError: no parameters fit.
     """
-    found = [one for kind in able_templates(gemm, card) for one in kind.fitting(gemm, card)]
+    kinds = able_templates(gemm, card)
+    found = [parameters for kind in kinds for parameters in kind.fitting(gemm, card)]
     if not found:
         raise InputError(f"No parameters of the template fit {gemm.name} on this GPU.")
-    return sorted(found, key=lambda one: one.cycles(gemm, card))
+    return sorted(found, key=lambda parameters: parameters.cycles(gemm, card))
 
 
 GEMM_FORM: TemplateForm[GemmParameters] = TemplateForm(GEMM_TEMPLATES)
+"""The form of these templates' recipes."""
 
 
 _MOST_ADVISED = 4
-"""Trials that the heuristics may choose: a quarter of 16."""
+"""The number of trials that the heuristics may choose: a quarter of 16."""
 _EFFECT_SD = 0.05
 """See `TemplateProposer`; with it, 16 trials find most of what long searches on an H100 found
 (``docs/notes/products.md``)."""
@@ -66,20 +74,21 @@ class GemmSpace(ParameterSpace[Gemm]):
     """The kernels of our templates for one matrix product on one device.
 
     Args:
-        workload: what they compute.
-        device: compiles and runs them.
+        workload: the workload that they compute.
+        device: compiles and runs the kernels.
 
     Raises:
-        InputError: there are none: it is no matrix product, or the device is not known.
+        InputError: the workload is no matrix product, or no parameters fit.
+        UnavailableError: the device is not known, or does not have the product's mode.
     """
 
     def __init__(self, workload: Workload, device: Device) -> None:
-        product, card = _product(workload), card_of(device)
+        product, card = _product(workload), card_resources(device)
         offered = rank_gemm_kernels(product, card)
         advised = advice(product, device.name, card.capability)
         first = _first(offered, advised.tiles)
-        said = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
-        said += [advised.said] if advised.said else []
+        remarks = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
+        remarks += [advised.problem] if advised.problem else []
         super().__init__(
             product,
             device,
@@ -87,7 +96,7 @@ class GemmSpace(ParameterSpace[Gemm]):
             GEMM_FORM,
             offered,
             first=first,
-            said=said,
+            remarks=remarks,
             effect_sd=_EFFECT_SD,
         )
 
@@ -95,18 +104,18 @@ class GemmSpace(ParameterSpace[Gemm]):
 def _first(
     offered: Sequence[GemmParameters], tiles: Sequence[tuple[int, int]]
 ) -> list[GemmParameters]:
-    """Of each tile that the heuristics advise, the parameters with the best estimate."""
+    """Return, for each tile that the heuristics advise, the parameters with the best estimate."""
     best: dict[tuple[int, int], GemmParameters] = {}
-    for one in offered:
-        best.setdefault((one.tile_m, one.tile_n), one)
+    for parameters in offered:
+        best.setdefault((parameters.tile_m, parameters.tile_n), parameters)
     return [best[tile] for tile in tiles if tile in best][:_MOST_ADVISED]
 
 
-def fits_card(file: RecordFile, rank: int, card: Card) -> bool:
-    """Whether a card has the resources for the kernel of one rank.
+def fits_card(file: RecordFile, rank: int, card: CardResources) -> bool:
+    """Return whether a card has the resources for the kernel of one rank.
 
     Raises:
-        InputError: no such rank, or the records are not of a template.
+        InputError: there is no such rank, or the records are not of a template.
     """
     try:
         parameters = GEMM_FORM.parameters(file.record(rank).recipe)

@@ -1,8 +1,8 @@
-"""Tiles that NVIDIA's heuristics choose, with which a search may begin.
+"""The tiles that NVIDIA's heuristics advise, with which a search can begin.
 
 The package nvidia-matmul-heuristics is optional, because its licence is not free. It needs no GPU,
-knows cards by their product, and describes kernels of CUTLASS. Its library is called in a child
-process: it may end the process that calls it.
+identifies cards by product name, and describes kernels of CUTLASS. Its library is called in a child
+process, because it may end the process that calls it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from pytest_gpuenergy.workloads import Gemm, Mode
 PACKAGE = "nvidia-matmul-heuristics"
 _MODULE = "nvMatmulHeuristics"
 _ASKED = 16
-"""Kernels; those of one tile differ in stages, warps or clusters."""
+"""The number of kernels that are asked for; those of one tile differ in stages, warps or
+clusters."""
 _TIMEOUT_S = 60.0
 _HOPPER = 90
-# The words that make a card's name, those with more words before those with fewer of the same.
+# The words in a card's name; more specific names come first.
 _GPUS: Mapping[tuple[str, ...], str] = {
     ("A100", "PCIE"): "A100_PCIE_80GB",
     ("A100",): "A100_SXM_80GB",
@@ -52,22 +53,22 @@ _PRECISIONS: Mapping[Mode, str] = {
     "float16": "HSH",
     "bfloat16": "BSB",
 }
-"""Types of the operands, of the sum and of C, in letters of that package."""
+"""The types of the operands, of the sum and of C, in the letters of that package."""
 
 Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the package says of one product.
+    """The package's advice for one product.
 
     Attributes:
-        tiles: rows and columns, the most promising first, each once; none without the package.
-        said: why it gave none although it is installed; empty otherwise.
+        tiles: the rows and columns of tiles, the most promising first; none without the package.
+        problem: why the package gave none although it is installed; empty otherwise.
     """
 
     tiles: tuple[Tile, ...] = ()
-    said: str = ""
+    problem: str = ""
 
 
 def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
@@ -75,14 +76,14 @@ def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
 
     Args:
         gemm: the product.
-        gpu_name: as NVML calls the card.
-        capability: of the card, such as 90.
+        gpu_name: the card's name in NVML.
+        capability: the card's compute capability, such as 90.
     """
     if find_spec(_MODULE) is None:
         return Advice()
     gpu = _gpu(gpu_name)
     if gpu is None:
-        return Advice(said=f"{PACKAGE} does not know {gpu_name}")
+        return Advice(problem=f"{PACKAGE} does not know {gpu_name}")
     wgmma = gemm.mode != "float32" and capability >= _HOPPER
     asked = (
         gpu,
@@ -95,25 +96,25 @@ def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
     try:
         found = worker.call("tiles", *asked, timeout_s=_TIMEOUT_S)
     except DeviceError as error:
-        return Advice(said=f"{PACKAGE} failed: {error}")
+        return Advice(problem=f"{PACKAGE} failed: {error}")
     finally:
         worker.close()
     return Advice(tuple(dict.fromkeys(found)))
 
 
 class MatmulHeuristics:
-    """The child's side."""
+    """Calls the package's library, in the child process."""
 
     def tiles(
         self, gpu: str, target: str, precision: str, layout: str, sizes: tuple[int, int, int]
     ) -> list[Tile]:
-        """Rows and columns of the kernels' tiles, the most promising first.
+        """Return the rows and columns of the kernels' tiles, the most promising first.
 
         Args:
-            gpu: its name in the package's enumeration.
-            target: that of the kernels' library.
-            precision: three letters.
-            layout: its name in the package's enumeration.
+            gpu: the GPU's name in the package's enumeration.
+            target: the name of the kernels' library.
+            precision: the precision, in three letters.
+            layout: the layout's name in the package's enumeration.
             sizes: M, N and K.
 
         Raises:
@@ -129,10 +130,11 @@ class MatmulHeuristics:
                 *sizes, package.NvMatmulHeuristicsMatmulLayout[layout]
             )
             found: list[dict[str, Any]] = library.get(problem, _ASKED, precision=precision)
-            found.sort(key=lambda one: float(one["runtime"]))
-            return [(one["kernel"].cta_tile_m, one["kernel"].cta_tile_n) for one in found]
+            found.sort(key=lambda answer: float(answer["runtime"]))
+            kernels = [answer["kernel"] for answer in found]
+            return [(kernel.cta_tile_m, kernel.cta_tile_n) for kernel in kernels]
         except Exception as error:
-            # Whatever another version does: its advice is not needed.
+            # Another version of the package may do anything; the search does not need its advice.
             raise DeviceError(f"{type(error).__name__}: {error}") from error
 
 

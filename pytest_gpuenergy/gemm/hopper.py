@@ -1,4 +1,7 @@
-"""What templates for Hopper have in common: roles of warpgroups, and matrices in tensor maps."""
+"""Tilings for Hopper: the roles of warpgroups, and matrices in tensor maps.
+
+The tensor memory accelerator copies matrices in boxes of swizzled lines.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +15,27 @@ from typing import ClassVar, Self
 from pytest_gpuenergy.gemm.tiling import Step, Tiling, cycles_of, tiled_kernel
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import Card, Constant
+from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 LINE_BYTES = 128
-"""Of the lines in shared memory whose pieces are swizzled."""
+"""The length of the lines in shared memory whose pieces are swizzled."""
 ROW_BYTES = 16
-"""Rows of a matrix that a tensor map describes are a multiple of this apart."""
+"""The distance of rows in a matrix that a tensor map describes is a multiple of this."""
 
 
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
-    """Whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
+    """Return whether a tensor map can describe a matrix whose rows are ``row`` elements apart."""
     return row * gemm.element_bytes % ROW_BYTES == 0
 
 
 def can_copy_boxes(gemm: Gemm) -> bool:
-    """Whether A and B can be copied in boxes."""
+    """Return whether A and B can be copied in boxes."""
     return all(can_be_mapped(gemm, row) for row in (gemm.lda, gemm.ldb))
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
-    """A matrix in boxes of ``height`` lines, whose rows are ``row`` elements apart in memory."""
+    """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines."""
     return TensorMap(
         f"{tensor.lower()}_map",
         tensor,
@@ -44,30 +47,33 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height:
     )
 
 
-WARPGROUP = 128  # threads
+WARPGROUP = 128
+"""The threads of a warpgroup."""
 WARPGROUP_ROWS = 64
-"""Of one instruction."""
+"""The rows that a warpgroup computes in one instruction."""
 _ENOUGH_WARPS = 12
-"""As the estimate counts them: one instruction keeps the tensor cores busy for long."""
+"""The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
 ALIGNMENT_BYTES = 1024
+"""The alignment of stages in shared memory."""
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
-"""Worth trying: larger ones do not fill the multiprocessors of a card."""
+"""The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
 _MOST_BLOCKS_OF_CLUSTER = 8
-"""On all cards with clusters (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
     1: (240, 240, 240),
     2: (168, 40, 232),
     3: (128, 32, 160),
 }
-"""By the number of consumers: of a thread at launch, of one that does not multiply, and of others.
+"""Registers of a thread by the number of consumers: at launch, of a copying thread, of a consumer.
 
-They add up to no more than the 64 Ki registers of a multiprocessor.
+A block's threads have no more than the 64 Ki registers of a multiprocessor.
 """
 OTHER_REGISTERS = 34
-"""Of a thread, besides its sums and operands, as ptxas of CUDA 13.0 says."""
+"""The registers of a thread besides its sums and operands, as ptxas of CUDA 13.0 reports."""
 _OTHERS_OF_INSTRUCTION = 26
-"""Registers besides its sums that an instruction takes; it must do with those at launch (ptxas)."""
+"""The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +81,21 @@ class HopperTiling(Tiling):
     """Parameters of a template for Hopper.
 
     Attributes:
-        consumers: warpgroups that multiply; one more copies.
-        whole_tiles: blocks compute whole tiles in turn, instead of equal parts of the last ones.
-        cluster_m: blocks of a cluster along M, which copy parts of the same columns of B for one
-            another; ``cluster_n`` along N, and rows of A.
+        consumers: the number of warpgroups that multiply; one more copies.
+        whole_tiles: whether blocks compute only whole tiles, instead of equal parts of the last
+            ones.
+        cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
+            one another.
+        cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
     element_bytes: ClassVar[int]
     barrier_bytes: ClassVar[int]
-    """Of a stage."""
+    """The shared memory of a stage's barriers."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
     least_capability: ClassVar[int] = 90
     most_capability: ClassVar[int] = 90
@@ -133,32 +141,32 @@ class HopperTiling(Tiling):
     @property
     @abstractmethod
     def instruction_sums(self) -> int:
-        """Sums of a thread in one instruction."""
+        """The number of sums that a thread has in one instruction."""
 
     @abstractmethod
     def consumer_registers(self, gemm: Gemm) -> int:
-        """Registers that a consumer's thread needs, about."""
+        """Return about how many registers a consumer's thread needs."""
 
     @abstractmethod
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Dynamic shared memory of a block: its stages, and room to align them."""
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
 
     @abstractmethod
     def busy_cycles(self, gemm: Gemm) -> float:
-        """Clock cycles of a step if neither tensor cores nor shared memory wait."""
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait."""
 
     @abstractmethod
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """What the kernel needs to know of the instruction that multiplies."""
+        """Return the constants that describe the instruction that multiplies."""
 
     @classmethod
     @abstractmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        """Parameters that may be worth trying, but for stages; some are no kernel's."""
+        """Yield parameters that may be worth trying, without stages; no kernel has some of them."""
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
-        """What the template needs that a product in one of its modes does not have, if anything."""
+        """Return what the template needs that a product lacks; None if it can compute it."""
         if can_copy_boxes(gemm):
             return None
         return (
@@ -167,8 +175,8 @@ class HopperTiling(Tiling):
         )
 
     @classmethod
-    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[Self]:
-        """Parameters worth trying for a product on a card that has the resources for them."""
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
         if cls.refusal(gemm):
             return
         tried = set()
@@ -177,29 +185,32 @@ class HopperTiling(Tiling):
                 base = cls.of({**cls().numbers, **numbers, "stages": stages})
             except InputError:
                 continue
-            # Of pipelines that leave room for as many blocks, the longest, which comes first.
+            # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
             key = (base.resident(gemm, card), replace(base, stages=_STAGES[0]))
             if key in tried or base.consumer_registers(gemm) > _REGISTERS[base.consumers][2]:
                 continue
             tried.add(key)
             yield from base.divided(gemm, card)
 
-    def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
-        """The same with each number of blocks worth trying; none if the card cannot run them.
+    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        """Yield the tiling with each number of blocks worth trying; none if the card cannot run it.
 
-        Where blocks follow one another on a multiprocessor, fewer that compute several tiles are
-        better: they copy the next tile while they store one.
+        If there are more tiles than the card holds blocks, fewer blocks that compute several tiles
+        are better: they copy the next tile while they store one.
         """
         at_once = self.at_once(gemm, card)
-        for one in super().divided(gemm, card):
-            if one.blocks == 0 and self.tiles(gemm) > at_once:
+        for tiling in super().divided(gemm, card):
+            if tiling.blocks == 0 and self.tiles(gemm) > at_once:
                 for group in sorted({self.group, self._square_group(gemm, at_once)}):
-                    yield replace(one, blocks=at_once, whole_tiles=True, group=group)
+                    yield replace(tiling, blocks=at_once, whole_tiles=True, group=group)
             else:
-                yield one
+                yield tiling
 
     def _square_group(self, gemm: Gemm, tiles: int) -> int:
-        """Rows of tiles of which so many cover about a square, which needs the least of A and B."""
+        """Return the group height, in tiles, that makes a group of ``tiles`` roughly square.
+
+        A square group minimizes the traffic for A and B.
+        """
         along_m, along_n = self.cluster
         ratio = along_n * self.tile_n / (along_m * self.tile_m)
         rows = math.ceil(gemm.M / (along_m * self.tile_m))
@@ -207,48 +218,48 @@ class HopperTiling(Tiling):
 
     @property
     def cluster(self) -> tuple[int, int]:
-        """Blocks of a cluster along M and N."""
+        """The blocks of a cluster along M and N."""
         return self.cluster_m, self.cluster_n
 
     def most_steps(self, gemm: Gemm) -> int:
-        """Steps of the block that has the most."""
+        """Return the steps of the block that has the most."""
         if not self.whole_tiles:
             return super().most_steps(gemm)
         return math.ceil(self.tiles(gemm) / self.blocks_of(gemm)) * self.steps(gemm)
 
     def whole_tiles_of(self, gemm: Gemm) -> int:
-        """The first tiles, which blocks compute in turn; the steps of the others are divided.
+        """Return how many tiles blocks compute whole; the steps of the other tiles are divided.
 
-        So that each block shares two tiles at most, one or two tiles for each are left.
+        One or two tiles per block are left to be divided, so each block shares two at most.
         """
         tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
         return tiles if self.whole_tiles else max(0, tiles // blocks - 1) * blocks
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks."""
+        """Return whether a tile is computed by several blocks."""
         return not self.whole_tiles and super().shares_tiles(gemm)
 
     def blocks_of(self, gemm: Gemm) -> int:
-        """Number of blocks: each has at least one step, or one tile."""
+        """Return the number of blocks; each has at least one step, or one whole tile."""
         blocks = super().blocks_of(gemm)
         return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return WARPGROUP * (self.consumers + 1)
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers of a thread at launch; one that copies gives some of its own to the others."""
+        """Return the registers of a thread at launch; copying threads later give some away."""
         own = self.consumer_registers(gemm)
         return own if self.consumers == 1 else _REGISTERS[self.consumers][0]
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block: with its barriers, which the kernel declares itself."""
+        """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
-    def cycles(self, gemm: Gemm, card: Card) -> float:
-        """Clock cycles that the product is expected to take."""
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take."""
         step = Step(
             busy_cycles=self.busy_cycles(gemm),
             warps=_ENOUGH_WARPS,
@@ -258,11 +269,11 @@ class HopperTiling(Tiling):
 
     @property
     def _copied_lines(self) -> int:
-        """Rows of A and columns of B of which a block copies its tile's elements."""
+        """The rows of A and the columns of B whose elements a block copies for its tile."""
         return self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """The kernel for a product.
+        """Return the kernel for a product.
 
         Raises:
             InputError: the template does not compute in the product's mode, or its `refusal`.
@@ -275,7 +286,7 @@ class HopperTiling(Tiling):
         return tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
 
     def _role_constants(self) -> dict[str, Constant]:
-        """What the kernel needs to know of its warpgroups, and of its sums in PTX."""
+        """Return the constants that describe the warpgroups, and the sums in PTX."""
         _, others, consumers = _REGISTERS[self.consumers]
         sums = range(self.instruction_sums)
         return {
@@ -288,7 +299,7 @@ class HopperTiling(Tiling):
         }
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
-        """Those of the matrices that the kernel takes so, in boxes of lines."""
+        """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
         if gemm.layout == "nt":
             of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
@@ -297,7 +308,7 @@ class HopperTiling(Tiling):
 
 
 def places_after(sums: int, *counts: int) -> list[str]:
-    """Places in PTX of the operands that follow the sums: of so many registers each."""
+    """Return the places in PTX of the operands after the sums, given each one's registers."""
     places, first = [], sums
     for count in counts:
         places.append(f'"{", ".join(f"%{place}" for place in range(first, first + count))}"')

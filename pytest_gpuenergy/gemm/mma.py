@@ -10,30 +10,33 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.tiling import Step, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 _PIECE = 16
-"""A warp's part of a tile comes in pieces of 16 x 16."""
+"""The side of the pieces, 16 x 16, of which a warp's part of a tile consists."""
 _TILES = (32, 64, 128, 256)
 _WARPS = (16, 32, 64)
 _ROW_BYTES = (64, 128)
 _STAGES = (2, 3, 4, 5)
 _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
-"""Of 16-bit elements by ``mma.sync`` on a multiprocessor (NVIDIA A100 and GA102 whitepapers)."""
+"""The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
+compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
+"""The time of a product, as a multiple of one of 16-bit elements."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MmaParameters(Tiling):
-    """What distinguishes one kernel of the template from another.
+    """The parameters of a kernel of the template.
 
     Attributes:
-        warp_m: rows of a tile that a warp computes; ``warp_n`` columns.
+        warp_m: the rows of a tile that a warp computes.
+        warp_n: the columns of a tile that a warp computes.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "mma"
@@ -62,8 +65,8 @@ class MmaParameters(Tiling):
             )
 
     @classmethod
-    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[MmaParameters]:
-        """Parameters worth trying for a product on a card that has the resources for them."""
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[MmaParameters]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
         depths = [row // gemm.element_bytes for row in _ROW_BYTES]
         for tile_m, tile_n, tile_k, warp_m, warp_n, stages in itertools.product(
             _TILES, _TILES, depths, _WARPS, _WARPS, _STAGES
@@ -82,18 +85,18 @@ class MmaParameters(Tiling):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers that a thread needs, about: its sums, operands and addresses."""
+        """Return about how many registers a thread needs, for its sums, operands and addresses."""
         sums = self.warp_m * self.warp_n // WARP_LANES
         operands = (self.warp_m + self.warp_n) // 4  # of one instruction's depth
         parts = 4 + self.warp_n // 4 + self.warp_n // 2 if gemm.mode == "3xtf32" else 0
         return sums + operands + parts + 40
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
         if gemm.layout == "nt":
             of_a = self.tile_k * (self.tile_m + 8)
         else:
@@ -101,8 +104,8 @@ class MmaParameters(Tiling):
         of_b = self.tile_k * (self.tile_n + 8)
         return gemm.element_bytes * self.stages * (of_a + of_b)
 
-    def cycles(self, gemm: Gemm, card: Card) -> float:
-        """Clock cycles that the product is expected to take.
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take.
 
         A warp that computes w_m x w_n elements loads w_m + w_n from shared memory for each column
         of A and row of B.
@@ -118,7 +121,7 @@ class MmaParameters(Tiling):
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """The kernel for a product.
+        """Return the kernel for a product.
 
         Raises:
             InputError: the template does not compute in the product's mode.

@@ -11,76 +11,84 @@ from typing import ClassVar
 from pytest_gpuenergy.gemm.tiling import SCHEDULERS, Step, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import FIRST_ASYNCHRONOUS, SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
+from pytest_gpuenergy.tuning import (
+    FIRST_ASYNCHRONOUS,
+    SHARED_BYTES_PER_CYCLE,
+    WARP_LANES,
+    CardResources,
+)
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LANES = (4, 8)
-"""Threads of a warp along M and along N."""
+"""The threads of a warp along M and along N."""
 _WIDEST = 4
-"""Elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of as many."""
+"""The elements of the widest load, 16 bytes; a thread's rows and columns come in pieces of four."""
 _TILES = (32, 64, 96, 128, 192, 256)
 _THREAD_TILES = ((4, 4), (8, 4), (4, 8), (8, 8), (8, 12), (16, 8), (8, 16))
 _ALONG = (8, 16, 32)
-"""Elements of a row of A that neighbouring threads copy if they transpose it."""
+"""The elements of a row of A that neighbouring threads copy if they transpose it."""
 _MOST_ROWS = 8
-"""Of a thread that reads A by rows: it holds four elements of each."""
+"""The most rows of a thread that reads A by rows: it holds four elements of each."""
 _SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
 _PRODUCTS = range(256, 2049)
-"""Of a thread in a step, which is unrolled: more would not fit the cache of instructions, and with
-fewer the rest of a step weighs too much."""
+"""The multiplications of a thread in a step that are worth trying. The step is unrolled: more would
+not fit the instruction cache, and with fewer the rest of a step weighs too much."""
 _LONGEST_SIDE = 4
-"""Of a tile, as a multiple of the other."""
+"""The longer side of a tile, as a multiple of the other."""
 _MOST_REGISTERS = 255
-"""Of a thread (all from sm_70 on)."""
+"""The most registers of a thread (from sm_70 on)."""
 _ENOUGH_WARPS = 12
 _READ_CYCLES = 2
-"""In which shared memory serves a load of 16 bytes by each lane of a warp, of which four lanes or
-more read the same (see ``Thread`` in the text)."""
+"""The cycles in which shared memory serves a load of 16 bytes by each lane of a warp, if at least
+four lanes read the same (see ``Thread`` in the text)."""
 _BANKS = SHARED_BYTES_PER_CYCLE // 4
 _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
-"""Of a copy to shared memory with its addresses, and of the rest of a step, about."""
+"""The approximate instructions of a copy to shared memory, and of the rest of a step."""
 # Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
 _PRODUCT_CYCLES = 1.15
-"""Between the multiplications that a scheduler issues."""
+"""The cycles between the multiplications that a scheduler issues."""
 _TRANSPOSED_SHARE = 0.87
-"""Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
-cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
-``bench/register_banks.py``)."""
+"""The share of these cycles that remains if A is transposed in shared memory, a scheduler issues a
+multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the banks of
+registers (see ``bench/register_banks.py``)."""
 _LINE_CYCLES = 0.4
-"""For each row of which a warp copies elements to transpose them, by pairs of kernels on an
-H100 (see ``docs/notes/products.md``)."""
+"""The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
+kernels on an H100 (see ``docs/notes/products.md``)."""
 _BARRIER_CYCLES = 250
-"""From the end of a step to the first products of the next, in which only other blocks can work."""
+"""The cycles from the end of a step to the first products of the next, when only other blocks
+work."""
 _TILE_CYCLES = 1000
-"""In which a tile begins and its sums are stored, besides what the first step waits for."""
+"""The cycles to begin a tile and to store its sums, besides the wait for the first step."""
 # Fitted to the power in bench/results/nvidia-h200-2026-11-23/gemm.json: 194 W, and these energies.
 _PRODUCT_PJ = 15.8
+"""The energy of a multiplication."""
 _READ_PJ = 6.2
-"""Of an element that a thread reads from shared memory."""
+"""The energy of an element that a thread reads from shared memory."""
 _LOADED_BYTE_PJ = 36.0
-"""Of a byte from the L2."""
+"""The energy of a byte from the L2."""
 _PJ_PER_CYCLE = 1940.0
-"""That 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards count as
-alike."""
+"""The energy that 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards
+are treated alike."""
 _ALONE = 1.1
-"""Cycles per instruction of a warp that has a scheduler to itself, about."""
+"""The approximate cycles per instruction of a warp that has a scheduler to itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimtParameters(Tiling):
-    """What distinguishes one kernel of the template from another.
+    """The parameters of a kernel of the template.
 
     Attributes:
-        thread_m: rows of a tile that a thread computes; ``thread_n`` columns.
-        slices: groups of warps that divide each step among them, and add their sums at the end.
-        transpose_a: 0, or A is transposed on its way to shared memory if it is stored by rows, and
-            neighbouring threads copy so many elements of a row: 8, 16 or 32.
-        asynchronous: whether copies to shared memory bypass registers, which takes sm_80.
+        thread_m: the rows of a tile that a thread computes.
+        thread_n: the columns of a tile that a thread computes.
+        slices: the groups of warps that divide each step among them, and add their sums at the end.
+        transpose_a: the number of elements of a row that neighbouring threads copy (8, 16 or 32) if
+            A, stored by rows, is transposed on its way to shared memory; 0 if it is not.
+        asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "simt"
@@ -125,8 +133,8 @@ class SimtParameters(Tiling):
             )
 
     @classmethod
-    def fitting(cls, gemm: Gemm, card: Card) -> Iterator[SimtParameters]:
-        """Parameters worth trying for a product on a card that has the resources for them."""
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
+        """Yield the parameters worth trying for a product that fit the card's resources."""
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
         for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
             _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
@@ -156,17 +164,17 @@ class SimtParameters(Tiling):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n) * self.slices
 
     @property
     def products(self) -> int:
-        """Multiplications of a thread in one step."""
+        """The multiplications of a thread in one step."""
         return self.thread_m * self.thread_n * self.tile_k // self.slices
 
     @property
     def worth_copying(self) -> tuple[int, ...]:
-        """Values of ``transpose_a`` to try: the least, and the most that can be.
+        """The values of ``transpose_a`` to try: the least, and the largest that is possible.
 
         On an H100, more than the least was up to 14 % faster in products up to 1152, as fast in
         larger ones, and 4 to 10 % slower where a thread has 12 columns.
@@ -175,20 +183,20 @@ class SimtParameters(Tiling):
         found = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
         return (least, *found[-1:])
 
-    def runs_on(self, card: Card) -> bool:
-        """See `Tiling.runs_on`; asynchronous copies came with sm_80."""
+    def runs_on(self, card: CardResources) -> bool:
+        """Return whether the card has the instructions; asynchronous copies came with sm_80."""
         able = not self.asynchronous or card.capability >= FIRST_ASYNCHRONOUS
         return able and self.suits(card)
 
     def transposes(self, gemm: Gemm) -> bool:
-        """Whether A is transposed on its way to shared memory."""
+        """Return whether A is transposed on its way to shared memory."""
         return bool(self.transpose_a) and gemm.layout == "nn"
 
     def registers(self, gemm: Gemm) -> int:
-        """Registers that a thread needs, about: as many as ptxas of CUDA 13.0 takes.
+        """Return how many registers a thread needs, fitted to ptxas of CUDA 13.0.
 
-        Where A is read by rows, four of its columns are read at once. Then a thread with 128 sums
-        would have more than there are; it still keeps all its sums in registers.
+        If A is read by rows, four of its columns are read at once. A thread with 128 sums would
+        then need more registers than it can have; it still keeps all its sums in registers.
         """
         sums = self.thread_m * self.thread_n
         if gemm.layout == "nt" or self.transpose_a:
@@ -196,7 +204,7 @@ class SimtParameters(Tiling):
         return min(sums + 4 * self.thread_m + 10 * self.thread_n - 8, _MOST_REGISTERS)
 
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block: its stages, and after them the sums of its slices."""
+        """Return the shared memory of a block: its stages, and later the sums of its slices."""
         if self.transposes(gemm):
             of_a = self.tile_k * (self.tile_m + _WIDEST)
         elif gemm.layout == "nt":
@@ -206,14 +214,15 @@ class SimtParameters(Tiling):
         sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
         return 4 * max(self.stages * (of_a + self.tile_k * self.tile_n), sums)
 
-    def cycles(self, gemm: Gemm, card: Card) -> float:
-        """Clock cycles that the product is expected to take.
+    def cycles(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the clock cycles that the product is expected to take.
 
-        A warp issues its multiplications, its loads of four elements from shared memory and what
-        copies the next step there: four elements at once, or one of an A that it transposes, of as
-        many rows at once as make a line of the cache. Slices write their sums to shared memory and
-        read them again.
-        Large products run at the power limit, where what counts is the energy of a step.
+        A warp issues its multiplications, its loads of four elements from shared memory, and the
+        copies of the next step to shared memory. A copy has four elements, or one if the warp
+        transposes A; it then takes as many rows at once as make a line of the cache. Slices write
+        their sums to shared memory and read them again.
+
+        Large products run at the power limit, where the energy of a step determines its time.
         """
         warps = self.threads // WARP_LANES
         depth = self.tile_k // self.slices
@@ -249,13 +258,13 @@ class SimtParameters(Tiling):
         return cycles_of(gemm, self, card, step, self.resident(gemm, card))
 
     def _copies_whole(self, along: int) -> bool:
-        """Whether four rows or more are copied at once, and slices begin with whole copies."""
+        """Return whether four rows or more are copied at once, and slices have whole copies."""
         if along <= _ALONG[0]:
             return True
         return not self.tile_k // self.slices % along and not self.threads // _WIDEST % along
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        """The kernel for a product.
+        """Return the kernel for a product.
 
         Raises:
             InputError: the product is not in float32.

@@ -1,4 +1,8 @@
-"""How a product is divided into tiles, steps and blocks: what all templates have in common."""
+"""Tilings of a product: tiles, steps and blocks, the estimated time, and the kernel.
+
+This is what all templates for matrix products share. The estimate is a roofline with waves of
+blocks. It chooses where a search begins; nothing that is reported depends on it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
     LARGEST,
     TEMPLATE,
-    Card,
+    CardResources,
     Constant,
     TemplateParameters,
     template_text,
@@ -21,9 +25,11 @@ from pytest_gpuenergy.tuning import (
 from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
+"""The numbers of parts into which a tile's steps are divided."""
 _THREADS = range(64, 513)
+"""The numbers of threads of a block that are worth trying."""
 MOST_STEPS = 1 << 31
-"""In all tiles: kernels count them in 32 bits."""
+"""The limit of the steps in all tiles together: kernels count them in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +37,16 @@ class Tiling(TemplateParameters[Gemm]):
     """The part of a template's parameters that divides the work.
 
     Attributes:
-        tile_m: rows of C that a block computes at a time; ``tile_n`` columns.
-        tile_k: products of each element that are in shared memory for one step.
-        stages: steps that are in shared memory, or on the way there.
-        blocks: or clusters of them, among which all steps are divided evenly; 0 stands for one per
-            tile.
-        group: rows of tiles that are computed together.
+        tile_m: the rows of C that a block computes at a time.
+        tile_n: the columns of C that a block computes at a time.
+        tile_k: the products of each element that are in shared memory for one step.
+        stages: the steps that are in shared memory, or on the way there.
+        blocks: the number of blocks, or of clusters of them, among which all steps are divided
+            evenly; 0 stands for one per tile.
+        group: the rows of tiles that are computed together.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
@@ -62,7 +69,7 @@ class Tiling(TemplateParameters[Gemm]):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Matrix products in the template's modes."""
+        """Return whether the workload is a matrix product in one of the template's modes."""
         return isinstance(workload, Gemm) and workload.mode in cls.modes
 
     def check_mode(self, gemm: Gemm) -> None:
@@ -79,71 +86,71 @@ class Tiling(TemplateParameters[Gemm]):
 
     @property
     def cluster(self) -> tuple[int, int]:
-        """Blocks that compute neighbouring tiles at the same time, along M and N."""
+        """The blocks of a cluster along M and N; they compute neighbouring tiles together."""
         return 1, 1
 
     @property
     def cluster_blocks(self) -> int:
-        """Blocks of a cluster."""
+        """The number of blocks of a cluster."""
         return math.prod(self.cluster)
 
     def tiles(self, gemm: Gemm) -> int:
-        """Number of tiles of C; those of a cluster count as one."""
+        """Return the number of tiles of C; the tiles of a cluster count as one."""
         along_m, along_n = self.cluster
         rows, columns = gemm.M / (along_m * self.tile_m), gemm.N / (along_n * self.tile_n)
         return math.ceil(rows) * math.ceil(columns)
 
     def whole_tiles_of(self, gemm: Gemm) -> int:
-        """The first tiles, which blocks compute in turn; the steps of the others are divided."""
+        """Return how many tiles blocks compute whole; the steps of the other tiles are divided."""
         del gemm
         return 0
 
     def steps(self, gemm: Gemm) -> int:
-        """Steps of one tile."""
+        """Return the number of steps of one tile."""
         return math.ceil(gemm.K / self.tile_k)
 
     def blocks_of(self, gemm: Gemm) -> int:
-        """Number of blocks or clusters: each has at least one step."""
+        """Return the number of blocks or clusters; each has at least one step."""
         tiles = self.tiles(gemm)
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
     def most_steps(self, gemm: Gemm) -> int:
-        """Steps of the block or cluster that has the most."""
+        """Return the steps of the block or cluster that has the most."""
         return math.ceil(self.tiles(gemm) * self.steps(gemm) / self.blocks_of(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
-        """Whether a tile is computed by several blocks or clusters.
+        """Return whether a tile is computed by several blocks or clusters.
 
-        Block b begins at tile ``tiles * b / blocks``, rounded down to a step. The largest fraction
-        of a tile among these is one step or more if any is.
+        Block b begins at tile ``tiles * b / blocks``, rounded down to a step. If any of these
+        places is one step or more into a tile, the one that is furthest in is.
         """
         tiles, blocks = self.tiles(gemm), self.blocks_of(gemm)
         return (blocks - math.gcd(tiles, blocks)) * self.steps(gemm) >= blocks
 
     @classmethod
-    def suits(cls, card: Card) -> bool:
-        """Whether the template's instructions exist on a card."""
+    def suits(cls, card: CardResources) -> bool:
+        """Return whether the template's instructions exist on a card."""
         return cls.least_capability <= card.capability <= cls.most_capability
 
-    def runs_on(self, card: Card) -> bool:
-        """Whether the instructions of this kernel exist on a card."""
+    def runs_on(self, card: CardResources) -> bool:
+        """Return whether the instructions of this kernel exist on a card."""
         return self.suits(card)
 
     @property
     @abstractmethod
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads of a block."""
 
     @abstractmethod
     def registers(self, gemm: Gemm) -> int:
-        """Registers that a thread needs, about."""
+        """Return about how many registers a thread needs."""
 
     @abstractmethod
     def shared_bytes(self, gemm: Gemm) -> int:
-        """Shared memory of a block."""
+        """Return the bytes of shared memory of a block."""
 
-    def resident(self, gemm: Gemm, card: Card) -> int:
-        """Blocks that a multiprocessor holds at once; 0 if not even one."""
+    def resident(self, gemm: Gemm, card: CardResources) -> int:
+        """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
         registers, shared_bytes = self.registers(gemm), self.shared_bytes(gemm)
         if shared_bytes > card.shared_bytes_of_block or registers > card.most_registers:
             return 0
@@ -154,12 +161,12 @@ class Tiling(TemplateParameters[Gemm]):
             card.most_blocks,
         )
 
-    def at_once(self, gemm: Gemm, card: Card) -> int:
-        """Blocks or clusters that a card holds at once."""
+    def at_once(self, gemm: Gemm, card: CardResources) -> int:
+        """Return how many blocks or clusters a card holds at once."""
         return self.resident(gemm, card) * card.multiprocessors // self.cluster_blocks
 
-    def divided(self, gemm: Gemm, card: Card) -> Iterator[Self]:
-        """The same with each number of blocks worth trying; none if the card cannot run them."""
+    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        """Yield the tiling with each number of blocks worth trying, if the card can run it."""
         at_once = self.at_once(gemm, card)
         tiles = self.tiles(gemm)
         every = tiles * self.steps(gemm)
@@ -171,13 +178,13 @@ class Tiling(TemplateParameters[Gemm]):
                     yield replace(self, blocks=blocks)
 
     def choices(self, gemm: Gemm) -> dict[str, object]:
-        """What the parameters were chosen to be, each of which may have an effect of its own."""
+        """Return the choices that made the parameters; each may have an effect on the cost."""
         shared = round(self.blocks_of(gemm) / self.tiles(gemm), 2)
         tile = (self.tile_m, self.tile_n)
         return {**self.numbers, "blocks": self.blocks and shared, "tile": tile}
 
     def constants(self, gemm: Gemm) -> dict[str, int | bool]:
-        """What `cuda/gemm/tiles.cu` needs to know; booleans are for the preprocessor."""
+        """Return the constants of `cuda/gemm/tiles.cu`; booleans are for the preprocessor."""
         return {
             "M": gemm.M,
             "N": gemm.N,
@@ -197,42 +204,42 @@ class Tiling(TemplateParameters[Gemm]):
 
 
 _BUSY_WARPS = 12
-"""Warps of a multiprocessor that hide the latency of multiplications and of shared memory."""
+"""The warps of a multiprocessor that hide the latency of multiplications and shared memory."""
 _STEP_CYCLES = 40
-"""Of the barrier and the addresses of a step."""
+"""The cycles of the barrier and the addresses of a step."""
 _LOADED_BYTES_PER_CYCLE = 48
-"""That a multiprocessor gets from the L2 while all of them load, about."""
+"""The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
 _LATENCY_CYCLES = 700
-"""From a load until its data are in shared memory, about."""
+"""The approximate cycles from a load until its data are in shared memory."""
 _FIRST_CYCLES = 1000
-"""Until the first step of a tile is in shared memory."""
+"""The cycles until the first step of a tile is in shared memory."""
 _LAUNCH_CYCLES = 10_000
-"""Of the second launch, which adds the parts of shared tiles: with it, the times of 3668 kernels on
-an H100 are as far from their estimates where tiles are shared as where they are not
-(``gemm-first-trials.tar.gz`` in ``bench/results/nvidia-h100-2026-11-26``)."""
+"""The cycles of the second launch, which adds the parts of shared tiles. With it, the estimates of
+3668 kernels on an H100 are as good for shared tiles as for others (``gemm-first-trials.tar.gz`` in
+``bench/results/nvidia-h100-2026-11-26``)."""
 SCHEDULERS = 4
-"""Of a multiprocessor, each of which issues an instruction per cycle (all from sm_70 on)."""
+"""The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _PARTS_BYTES_PER_CYCLE = 16
-"""At which a multiprocessor writes and reads parts, about."""
+"""The approximate rate at which a multiprocessor writes and reads parts."""
 _LOADING_SHARE = 0.1
-"""Of the cycles of loading that a step gets longer, though multiplications hide them."""
+"""The share of the loading cycles that lengthens a step although multiplications hide them."""
 _SHARPNESS = 8
-"""Of the corner where the power limit begins to hold a product back."""
+"""The sharpness of the corner where the power limit begins to hold a product back."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one block does in one step.
+    """The work of one block in one step.
 
     Attributes:
-        busy_cycles: that the multiprocessor's units need if nothing waits.
-        warps: of the block.
-        loaded_bytes: from global memory.
-        alone_cycles: that a block takes with the multiprocessor to itself, if known.
-        last_cycles: of a tile, besides its steps and what they wait for.
-        energy_cycles: for which the step's energy lasts at the power limit, if known.
-        issuing_warps: of the block, if the units that are busy are those of the schedulers, to
-            which a multiprocessor's warps belong in turn.
+        busy_cycles: the cycles that the multiprocessor's units need if nothing waits.
+        warps: the warps of the block.
+        loaded_bytes: the bytes that are loaded from global memory.
+        alone_cycles: the cycles that a block takes with the multiprocessor to itself, if known.
+        last_cycles: the cycles of a tile besides its steps and what they wait for.
+        energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
+        issuing_warps: the warps of the block if the schedulers are the busy units; a
+            multiprocessor's warps are assigned to its schedulers in turn.
     """
 
     busy_cycles: float
@@ -244,7 +251,7 @@ class Step:
     issuing_warps: int = 0
 
     def cycles(self, count: int, stages: int) -> float:
-        """Cycles of `count` blocks together, with so many stages each."""
+        """Return the cycles of `count` blocks together, each with `stages` stages."""
         idle = max(1.0, _BUSY_WARPS / max(1, count * self.warps))
         loading = count * self.loaded_bytes / _LOADED_BYTES_PER_CYCLE
         waiting = _LATENCY_CYCLES / (stages - 1)
@@ -254,18 +261,18 @@ class Step:
         return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
 
 
-def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int) -> float:
-    """Clock cycles that a product is expected to take.
+def cycles_of(gemm: Gemm, tiling: Tiling, card: CardResources, step: Step, resident: int) -> float:
+    """Return the clock cycles that a product is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor
     share its units; the last wave may have fewer of them. All of them share the power.
 
     Args:
         gemm: the product.
-        tiling: how it is divided.
-        card: on which it runs.
-        step: of a block.
-        resident: blocks that a multiprocessor holds.
+        tiling: how the product is divided.
+        card: the resources of the card.
+        step: the work of a block in one step.
+        resident: the number of blocks that a multiprocessor holds.
     """
     blocks = tiling.blocks_of(gemm) * tiling.cluster_blocks
     steps = tiling.most_steps(gemm)
@@ -284,9 +291,11 @@ def cycles_of(gemm: Gemm, tiling: Tiling, card: Card, step: Step, resident: int)
 
 
 _SUM_THREADS = 256
+"""The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
+"""The sums of each of its threads."""
 _WIDEST_BYTES = 16
-"""Of one copy to shared memory."""
+"""The widest copy to shared memory."""
 _ELEMENTS = {
     "float32": "using Element = float;",
     "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
@@ -297,7 +306,7 @@ _ELEMENTS = {
 def copied_kernel(
     gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
 ) -> Kernel:
-    """As `tiled_kernel`, of a template whose threads copy the matrices: see ``copies.cu``."""
+    """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
         "LDA": gemm.lda,
         "LDB": gemm.ldb,
@@ -316,15 +325,16 @@ def tiled_kernel(
     shared_bytes: int,
     tensor_maps: tuple[TensorMap, ...] = (),
 ) -> Kernel:
-    """A kernel of a template, with a second launch for the parts of shared tiles.
+    """Return a kernel of a template, with a second launch for the parts of shared tiles.
 
     Args:
         gemm: the product.
-        parameters: of the template.
-        constants: for its text, besides `Tiling.constants`; texts are for the preprocessor.
-        texts: its files in ``cuda/gemm``.
-        shared_bytes: of a block.
-        tensor_maps: which the kernel takes instead of their tensors.
+        parameters: the parameters of the template.
+        constants: the constants of its text besides `Tiling.constants`; strings are for the
+            preprocessor.
+        texts: the names of its files in ``cuda/gemm``.
+        shared_bytes: the shared memory of a block.
+        tensor_maps: the tensor maps that the kernel takes instead of their tensors.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -336,7 +346,7 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.blocks_of(gemm), parameters.shares_tiles(gemm)
-    maps = {one.tensor: one.name for one in tensor_maps}
+    maps = {tensor_map.tensor: tensor_map.name for tensor_map in tensor_maps}
     names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
@@ -359,6 +369,6 @@ def tiled_kernel(
 
 
 def _width(gemm: Gemm, distance: int) -> int:
-    """Elements that can be copied at once where rows lie that far apart."""
+    """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)

@@ -23,26 +23,30 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
-_LINE = 64  # elements
-_WIDEST = 256  # columns of one instruction
+_LINE = 64
+"""The elements of a line in shared memory."""
+_WIDEST = 256
+"""The most columns of one instruction."""
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 128, 192, 256)
 _C_BOX_ROWS = 16
+"""The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _C_BOXES = 8
-"""Of a consumer: two for each of its warps."""
+"""The boxes of a consumer: two for each of its warps."""
 _PRODUCTS_PER_CYCLE = 2048
-"""Of 16-bit elements on a multiprocessor: 989 TFLOP/s of 132 at 1830 MHz (H100 whitepaper)."""
+"""The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
+whitepaper)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WgmmaParameters(HopperTiling):
-    """What distinguishes one kernel of the template from another.
+    """The parameters of a kernel of the template.
 
     Each consumer computes an equal part of the tile's rows.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "wgmma"
@@ -68,7 +72,7 @@ class WgmmaParameters(HopperTiling):
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        """Parameters that may be worth trying, the same for all products."""
+        """Yield parameters that may be worth trying, the same for all products."""
         for tile_m, tile_n, consumers, cluster in itertools.product(
             _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
         ):
@@ -82,23 +86,23 @@ class WgmmaParameters(HopperTiling):
 
     @property
     def instruction_sums(self) -> int:
-        """Sums of a thread in one instruction."""
+        """The number of sums that a thread has in one instruction."""
         return self.tile_n // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
-        """Registers that a consumer's thread needs, about."""
+        """Return about how many registers a consumer's thread needs."""
         del gemm  # the same for all
         sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         return sums + OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Dynamic shared memory of a block: its stages, boxes of C, and room to align them."""
+        """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
         boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def busy_cycles(self, gemm: Gemm) -> float:
-        """Clock cycles of a step if neither tensor cores nor shared memory wait.
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each instruction reads 64 rows of A and all columns of B from shared memory.
         """
@@ -108,7 +112,7 @@ class WgmmaParameters(HopperTiling):
         return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """What the kernel needs to know of the instruction that multiplies."""
+        """Return the constants that describe the instruction that multiplies."""
         kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
         shape = f"m64n{self.tile_n}k16.f32.{kind}.{kind}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
@@ -130,5 +134,5 @@ class WgmmaParameters(HopperTiling):
 
 
 def _boxed(gemm: Gemm) -> bool:
-    """Whether C is stored by the tensor memory accelerator."""
+    """Return whether the tensor memory accelerator stores C."""
     return can_be_mapped(gemm, gemm.N)

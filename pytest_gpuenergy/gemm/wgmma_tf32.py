@@ -18,33 +18,38 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
-_LINE = 32  # elements
-_WIDEST = 256  # columns of one instruction
+_LINE = 32
+"""The elements of a line in shared memory."""
+_WIDEST = 256
+"""The most rows of a tile."""
 _TILES_M = (64, 96, 128, 160)
 _LEAST_SPLIT_K = _LINE
-"""Of sums of split elements. Their lower bits are cut off, which loses up to 2^-20 of a product
-with that of the smaller parts, and 3 * 2^-23 with the lowest bits of each smaller part: more than
-the error bounds of up to ten products allow. In a whole step and more, that averages out."""
+"""The fewest products in a sum of split elements. The lower bits of the elements are cut off.
+Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
+each smaller part lose 3 * 2^-23: more than the error bounds of up to ten products allow. Over a
+whole step the errors average out."""
 _ROWS = 16
-"""Registers of a thread for the rows of a step."""
+"""The registers of a thread for the rows of a step."""
 _OTHER_REGISTERS = 32
-"""Of a thread, besides its sums and rows: ptxas of CUDA 13.0 spills nothing where a tile of 96 rows
-and three consumers leaves a thread 160 registers."""
+"""The registers of a thread besides its sums and rows. ptxas of CUDA 13.0 spills nothing for a tile
+of 96 rows with three consumers, where a thread has 160 registers."""
 _PRODUCTS_PER_CYCLE = 1024
-"""In TF32 on a multiprocessor: half as many as of 16-bit elements (H100 whitepaper)."""
+"""The products in TF32 on a multiprocessor: half as many as of 16-bit elements (H100
+whitepaper)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WgmmaTf32Parameters(HopperTiling):
-    """What distinguishes one kernel of the template from another.
+    """The parameters of a kernel of the template.
 
     Each consumer computes 64 columns of the tile.
 
     Attributes:
-        in_turn: consumers begin to multiply one after another, so that one adds sums meanwhile.
+        in_turn: whether consumers begin to multiply one after another, so that one adds its sums
+            while another multiplies.
 
     Raises:
-        InputError: no kernel can have these.
+        InputError: no kernel can have these parameters.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
@@ -73,14 +78,14 @@ class WgmmaTf32Parameters(HopperTiling):
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
-        """See `HopperTiling.refusal`; short sums in 3xtf32 are left to mma.cu, which rounds."""
+        """Return what a product lacks; short sums in 3xtf32 are left to mma.cu, which rounds."""
         if gemm.mode == "3xtf32" and gemm.K < _LEAST_SPLIT_K:
             return f"needs K to be at least {_LEAST_SPLIT_K} in mode 3xtf32, not {gemm.K}"
         return super().refusal(gemm)
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        """Parameters that may be worth trying, the same for all products."""
+        """Yield parameters that may be worth trying, the same for all products."""
         for in_turn, tile_m, consumers, cluster in itertools.product(
             (False, True), _TILES_M, (1, 2, 3), CLUSTERS
         ):
@@ -95,22 +100,25 @@ class WgmmaTf32Parameters(HopperTiling):
 
     @property
     def instruction_sums(self) -> int:
-        """Sums of a thread in one instruction."""
+        """The number of sums that a thread has in one instruction."""
         return self.tile_m // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
-        """Registers that a consumer's thread needs, about: sums twice, of steps and of all."""
+        """Return about how many registers a consumer's thread needs.
+
+        It keeps its sums twice: those of the present step, and the totals.
+        """
         rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
         return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Dynamic shared memory of a block: its stages, and room to align them."""
+        """Return the dynamic shared memory of a block: its stages, and room to align them."""
         copies_of_a = 1 + (gemm.layout == "nt") + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 
     def busy_cycles(self, gemm: Gemm) -> float:
-        """Clock cycles of a step if neither tensor cores nor shared memory wait.
+        """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each consumer reads the rows of A from shared memory once for each of its products, and its
         columns of B.
@@ -122,7 +130,7 @@ class WgmmaTf32Parameters(HopperTiling):
         return max(products / _PRODUCTS_PER_CYCLE, loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """What the kernel needs to know of the instruction that multiplies."""
+        """Return the constants that describe the instruction that multiplies."""
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
         return {

@@ -51,10 +51,10 @@ from .template import (
     LARGEST as LARGEST,
     SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
     WARP_LANES as WARP_LANES,
-    Card as Card,
+    CardResources as CardResources,
     Constant as Constant,
     TemplateParameters as TemplateParameters,
-    card_of as card_of,
+    card_resources as card_resources,
     template_text as template_text,
 )
 from .template_form import TemplateForm as TemplateForm, recipe_of as recipe_of, untimed as untimed

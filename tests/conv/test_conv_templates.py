@@ -16,10 +16,10 @@ from pytest_gpuenergy.conv import (
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d
 
-H100 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -149,7 +149,7 @@ def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
 @given(convolutions(depthwise=False), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
-    card = Card(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
+    card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
     first = rank_conv_kernels(conv, card)[0]
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
 

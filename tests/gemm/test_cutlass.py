@@ -23,11 +23,11 @@ from pytest_gpuenergy.gemm import (
 )
 from pytest_gpuenergy.kernels import Headers
 from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, Mode
 
 KIB = 1024
-HOPPER = Card(90, 132, 128, 2048, 228 * KIB, 227 * KIB)
+HOPPER = CardResources(90, 132, 128, 2048, 228 * KIB, 227 * KIB)
 AMPERE = replace(HOPPER, capability=80, multiprocessors=108)
 TURING = replace(HOPPER, capability=75, multiprocessors=40)
 BARE = Headers("CUTLASS 4.1.0", "0" * 64, "/missing")
@@ -126,7 +126,7 @@ def test_accesses_are_as_wide_as_sizes_allow(
 
 
 @pytest.mark.parametrize("card", [HOPPER, AMPERE, TURING])
-def test_one_text_serves_all_sizes_of_an_alignment(complete: Headers, card: Card) -> None:
+def test_one_text_serves_all_sizes_of_an_alignment(complete: Headers, card: CardResources) -> None:
     compiled = [
         [program.compiled for program in cutlass_candidates(gemm, card, complete)]
         for gemm in (Gemm("g", 64, 64, 64), Gemm("g", 128, 256, 64))
@@ -165,7 +165,7 @@ def test_long_sums_in_3xtf32_are_also_tried_in_short_parts() -> None:
     ],
 )
 def test_kernels_of_3x_need_hopper_vectors_and_builders(
-    complete: Headers, change: Callable[[Gemm], Gemm], card: Card, known: bool
+    complete: Headers, change: Callable[[Gemm], Gemm], card: CardResources, known: bool
 ) -> None:
     gemm = Gemm("g", 512, 512, 512, "nn", "tf32")
     assert any(isinstance(one, Cutlass3) for one in configurations(gemm, 90, complete))

@@ -12,11 +12,11 @@ from hypothesis import given, settings, strategies as st
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.gemm import GemmParameters, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import Card, card_of
+from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
-V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+V100 = CardResources(70, 80, 64, 2048, 96 << 10, 96 << 10)
 LARGE = Gemm("g", 4096, 4096, 4096)
 
 
@@ -28,7 +28,7 @@ def offered() -> list[GemmParameters]:
 
 @settings(max_examples=3)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
-def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: Card) -> None:
+def test_all_offered_parameters_fit(sizes: tuple[int, int, int], card: CardResources) -> None:
     gemm = Gemm("g", *sizes)
     for chosen in rank_gemm_kernels(gemm, card)[:50]:
         assert chosen.shared_bytes(gemm) <= card.shared_bytes_of_block
@@ -109,9 +109,9 @@ def test_the_resources_of_emulated_cards_are_known(profile: Any) -> None:
     with EmulatedDevice(profile) as device:
         if profile.architecture == "sm_60":
             with pytest.raises(InputError, match="do not know the resources of"):
-                card_of(device)
+                card_resources(device)
             return
-        card = card_of(device)
+        card = card_resources(device)
         assert card.multiprocessors == profile.sm_count
         assert card.shared_bytes_of_block == profile.shared_per_block
 
@@ -124,4 +124,4 @@ def test_a_card_that_is_too_small_is_told() -> None:
 def test_an_unknown_architecture_is_told() -> None:
     device: Any = SimpleNamespace(name="NVIDIA X", architecture="sm_999")
     with pytest.raises(InputError, match=r"of NVIDIA X \(sm_999\): choose a GPU of sm_70"):
-        card_of(device)
+        card_resources(device)

@@ -93,19 +93,19 @@ def test_it_is_asked_for_the_product_on_the_card(
     install(SAY)
     product = Gemm("g", 512, 384, 256, layout, mode)
     assert f"nvidia-matmul-heuristics failed: ValueError: {asked}" in (
-        advice(product, name, capability).said
+        advice(product, name, capability).problem
     )
 
 
 def test_a_card_that_it_does_not_know_is_named(install: Install) -> None:
     install(TILES)
-    said = advice(GEMM, "Tesla V100-SXM2-16GB", 70).said
-    assert said == "nvidia-matmul-heuristics does not know Tesla V100-SXM2-16GB"
+    problem = advice(GEMM, "Tesla V100-SXM2-16GB", 70).problem
+    assert problem == "nvidia-matmul-heuristics does not know Tesla V100-SXM2-16GB"
 
 
 def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> None:
     install("os.abort()")
-    assert "nvidia-matmul-heuristics failed" in advice(GEMM, "NVIDIA H200", 90).said
+    assert "nvidia-matmul-heuristics failed" in advice(GEMM, "NVIDIA H200", 90).problem
 
 
 def test_another_version_of_it_gives_no_advice(install: Install) -> None:

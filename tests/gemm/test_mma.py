@@ -12,13 +12,13 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import MmaParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
 TINY = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 MODES: Any = st.sampled_from(["tf32", "3xtf32", "float16", "bfloat16"])
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
-V100 = Card(70, 80, 64, 2048, 96 << 10, 96 << 10, 0)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+V100 = CardResources(70, 80, 64, 2048, 96 << 10, 96 << 10, 0)
 
 
 @st.composite

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import GEMM_TEMPLATES
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 
-SMALL_HOPPER = Card(90, 2, 128, 2048, 228 << 10, 227 << 10)
+SMALL_HOPPER = CardResources(90, 2, 128, 2048, 228 << 10, 227 << 10)
 """Its blocks compute several tiles of small products, or share them."""
 
 

@@ -12,10 +12,10 @@ import pytest
 from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuning import Candidate, Card, Feedback, TemplateProposer
+from pytest_gpuenergy.tuning import Candidate, CardResources, Feedback, TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
 
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 GEMM = Gemm("g", 512, 512, 512)
 
 Space = Sequence[SimtParameters]

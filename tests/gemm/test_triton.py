@@ -13,11 +13,11 @@ from pytest_gpuenergy.devices.cuda.binders import _triton_function
 from pytest_gpuenergy.gemm import TRITON_CONFIGURATIONS, triton_candidates
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
-SMALL_CARD = Card(90, 1, 128, 2048, 228 << 10, 227 << 10)
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+SMALL_CARD = CardResources(90, 1, 128, 2048, 228 << 10, 227 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 
 
 def product(kernel: TritonKernel, gemm: Gemm, inputs: Any) -> Any:
@@ -91,6 +91,6 @@ def test_a_program_computes_several_tiles_where_there_are_more_than_the_card_hol
 
 
 def test_there_are_none_for_an_old_card() -> None:
-    old = Card(75, 40, 64, 1024, 64 << 10, 64 << 10)
+    old = CardResources(75, 40, 64, 1024, 64 << 10, 64 << 10)
     with pytest.raises(UnavailableError, match="sm_80 or later, and this one is of sm_75"):
         triton_candidates(Gemm("g", 8, 8, 8), old)

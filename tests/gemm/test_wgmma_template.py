@@ -13,12 +13,12 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import WgmmaParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 PRODUCT = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES: Any = st.sampled_from(["float16", "bfloat16"])
 B200 = replace(H200, capability=100)
 

@@ -13,12 +13,12 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.gemm import WgmmaTf32Parameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning import Card
+from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
 SMALL = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 PRODUCT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
-H200 = Card(90, 132, 128, 2048, 228 << 10, 227 << 10)
+H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES: Any = st.sampled_from(["tf32", "3xtf32"])
 
 

@@ -16,7 +16,7 @@ from pytest_gpuenergy.gemm import cublas_call, triton_candidates
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuning import card_of
+from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.tvm import KernelStore
 from pytest_gpuenergy.workloads import Gemm
 
@@ -51,7 +51,7 @@ def require(contender: str) -> None:
 def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
     require(contender)
     if contender == "triton":
-        return triton_candidates(gemm, card_of(gpu))
+        return triton_candidates(gemm, card_resources(gpu))
     return gpu.offered(cublas_call(gemm), gemm.io)
 
 
