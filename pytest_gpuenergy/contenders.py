@@ -110,7 +110,7 @@ def contender_records(folder: Path, gemm: Gemm, gpu: str, tuner: TunerName) -> R
 def best_record(
     folder: Path, gemm: Gemm, gpu: Device, tuner: TunerName
 ) -> tuple[RecordFile, int | None]:
-    """Return the records that a contender has for a product, and the best rank that the GPU can run.
+    """Return a contender's records for a product, and the best rank that the GPU can run.
 
     The rank is None if the GPU lacks the resources for all of them, for example if the kernels were
     tuned on another model.

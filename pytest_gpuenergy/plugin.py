@@ -231,7 +231,7 @@ def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) 
 
 @pytest.fixture
 def load_kernel(request: pytest.FixtureRequest) -> Callable[..., Kernel]:
-    """`pytest_gpuenergy.kernels.source.load_kernel` with paths relative to the test's folder."""
+    """`pytest_gpuenergy.kernels.load_kernel` with paths relative to the test's folder."""
     from pytest_gpuenergy.kernels import load_kernel as load
 
     return partial(load, folder=request.path.parent)

@@ -52,7 +52,7 @@ _PRODUCT_CYCLES = 1.15
 _TRANSPOSED_SHARE = 0.87
 """The share of these cycles that remains if A is transposed in shared memory, a scheduler issues a
 multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the banks of
-registers (see ``bench/register_banks.py``)."""
+registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
 kernels on an H100 (see ``docs/notes/products.md``)."""

@@ -111,7 +111,7 @@ def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> 
 def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     install('return [{"kernel": None, "runtime_s": 1.0}]')
     assert advice(GEMM, "NVIDIA H200", 90) == Advice(
-        said="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
+        problem="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
     )
 
 
