@@ -18,7 +18,7 @@ from pytest_gpuenergy.commands.command_line import (
 from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tvm import Sampled, Search
+    from pytest_gpuenergy.tvm import LoggedSearch, Sampled
 
 
 def add_parser(actions: Subparsers) -> None:
@@ -73,7 +73,7 @@ class _Outcome:
     """What was chosen from a log."""
 
     log: Path
-    search: Search
+    search: LoggedSearch
     chosen: list[Sampled]
 
 
@@ -147,7 +147,7 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
     return _Outcome(log, search, chosen)
 
 
-def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
+def _print(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
     from pytest_gpuenergy.report import time
 
     print_table(
@@ -170,7 +170,7 @@ def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
 
 
-def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
+def _document(search: LoggedSearch, chosen: list[Sampled], keep: int) -> dict[str, object]:
     return {
         "log": str(search.path),
         "tuner": search.tuner,

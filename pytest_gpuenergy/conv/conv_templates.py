@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_gpuenergy.conv.tile import (
+    ThreadWork,
     Tile,
-    Work,
     cycles_of,
     plane_bytes,
     store_work,
@@ -76,7 +76,7 @@ class DepthwiseParameters(Tile):
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
         read_bytes, written_bytes = plane_bytes(conv, self)
-        work = Work(
+        work = ThreadWork(
             instructions=reads + taps + self.products(conv) + writes,
             wavefronts=read_waves + taps + write_waves,
             block_bytes=self.threads_z * (read_bytes + written_bytes),
@@ -203,7 +203,7 @@ class GroupedParameters(Tile):
         copied = planes * taps * self.channels * self.threads_z / self.threads
         of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
         groups = max(1, math.floor(self.threads_z * self.channels / _group(conv)[1]))
-        work = Work(
+        work = ThreadWork(
             instructions=planes * of_plane + copied * _COPY_INSTRUCTIONS + self.channels * writes,
             wavefronts=planes * (read_waves + weights) + self.channels * write_waves + 4 * copied,
             block_bytes=(

@@ -280,7 +280,7 @@ _THREAD_INSTRUCTIONS, _ROW_INSTRUCTIONS = 40, 2
 
 
 @dataclass(frozen=True)
-class Work:
+class ThreadWork:
     """The work of a thread, and of its block.
 
     Attributes:
@@ -321,7 +321,7 @@ def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     return 4.0 * height * width, 4.0 * of_output
 
 
-def cycles_of(conv: Conv2d, tile: Tile, card: CardResources, work: Work) -> float:
+def cycles_of(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:
     """Return the clock cycles that a convolution is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold, each of which waits for memory

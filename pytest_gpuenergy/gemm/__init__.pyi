@@ -24,7 +24,7 @@ from .gemm_space import (
     fits_card as fits_card,
     rank_gemm_kernels as rank_gemm_kernels,
 )
-from .heuristics import Advice as Advice, advice as advice
+from .heuristics import TileAdvice as TileAdvice, advice as advice
 from .library_kernels import (
     TRITON_CONFIGURATIONS as TRITON_CONFIGURATIONS,
     cublas_call as cublas_call,

@@ -59,7 +59,7 @@ Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Advice:
+class TileAdvice:
     """The package's advice for one product.
 
     Attributes:
@@ -71,7 +71,7 @@ class Advice:
     problem: str = ""
 
 
-def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
+def advice(gemm: Gemm, gpu_name: str, capability: int) -> TileAdvice:
     """Ask for tiles, if the package is installed.
 
     Args:
@@ -80,10 +80,10 @@ def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
         capability: the card's compute capability, such as 90.
     """
     if find_spec(_MODULE) is None:
-        return Advice()
+        return TileAdvice()
     gpu = _gpu(gpu_name)
     if gpu is None:
-        return Advice(problem=f"{PACKAGE} does not know {gpu_name}")
+        return TileAdvice(problem=f"{PACKAGE} does not know {gpu_name}")
     wgmma = gemm.mode != "float32" and capability >= _HOPPER
     asked = (
         gpu,
@@ -96,10 +96,10 @@ def advice(gemm: Gemm, gpu_name: str, capability: int) -> Advice:
     try:
         found = worker.call("tiles", *asked, timeout_s=_TIMEOUT_S)
     except DeviceError as error:
-        return Advice(problem=f"{PACKAGE} failed: {error}")
+        return TileAdvice(problem=f"{PACKAGE} failed: {error}")
     finally:
         worker.close()
-    return Advice(tuple(dict.fromkeys(found)))
+    return TileAdvice(tuple(dict.fromkeys(found)))
 
 
 class MatmulHeuristics:

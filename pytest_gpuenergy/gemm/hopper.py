@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.gemm.tiling import Step, Tiling, cycles_of, tiled_kernel
+from pytest_gpuenergy.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import CardResources, Constant
@@ -260,7 +260,7 @@ class HopperTiling(Tiling):
 
     def cycles(self, gemm: Gemm, card: CardResources) -> float:
         """Return the clock cycles that the product is expected to take."""
-        step = Step(
+        step = BlockStep(
             busy_cycles=self.busy_cycles(gemm),
             warps=_ENOUGH_WARPS,
             loaded_bytes=gemm.element_bytes * self.tile_k * self._copied_lines,

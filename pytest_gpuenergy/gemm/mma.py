@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.tiling import Step, Tiling, copied_kernel, cycles_of
+from pytest_gpuenergy.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
@@ -113,7 +113,7 @@ class MmaParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
-        step = Step(
+        step = BlockStep(
             busy_cycles=max(products * _COST[gemm.mode] / rate, loaded / SHARED_BYTES_PER_CYCLE),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.tiling import SCHEDULERS, Step, Tiling, copied_kernel, cycles_of
+from pytest_gpuenergy.gemm.tiling import SCHEDULERS, BlockStep, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import (
@@ -244,7 +244,7 @@ class SimtParameters(Tiling):
             self.threads * (self.products * _PRODUCT_PJ + read * _READ_PJ)
             + 4 * copied * _LOADED_BYTE_PJ
         )
-        step = Step(
+        step = BlockStep(
             busy_cycles=max(issued * warps / SCHEDULERS, serving),
             warps=_ENOUGH_WARPS,
             loaded_bytes=4 * copied,

@@ -228,7 +228,7 @@ _SHARPNESS = 8
 
 
 @dataclass(frozen=True)
-class Step:
+class BlockStep:
     """The work of one block in one step.
 
     Attributes:
@@ -261,7 +261,9 @@ class Step:
         return max(busy, self.alone_cycles, loading, waiting) + _LOADING_SHARE * loading
 
 
-def cycles_of(gemm: Gemm, tiling: Tiling, card: CardResources, step: Step, resident: int) -> float:
+def cycles_of(
+    gemm: Gemm, tiling: Tiling, card: CardResources, step: BlockStep, resident: int
+) -> float:
     """Return the clock cycles that a product is expected to take.
 
     Blocks come in waves of as many as the multiprocessors hold. The blocks of a multiprocessor

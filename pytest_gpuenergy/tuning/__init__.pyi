@@ -5,7 +5,7 @@ from .bands import (
 )
 from .far_device import FarDevice as FarDevice
 from .loop import (
-    Loop as Loop,
+    SearchLoop as SearchLoop,
     SearchProgress as SearchProgress,
     feedback as feedback,
     live_stream as live_stream,

@@ -32,7 +32,7 @@ the proposer."""
 
 
 @dataclass(frozen=True)
-class Loop:
+class SearchLoop:
     """A search in one folder.
 
     Attributes:

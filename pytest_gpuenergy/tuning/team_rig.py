@@ -27,7 +27,7 @@ _AHEAD = 2
 """The number of tasks that each GPU has at a time, so that none waits for this process."""
 
 
-class Reference(NamedTuple):
+class ReferenceKernel(NamedTuple):
     """The kernel to which candidates are compared, and its figures in the log."""
 
     job: Job
@@ -58,14 +58,14 @@ class TeamRig:
         device: Device,
         inputs: Path,
         objective: Metric,
-        reference: Reference | None,
+        reference: ReferenceKernel | None,
     ) -> None:
         self.objective = objective
         self._team = team
         self._device = device
         self._inputs = inputs
         self._scales: dict[str, _Scale] = {}
-        self._reference: Reference | None = None
+        self._reference: ReferenceKernel | None = None
         if reference is not None:
             self._compare(reference)
 
@@ -148,9 +148,9 @@ class TeamRig:
         if not found.good:
             return found
         assert isinstance(job, Job)
-        return self._compare(Reference(job, found), is_new=True)
+        return self._compare(ReferenceKernel(job, found), is_new=True)
 
-    def _compare(self, reference: Reference, *, is_new: bool = False) -> Evaluation:
+    def _compare(self, reference: ReferenceKernel, *, is_new: bool = False) -> Evaluation:
         """Measure the reference on all cards; return its figures, or why it fails.
 
         A card on which it fails is no longer used, unless it fails on the first card, too.
@@ -168,7 +168,7 @@ class TeamRig:
             base = found[0]
         elif base.power_w is None:
             base = replace(base, power_w=found[0].power_w)
-        self._reference = Reference(job, base)
+        self._reference = ReferenceKernel(job, base)
         for one in found:
             self._note(one, base)
         return self._scaled(found[0])

@@ -29,7 +29,7 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.tuning.bands import representatives
 from pytest_gpuenergy.tuning.choose import Chooser, Chosen, contenders
-from pytest_gpuenergy.tuning.loop import Loop, SearchProgress, feedback
+from pytest_gpuenergy.tuning.loop import SearchLoop, SearchProgress, feedback
 from pytest_gpuenergy.tuning.raw_log import RawLog, gpu_name
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
@@ -41,7 +41,7 @@ from pytest_gpuenergy.tuning.records import (
     load_records,
 )
 from pytest_gpuenergy.tuning.search_space import Feedback, Proposer, SearchSpace
-from pytest_gpuenergy.tuning.team_rig import Reference, TeamRig
+from pytest_gpuenergy.tuning.team_rig import ReferenceKernel, TeamRig
 from pytest_gpuenergy.tuning.tuning_gpus import Confirm
 from pytest_gpuenergy.workloads import Workload
 
@@ -165,7 +165,7 @@ class Tuner:
             ) as progress,
             self._rig(tuning) as rig,
         ):
-            loop = Loop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
+            loop = SearchLoop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
             loop.run(tuning.proposer, trials)
             tuning.proposer.close()
             search_s = progress.elapsed_s
@@ -316,7 +316,7 @@ class _Tuning:
         trials = self.log.trials.copy()  # another thread may append to it
         return feedback(tuner.settings.objective, self.log.recipes, trials, trials)
 
-    def reference(self, objective: Metric) -> Reference | None:
+    def reference(self, objective: Metric) -> ReferenceKernel | None:
         """Return the kernel to which candidates on several cards are compared; None if none ran."""
         good = [trial for trial in self.log.trials if trial.good]
         if objective is not Metric.TIME:  # prefer a kernel whose power was measured
@@ -324,7 +324,7 @@ class _Tuning:
         for trial in good:
             with suppress(KernelFault):
                 kernel = self.space.kernel(self.log.recipes[trial.index])
-                return Reference(quick_job(kernel, self.workload), trial)
+                return ReferenceKernel(quick_job(kernel, self.workload), trial)
         return None
 
     def check_resumed(self) -> None:

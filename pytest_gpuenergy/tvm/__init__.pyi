@@ -36,8 +36,8 @@ from .requirements import (
     without_tensor_intrinsics as without_tensor_intrinsics,
 )
 from .search_logs import (
+    LoggedSearch as LoggedSearch,
     Sampled as Sampled,
-    Search as Search,
     is_database as is_database,
     load_search as load_search,
     logs_in as logs_in,
@@ -46,7 +46,7 @@ from .search_logs import (
     sample as sample,
     write_filtered as write_filtered,
 )
-from .search_process import require_space as require_space, space_generator as space_generator
+from .search_process import space_generator as space_generator
 from .search_settings import (
     SPACES as SPACES,
     STRATEGIES as STRATEGIES,
@@ -54,4 +54,8 @@ from .search_settings import (
     Space as Space,
 )
 from .tvm_graph import check_stored_workload as check_stored_workload
-from .tvm_space import TvmProposer as TvmProposer, TvmSpace as TvmSpace
+from .tvm_space import (
+    TvmProposer as TvmProposer,
+    TvmSpace as TvmSpace,
+    require_space as require_space,
+)

@@ -1,4 +1,7 @@
-"""MetaSchedule's own JSON databases, as a search writes them: data, never code. Needs no TVM."""
+"""MetaSchedule's JSON databases, as a search writes them, and its records as recipes of the tuner.
+
+They are data, never code. This needs no TVM.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ WORKLOAD_FILE = "database_workload.json"
 RECORD_FILE = "database_tuning_record.json"
 
 _LARGEST_BYTES = 1 << 30
-_LONGEST_LINE_BYTES = 4 << 20  # those of a search of a convolution have 52,000 at most
+_LONGEST_LINE_BYTES = 4 << 20
+"""The longest line that is read; the lines of a convolution's search have 52,000 bytes at most."""
 _SUFFIXES = ("", ".gz", ".xz")
 _T = TypeVar("_T")
 _Index = Annotated[int, Meta(ge=0)]
@@ -74,7 +78,7 @@ class DatabaseRecord:
 
     @cached_property
     def trace_text(self) -> str:
-        """The trace alone, as JSON text: the same for equal schedules."""
+        """The trace alone, as JSON text, which is the same for equal schedules."""
         return compact(json.loads(self.text)[0])
 
 
@@ -82,8 +86,10 @@ class DatabaseRecord:
 class Database:
     """The trials of a search, and the stored form of their workloads.
 
-    ``workloads`` holds the entries of ``database_workload.json`` as JSON text; it is empty if there
-    is no such file.
+    Attributes:
+        path: the file of the records.
+        workloads: the entries of ``database_workload.json`` as JSON text; empty without that file.
+        records: the trials.
     """
 
     path: Path
@@ -99,8 +105,8 @@ class Database:
 def load_database(path: Path) -> Database:
     """Read a MetaSchedule JSON database.
 
-    For one that ``gpuenergy tune`` wrote, ``trials.jsonl`` beside it is read too. It contains what
-    became known of a trial after it was timed, such as that its kernel is wrong.
+    If ``gpuenergy tune`` wrote it, ``trials.jsonl`` beside it is read too. That file says what
+    became known of a trial after it was timed, for example that its kernel is wrong.
 
     Args:
         path: its folder, or its file of tuning records; the file of workloads is expected in the
@@ -128,7 +134,7 @@ def load_database(path: Path) -> Database:
 
 
 def _refuted(path: Path) -> set[int]:
-    """Indices of the failed trials of a search of ours; other tuners may count differently."""
+    """Return the indices of the failed trials of a search of ours; of no other search."""
     trials_path = beside(path.with_name(TRIALS_FILE))
     if trials_path is None or beside(path.with_name(IDENTITY_FILE)) is None:
         return set()
@@ -136,7 +142,7 @@ def _refuted(path: Path) -> set[int]:
 
 
 def workload_path(path: Path) -> Path | None:
-    """The file of workloads that belongs to a file of records, by MetaSchedule's names."""
+    """Return the path of the workloads of a file of records, by MetaSchedule's names."""
     name = path.name.removesuffix(".gz").removesuffix(".xz")
     if "tuning_record" not in name:
         return None
@@ -144,13 +150,13 @@ def workload_path(path: Path) -> Path | None:
 
 
 def beside(path: Path) -> Path | None:
-    """``path``, or its compressed form, whichever there is."""
+    """Return ``path`` or its compressed form, whichever exists; None if neither does."""
     candidates = [path.with_name(path.name + suffix) for suffix in _SUFFIXES]
     return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _lines(path: Path, read: Callable[[int, bytes], _T]) -> Iterator[_T]:
-    """The results of ``read`` for each line's number and text."""
+    """Yield the results of ``read`` for each line's number and text."""
     content = read_unpacked(path, "database", _LARGEST_BYTES)
     for line, text in enumerate(io.BytesIO(content), start=1):
         if not text.strip():
@@ -180,47 +186,48 @@ def _record(line: int, text: bytes, workloads: int) -> DatabaseRecord:
 
 
 _WRITTEN_FAILED_S = 1e10
+"""The run time that MetaSchedule writes for a failed trial."""
 
 
 @dataclass(frozen=True)
 class MetaScheduleForm:
-    """Recipes are MetaSchedule records; see `tuning.space.RecipeForm`."""
+    """A `RecipeForm` whose recipes are MetaSchedule records."""
 
     tuner: str = "tvm-metaschedule"
     file_name: str = RECORD_FILE
     variant: str = ""
 
     def identity(self, recipe: str) -> str:
-        """The trace: schedules with the same trace are the same."""
+        """Return the trace: schedules with the same trace are the same."""
         return compact(json.loads(recipe)[0])
 
     def with_time(self, recipe: str, time_ms: float | None) -> str:
-        """The record with its run time; for a failed trial a very long one, as in MetaSchedule."""
+        """Return the record with its run time, a very long one for a failed trial."""
         content = json.loads(recipe)
         content[1] = [_WRITTEN_FAILED_S if time_ms is None else time_ms / 1e3]
         return compact(content)
 
     def time_ms(self, recipe: str) -> float:
-        """The mean of the record's run times."""
+        """Return the mean of the record's run times, in ms."""
         run_secs = json.loads(recipe)[1]
         return float(1e3 * sum(run_secs) / len(run_secs))
 
     def line(self, recipe: str) -> str:
-        """As in MetaSchedule's database, whose only workload has the number 0."""
+        """Return the line in MetaSchedule's database, whose only workload has the number 0."""
         return f"[0,{recipe}]"
 
     def read(self, path: Path) -> list[str]:
-        """The records of a database."""
+        """Return the records of a database."""
         return [record.text for record in load_database(path).records]
 
     def check_stored(self, recipe: str, *, ran: bool) -> None:
-        """If the trial ran, by its own entry or by the record's time, the trace must be known."""
+        """Check the whole record if the trial ran by its own entry or by the record's time."""
         content = json.loads(recipe)
         if ran or not is_failed(content[1]):
             check_record(content)
 
     def check(self, value: object, workload: Workload) -> str:
-        """A record of a trial that ran, of the workload's tensors."""
+        """Return the record of a trial that ran, if it is of the workload's tensors."""
         content = check_record(value)
         if is_failed(content[1]):
             raise FormError("the record is of a failed trial")
@@ -230,7 +237,7 @@ class MetaScheduleForm:
         return compact(content)
 
     def check_toolchain(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
-        """TVM's version and its target."""
+        """Return TVM's version and its target."""
         top = typed(header, dict, "the document")
         target = member(top, "target", dict)
         check_target(target)

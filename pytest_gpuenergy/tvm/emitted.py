@@ -1,9 +1,8 @@
-"""What TVM may write: kernels that compute, and nothing else.
+"""Checks that the text TVM has emitted has kernels that compute, and nothing else.
 
-The last line of defence against a record that is a program. The text is not parsed as C++. Instead
-it is checked that the text names and calls nothing but what it declares and what CUDA provides.
-Without strings, lambdas, function types and preprocessor lines, only arithmetic on its arguments
-remains.
+This is the last line of defence against a record that is a program. The text is not parsed as C++.
+Instead, it must name and call nothing but what it declares and what CUDA provides. Without strings,
+lambdas, function types and preprocessor lines, only arithmetic on its arguments remains.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ _HEADER_TAGS = tuple(
     for numbers in ((), ("fp16",), ("bf16",))
     for others in ((), ("warp_shuffle",), ("math_constants",), ("warp_shuffle", "math_constants"))
 )
-_LONGEST = 16 << 20  # characters; the longest text of a search has had 600,000
+_LONGEST = 16 << 20
+"""The most characters of a text; the longest text of a search has had 600,000."""
 
 _NUMBERS = ("char", "short", "int", "long", "longlong", "float", "double")
 _VECTORS = "|".join(f"u?{name}[1-4]" for name in _NUMBERS)
@@ -35,7 +35,7 @@ _KNOWN = re.compile(
     r"|threadIdx|blockIdx|blockDim|gridDim|CUDART_(?:INF|NAN)(?:_F)?",
     re.ASCII,
 )
-# Other words with a meaning in C++, or reserved for compilers; TVM's own names are __1, __2, ...
+# Other words that have a meaning in C++ or are reserved for compilers. TVM names things __1, __2.
 _RESERVED = re.compile(
     r"__(?!\d+$).*|and|and_eq|asm|auto|bitand|bitor|case|catch|class|compl|concept|consteval"
     r"|constexpr|constinit|const_cast|decltype|default|delete|do|dynamic_cast|enum|explicit|export"
@@ -67,7 +67,7 @@ _FUNCTIONS = frozenset(
 )
 """The names allowed before an opening parenthesis."""
 
-# Waits for asynchronous copies, which TVM writes even if it copies in another way.
+# TVM writes helpers that wait for asynchronous copies, even if it copies in another way.
 _WAIT = re.compile(
     r"__forceinline__ __device__ void (tvm_builtin_ptx_cp_async_\w+)\(\) \{\n"
     r'  asm volatile\("cp\.async\.(?:commit_group|wait_group \d+);" :  : (?: : "memory")?\);\n'
@@ -103,7 +103,7 @@ _FORBIDDEN = re.compile(
 
 @functools.cache
 def cuda_headers() -> tuple[str, ...]:
-    """What TVM may write at the beginning if it uses integers, and floats of 16 to 64 bits, only.
+    """Return the headers that TVM may write if it uses only integers and floats of 16 to 64 bits.
 
     Raises:
         InputError: TVM is missing.
@@ -120,11 +120,11 @@ def check_emitted(source: str, headers: Iterable[str], entries: Collection[str])
 
     Args:
         source: CUDA text.
-        headers: what it may begin with, see `cuda_headers`.
-        entries: the kernels that are launched.
+        headers: the headers with which it may begin, see `cuda_headers`.
+        entries: the names of the kernels that are launched.
 
     Raises:
-        FormError: it contains something that no kernel of a search does.
+        FormError: it contains something that no kernel of a search contains.
     """
     if len(source) > _LONGEST:
         raise FormError(f"it has {len(source)} characters")
@@ -146,7 +146,7 @@ def check_emitted(source: str, headers: Iterable[str], entries: Collection[str])
 
 
 def _kernels(source: str, position: int) -> Iterator[tuple[str, str, str | None]]:
-    """Name, parameters and body of each kernel; a declaration has no body."""
+    """Yield the name, parameters and body of each kernel; a declaration has no body."""
     while position < len(source):
         match = _SIGNATURE.match(source, position)
         if match is None:

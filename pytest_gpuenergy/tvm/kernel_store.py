@@ -1,4 +1,7 @@
-"""The store of kernels: lowered from records by TVM in child processes, and cached on disk."""
+"""The store of kernels: TVM lowers them from records in child processes; they are cached on disk.
+
+Cached kernels are JSON: data, never code.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,15 @@ from pytest_gpuenergy.tvm.requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
 _FORMAT = 2
-"""Incremented when texts that were cached before must not be used any more."""
+"""The version of entries; it changes when texts that were cached before must not be used."""
 
 
 class KernelCache:
-    """Kernels by TVM's version and the hash of what they were lowered from.
+    """A cache of kernels by TVM's version and the hash of what they were lowered from.
 
     Args:
-        folder: of the entries; it exists.
-        tvm: TVM's version; None if it is not installed, in which case an entry of any version is
-            used.
+        folder: the folder of the entries, which exists.
+        tvm: TVM's version. None if it is not installed; entries of any version are used then.
     """
 
     def __init__(self, folder: Path, tvm: str | None) -> None:
@@ -49,7 +51,7 @@ class KernelCache:
         self._tvm = tvm
 
     def get(self, *parts: str) -> Kernel | None:
-        """The kernel lowered from ``parts``; None if there is no valid entry."""
+        """Return the kernel lowered from ``parts``; None if there is no valid entry."""
         for path in self._paths(_key(parts)):
             try:
                 return _decode(path.read_bytes())
@@ -110,7 +112,7 @@ class KernelStore:
     store may be used from several threads.
 
     Args:
-        processes: number of kernels that may be lowered at the same time.
+        processes: the number of kernels that may be lowered at the same time.
     """
 
     def __init__(self, processes: int = 1) -> None:
@@ -122,15 +124,15 @@ class KernelStore:
         )
 
     def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:
-        """The kernels of ``ranks``, in that order; see `kernel`."""
+        """Return the kernels of ``ranks``, in that order; see `kernel`."""
         return [self.kernel(file, rank) for rank in ranks]
 
     def kernel(self, file: RecordFile, rank: int) -> Kernel:
-        """The kernel of one rank, with its origin and its measured figures.
+        """Return the kernel of one rank, with its origin and its measured figures.
 
         Raises:
             UnavailableError: TVM is needed and missing.
-            InputError: no such rank, or TVM crashes on this record.
+            InputError: there is no such rank, or TVM crashes on this record.
             KernelFault: the record does not apply to its workload or cannot be lowered.
         """
         record = file.record(rank)
@@ -159,17 +161,17 @@ class KernelStore:
     def database_kernel(
         self, database: Database, record: DatabaseRecord, workload: Workload | None = None
     ) -> Kernel:
-        """The kernel of a raw database's record, lowered from the workload stored beside it.
+        """Return the kernel of a raw database's record, lowered from the workload stored beside it.
 
         Args:
-            database: which contains the record.
-            record: one of its records that did not fail.
-            workload: names the arguments after its tensors, by position; without one they have the
-                names of the stored workload's buffers.
+            database: the database that contains the record.
+            record: a record that did not fail.
+            workload: a workload after whose tensors the arguments are named, by position. None
+                keeps the names of the stored workload's buffers.
 
         Raises:
             InputError: the trial failed; the database has no workloads; TVM is missing or crashes.
-            KernelFault: the stored workload is another one, or the record cannot be lowered.
+            KernelFault: the stored workload has other tensors, or the record cannot be lowered.
         """
         name = f"line {record.line} of {database.path}"
         if record.failed:

@@ -1,4 +1,4 @@
-"""Lowers a scheduling record of a workload to CUDA text and its launches, with TVM.
+"""Lowers a record with TVM: to a scheduled module, and then to CUDA text and its launches.
 
 TVM is imported inside the functions. A record may crash TVM, so this runs in a child process,
 through `Lowerer`, except for records from this process's own search.
@@ -26,7 +26,7 @@ _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of a module, without its data."""
+    """The name, shape and type of a buffer of a module."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,12 +34,12 @@ class Buffer:
 
 
 def to_kernel(module: Any, target: Any, names: Sequence[str] | None = None) -> Kernel:
-    """CUDA text and launches of a scheduled module, with every argument named.
+    """Return the CUDA text and launches of a scheduled module, with every argument named.
 
     Args:
-        module: one function ``main`` whose parameters are buffers.
+        module: a module whose only function is ``main`` and whose parameters are buffers.
         target: a CUDA target.
-        names: what to call the parameters, in their order; None keeps the buffers' own names.
+        names: the names of the parameters, in their order; None keeps the buffers' own names.
 
     Raises:
         KernelFault: the module cannot be lowered for a GPU.
@@ -53,7 +53,7 @@ def to_kernel(module: Any, target: Any, names: Sequence[str] | None = None) -> K
 
 
 def first_line(error: BaseException) -> str:
-    """The line of a TVM error that says what is wrong, without the backtrace."""
+    """Return the line of a TVM error that says what is wrong, without the backtrace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Check failed" in line]
     text = (telling or lines or [type(error).__name__])[-1]
@@ -78,7 +78,7 @@ def _buffer(buffer: Any) -> Buffer:
 
 
 def parameters_of(function: Any) -> list[Buffer]:
-    """The parameters of a function of TVM, in their order."""
+    """Return the parameters of a function of TVM, in their order."""
     return [_buffer(parameter) for parameter in function.params]
 
 
@@ -115,7 +115,7 @@ def _to_kernel(module: Any, target: Any, names: Sequence[str] | None) -> Kernel:
 
 
 def _walk(host: Any, tvm: Any) -> tuple[list[Any], list[Buffer]]:
-    """The kernel calls and buffer allocations in the host's module, in program order."""
+    """Return the kernel calls and buffer allocations in the host's module, in program order."""
     import tvm_ffi
 
     calls: list[Any] = []
@@ -138,7 +138,7 @@ def _walk(host: Any, tvm: Any) -> tuple[list[Any], list[Buffer]]:
 def _launch(
     call: Any, device: Any, renamed: dict[str, str], workspaces: tuple[Tensor, ...]
 ) -> Launch:
-    """The launch of a typed kernel call: name, arguments in the entry's order, then extents."""
+    """Return the launch of a kernel call: its name, arguments in the entry's order, extents."""
     arguments = list(call.args)
     entry = str(arguments[0].value)
     keys = [str(key) for key in call.attrs.launch_params]
@@ -163,7 +163,7 @@ def _launch(
 
 
 def _name_of(argument: Any) -> str:
-    """The name of the buffer, or of the variable, that a kernel call passes."""
+    """Return the name of the buffer or variable that a kernel call passes."""
     is_data = isinstance(argument, import_tvm().ir.Call) and argument.op.name == "tirx.buffer_data"
     buffer = argument.args[0] if is_data else argument
     return str(getattr(buffer, "name", getattr(buffer, "name_hint", buffer)))
@@ -181,7 +181,7 @@ _CUDA_RUNTIME = "ffi.Module.create.cuda"
 
 
 def cuda_target(architecture: str) -> Any:
-    """TVM's target for ``architecture``, such as ``sm_90``, without asking a GPU.
+    """Return TVM's target for ``architecture``, such as ``sm_90``, without asking a GPU.
 
     Raises:
         InputError: TVM is missing or does not know the architecture.
@@ -201,7 +201,7 @@ def cuda_target(architecture: str) -> Any:
 
 
 def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
-    """The module, scheduled according to the JSON ``trace``.
+    """Return the module, scheduled according to the JSON ``trace``.
 
     Raises:
         KernelFault: the trace does not apply to this module.
@@ -218,7 +218,12 @@ def apply_trace(module: Any, trace: Sequence[Any]) -> Any:
 
 
 def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
-    """The kernel of a MetaSchedule record (JSON text) of ``workload``, whose module is ``module``.
+    """Return the kernel of a MetaSchedule record of a workload.
+
+    Args:
+        module: the workload's module.
+        record: the record, as JSON text.
+        workload: the workload.
 
     Raises:
         KernelFault: the record is for other tensors, does not apply, or cannot be lowered.
@@ -232,7 +237,9 @@ def lower_record(module: Any, record: str, workload: Workload) -> Kernel:
 
 
 class Lowerer:
-    """The child process's side: takes records, returns kernels. Keeps the module it used last.
+    """Takes records and returns kernels, in the child process.
+
+    It keeps the module that it used last.
 
     Its TVM has no CUDA runtime, as on a machine without a GPU: otherwise it would compile every
     text with NVRTC, although the device compiles it again.
@@ -248,11 +255,11 @@ class Lowerer:
         self._module: Any = None
 
     def version(self) -> str:
-        """TVM's version."""
+        """Return TVM's version."""
         return str(import_tvm().__version__)
 
     def lower(self, workload: Workload, record: str) -> Kernel:
-        """The kernel of a MetaSchedule record (JSON text) of ``workload``.
+        """Return the kernel of a MetaSchedule record (JSON text) of ``workload``.
 
         Raises:
             KernelFault: the record does not apply, or cannot be lowered.
@@ -265,12 +272,12 @@ class Lowerer:
     def lower_stored(
         self, stored: str, record: str, tensors: Sequence[Tensor] | None = None
     ) -> Kernel:
-        """The kernel of a record whose module is ``stored`` in its database.
+        """Return the kernel of a record whose module is ``stored`` in its database.
 
         Args:
             stored: the entry of ``database_workload.json``, as JSON text.
             record: the MetaSchedule record, as JSON text.
-            tensors: name the parameters, by position; None keeps the module's names.
+            tensors: tensors that name the parameters, by position; None keeps the module's names.
 
         Raises:
             KernelFault: the module has other parameters, or the record cannot be lowered.

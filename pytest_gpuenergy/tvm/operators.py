@@ -1,4 +1,8 @@
-"""What TVM needs for each kind of workload: its computation, our forms of it, names in logs."""
+"""Operators: what TVM needs for each kind of workload.
+
+An operator has the computation, our forms of it, and the workload's names in logs. TVM is imported
+inside the functions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ LARGEST_SIZE = 10**9
 
 _CONV2D_SIZE = r"[0-9]{1,9}"
 _STRIDE = rf"({_CONV2D_SIZE}|\({_CONV2D_SIZE}, ?{_CONV2D_SIZE}\))"
-# In file names: N_1_H_272_..._strides_1_padding_1, or ..._strides_(1, 1)_padding_(1, 1).
+# File names have N_1_H_272_..._strides_1_padding_1, or ..._strides_(1, 1)_padding_(1, 1).
 _CONV2D_LABEL = re.compile(
     "_".join(f"{name}_({_CONV2D_SIZE})" for name in ("N", "H", "W", "CO", "CI", "KH", "KW"))
     + f"_strides_{_STRIDE}_padding_{_STRIDE}"
@@ -37,12 +41,12 @@ _CONV2D_FUNCTIONS = ("conv2d", "conv2d_layer")
 
 
 class Conv2dOperator:
-    """The kind ``conv2d``."""
+    """The operator of the kind ``conv2d``."""
 
     formless = "it is grouped or has one output position"
 
     def module(self, workload: Workload) -> Any:
-        """TOPI's convolution, so records from other MetaSchedule searches of it apply.
+        """Return TOPI's convolution, so that records of other MetaSchedule searches apply.
 
         Its function is ``main(data, weight, output)``.
         """
@@ -58,13 +62,13 @@ class Conv2dOperator:
         return tvm.IRModule({"main": te.create_prim_func([data, weight, output])})
 
     def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
-        """The convolution as matrix products; see `conv2d_forms`."""
+        """Return the forms of the convolution as a matrix product; see `product_forms`."""
         assert isinstance(workload, Conv2d)
         shape = workload.shape
         return [partial(as_gemm, shape=shape, form=form) for form in gemm_forms(shape)]
 
     def from_log_name(self, name: str) -> Conv2d | None:
-        """From the sizes in a file's name; None if it contains none."""
+        """Read the sizes in a file's name; return None if it contains none."""
         match = _CONV2D_LABEL.search(name)
         if match is None:
             return None
@@ -74,14 +78,14 @@ class Conv2dOperator:
         return _conv2d([[int(n) for n in size.strip("()").split(",")] for size in sizes])
 
     def from_log_key(self, key: Sequence[Any]) -> Conv2d | None:
-        """From a function's name and its nine arguments; None for another function."""
+        """Read a function's name and its nine arguments; return None for another function."""
         function, *arguments = key
         if function not in _CONV2D_FUNCTIONS or len(arguments) != 9:
             return None
         return _conv2d([part if type(part) is list else [part] for part in arguments])
 
     def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """From the tensors in NCHW; stride and padding are not needed."""
+        """Return the FLOPs for tensors in NCHW; stride and padding are not needed."""
         if [len(shape) for shape in shapes] != [4, 4, 4]:
             return None
         (n, ci, _, _), (co, group_ci, kh, kw), (out_n, out_co, oh, ow) = shapes
@@ -92,7 +96,7 @@ class Conv2dOperator:
 
 
 def _conv2d(arguments: Sequence[Sequence[object]]) -> Conv2d | None:
-    """From numbers, each of which may be given as a pair of equal ones, as strides often are."""
+    """Make a convolution from numbers, each possibly given as a pair of equal numbers."""
     numbers = []
     for values in arguments:
         if len(values) not in (1, 2) or values[0] != values[-1]:
@@ -111,7 +115,7 @@ _A, _B = range(2)
 """The positions of the operands among what the product reads."""
 
 _MODES = ("float32", "float16", "bfloat16")
-"""Those that CUDA cores compute in."""
+"""The modes in which CUDA cores compute."""
 
 _LONGEST_WHOLE = 64  # of sums that need no padding: their operands fit into shared memory
 _STEP = 8
@@ -122,23 +126,23 @@ _GEMM_LABEL = re.compile(
     rf"gemm_M_({_GEMM_SIZE})_N_({_GEMM_SIZE})_K_({_GEMM_SIZE})_layout_({'|'.join(LAYOUTS)})"
     rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?(?![0-9a-z])"
 )
-# Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K:
-# of its tests, and of its tutorial, where a type may follow.
+# Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K. One
+# is in its tests, the other, after whose sizes a type may follow, in its tutorial.
 _GEMM_FUNCTIONS = {"matmul_auto_scheduler_test": (0, 1, 2), "matmul": (0, 2, 1)}
 
 
 class GemmOperator:
-    """The kind ``gemm``."""
+    """The operator of the kind ``gemm``."""
 
     formless = "TVM has none"
 
     def module(self, workload: Workload) -> Any:
-        """The product in float32 or, of half-precision matrices, accumulated in float32.
+        """Return the product in float32; products of half precision are accumulated in float32.
 
         Its function is ``main(A, B, C)``.
 
         Raises:
-            UnavailableError: the mode takes tensor cores.
+            UnavailableError: the mode needs tensor cores.
         """
         gemm = _checked(workload)
         tvm = import_tvm()
@@ -158,13 +162,13 @@ class GemmOperator:
         return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
     def forms(self, workload: Workload) -> Sequence[Callable[[Any], None]]:
-        """The product in padded tiles; see `gemm_forms`."""
+        """Return the forms of the product in padded tiles; see `product_forms`."""
         gemm = _checked(workload)
         sizes = sizes_of(gemm)
         return [partial(apply_gemm_form, gemm=gemm, form=form) for form in forms_of(sizes)]
 
     def from_log_name(self, name: str) -> Gemm | None:
-        """From the signature of a product in a file's name; None if it contains none."""
+        """Read the signature of a product in a file's name; return None if it has none."""
         match = _GEMM_LABEL.search(name)
         if match is None:
             return None
@@ -173,7 +177,7 @@ class GemmOperator:
         return _gemm(sizes[:3], layout=layout, mode=mode, lda=sizes[3], ldb=sizes[4])
 
     def from_log_key(self, key: Sequence[Any]) -> Gemm | None:
-        """From a function's name and its arguments; None for another function."""
+        """Read a function's name and its arguments; return None for another function."""
         function, *arguments = key
         if arguments[3:] == ["float32"]:
             arguments = arguments[:3]
@@ -182,7 +186,7 @@ class GemmOperator:
         return _gemm([arguments[position] for position in _GEMM_FUNCTIONS[function]])
 
     def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """From the shapes of A, B and C; rows of A and B may be longer than needed."""
+        """Return the FLOPs for the shapes of A, B and C; rows of A and B may have padding."""
         if [len(shape) for shape in shapes] != [2, 2, 2]:
             return None
         (rows_of_a, lda), (k, ldb), (m, n) = shapes
@@ -244,8 +248,8 @@ Rewrite = Callable[[Any], None]
 """Rewrites a schedule of the computation into one of its forms, in place."""
 
 
-class Operator(Protocol):
-    """One kind of workload. TVM is imported inside `module` and the forms.
+class TvmOperator(Protocol):
+    """What TVM needs for one kind of workload.
 
     Attributes:
         formless: why a workload of this kind may have no forms.
@@ -255,35 +259,35 @@ class Operator(Protocol):
     def formless(self) -> str: ...
 
     def module(self, workload: Workload) -> Any:
-        """The computation: an IRModule whose function ``main`` takes the workload's tensors.
+        """Return the computation: an IRModule whose ``main`` takes the workload's tensors.
 
         Raises:
             UnavailableError: TVM has no schedules of it.
         """
 
     def forms(self, workload: Workload) -> Sequence[Rewrite]:
-        """Other ways to compute it, which respect the limits of a GPU.
+        """Return other ways to compute it, which respect the limits of a GPU.
 
         Raises:
             UnavailableError: TVM has no schedules of it.
         """
 
     def from_log_name(self, name: str) -> Workload | None:
-        """The workload whose sizes are in a log's file name; None if there are none."""
+        """Return the workload whose sizes are in a log's file name; None if there are none."""
 
     def from_log_key(self, key: Sequence[Any]) -> Workload | None:
-        """The workload whose sizes are in a workload key of TVM; None if there are none."""
+        """Return the workload whose sizes are in a workload key of TVM; None if there are none."""
 
     def flops_of(self, shapes: Sequence[Sequence[int]]) -> int | None:
-        """FLOPs of a workload with tensors of these shapes; None for shapes of another kind."""
+        """Return the FLOPs for tensors of these shapes; None for shapes of another kind."""
 
 
-OPERATORS: Mapping[str, Operator] = {"conv2d": Conv2dOperator(), "gemm": GemmOperator()}
-"""By `Workload.kind`."""
+OPERATORS: Mapping[str, TvmOperator] = {"conv2d": Conv2dOperator(), "gemm": GemmOperator()}
+"""The operators by `Workload.kind`."""
 
 
-def operator_of(workload: Workload) -> Operator:
-    """What TVM needs for ``workload``.
+def operator_of(workload: Workload) -> TvmOperator:
+    """Return the operator of a workload.
 
     Raises:
         InputError: TVM does not know its kind.

@@ -40,9 +40,9 @@ class GemmForm:
     rows and columns are rounded up to multiples of the tile, if necessary.
 
     Attributes:
-        threads: of a block, along rows and columns.
-        outputs: of a thread, along rows and columns.
-        parts: into how many parts each sum is split, each with its own blocks; 1 means no split.
+        threads: the threads of a block, along rows and columns.
+        outputs: the outputs of a thread, along rows and columns.
+        parts: the number of parts of each sum, each with its own blocks; 1 means no split.
         pipelined: whether a tile is loaded while the previous one is multiplied.
     """
 
@@ -53,13 +53,13 @@ class GemmForm:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Outputs of a block, along rows and columns."""
+        """The outputs of a block, along rows and columns."""
         rows, columns = (t * o for t, o in zip(self.threads, self.outputs, strict=True))
         return rows, columns
 
     @property
     def most_depth(self) -> int:
-        """Products of a sum whose operands fit into shared memory at a time, as float32."""
+        """The most products of a sum whose float32 operands fit into shared memory at a time."""
         floats = _SHARED_FLOATS // (2 if self.pipelined else 1)
         gaps = self.tile[0] * (_PITCH_FACTOR - 1)
         return min(_LARGEST_DEPTH, (floats - gaps) // sum(self.tile))
@@ -70,9 +70,9 @@ class ProductSizes:
     """The sizes of a product.
 
     Attributes:
-        rows: of the output.
-        columns: of the output.
-        depth: products in each sum.
+        rows: the rows of the output.
+        columns: the columns of the output.
+        depth: the products in each sum.
         step: the sums are padded with zeros to a multiple of this number of products.
     """
 
@@ -83,20 +83,20 @@ class ProductSizes:
 
     @property
     def outputs(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The rows and columns of the output."""
         return self.rows, self.columns
 
     @property
     def padded_depth(self) -> int:
-        """Products in each sum that are computed."""
+        """The products in each sum that are computed, with padding."""
         return -(-self.depth // self.step) * self.step
 
 
 def forms_of(sizes: ProductSizes) -> tuple[GemmForm, ...]:
-    """The forms that may be useful.
+    """Return the forms of a product that may be useful.
 
-    Only tiles that add at most 35 % of outputs are used or, if there are none, those that add the
-    least. Sums are split if there are fewer blocks than a large GPU runs at a time.
+    Only tiles whose padding adds at most 35 % of outputs are used or, if there are none, those that
+    add the least. Sums are split if there are fewer blocks than a large GPU runs at a time.
     """
     outputs = sizes.outputs
     tiles = {(grid, each): _blocks(outputs, grid, each) for grid in _GRIDS for each in _OUTPUTS}
@@ -120,7 +120,7 @@ def _blocks(outputs: tuple[int, int], grid: tuple[int, int], each: tuple[int, in
 
 
 def _parts(threads: int, depth: int) -> list[int]:
-    """The divisors of ``depth`` nearest (by ratio) to what gives each wanted number of threads."""
+    """Return the divisors of ``depth`` that give about the wanted numbers of threads."""
     divisors = [
         parts
         for parts in range(1, _MOST_PARTS + 1)
@@ -139,12 +139,12 @@ def apply_form(
     """Compute the product of ``block`` as ``form`` says.
 
     Args:
-        schedule: in which ``block`` has three loops, rows, columns and depth. It reads two buffers
-            of two dimensions, the first operand's rows x depth and the second's depth x columns,
-            in any order, each made by a block that only copies, and writes one of rows x columns.
-        block: of the product.
-        sizes: of the product.
-        form: how to compute it.
+        schedule: the schedule. In it ``block`` has three loops: rows, columns and depth. The block
+            reads two buffers of two dimensions, rows x depth and depth x columns, in any order,
+            each made by a block that only copies, and writes one of rows x columns.
+        block: the block of the product.
+        sizes: the sizes of the product.
+        form: the form in which to compute it.
         deep: the numbers of the buffers whose faster dimension is the depth.
     """
     tiles = (*form.tile, sizes.step)
@@ -165,7 +165,7 @@ def apply_form(
 
 
 def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
-    """A map of indices for traces, which TVM names after the parameters of ``to_indices``.
+    """Return a map of indices for traces, which TVM names after the parameters of ``to_indices``.
 
     Only the names of ``*axes`` are accepted in records (`tvm_graph.is_index_map`).
     """
@@ -175,7 +175,7 @@ def index_map(ndim: int, to_indices: Callable[..., Sequence[Any]]) -> Any:
 
 
 def _only_consumer(schedule: Any, block: Any) -> Any:
-    """The last block after ``block``, with those between, such as crops, inlined into it."""
+    """Return the last block after ``block``; blocks between, such as crops, are inlined."""
     (consumer,) = schedule.get_consumers(block)
     while list(schedule.get_consumers(consumer)):
         schedule.compute_inline(consumer)
@@ -186,8 +186,8 @@ def _only_consumer(schedule: Any, block: Any) -> Any:
 def _add_up_at_output(schedule: Any, total: Any, output: Any, columns: int) -> None:
     """Give each thread one output, for which it adds up the parts' sums.
 
-    Rows and columns are split one by one: where an output is among all of them says nothing to TVM
-    about its row and column in the padded product.
+    Rows and columns are split separately: from a fused index, TVM cannot tell an output's row and
+    column in the padded product.
     """
     across = min(_SUM_COLUMNS, 1 << (columns - 1).bit_length())
     (row_block, row), (column_block, column) = (
@@ -236,7 +236,7 @@ def _tile(schedule: Any, block: Any, output: Any, form: GemmForm, deep: Sequence
 
 
 def _cut(schedule: Any, loop: Any, threads: int, outputs: int) -> Sequence[Any]:
-    """Loops over blocks, virtual threads, threads, and adjacent outputs.
+    """Split a loop into loops over blocks, virtual threads, threads, and adjacent outputs.
 
     How a thread's outputs are divided between virtual threads and adjacent ones is drawn at random,
     which needs a temporary loop over them.
@@ -266,6 +266,7 @@ def _load_together(schedule: Any, block: Any, number: int, loop: Any) -> Any:
 
 
 _MAIN = "conv2d_nchw"
+"""The name of the convolution's block in TOPI."""
 _WEIGHTS = 1
 """The position of the weights among what the convolution reads."""
 
@@ -275,10 +276,10 @@ Axes = Mapping[str, Any]
 
 
 def gemm_forms(shape: Conv2dShape) -> tuple[GemmForm, ...]:
-    """The forms that may be useful for ``shape``.
+    """Return the forms that may be useful for ``shape``.
 
-    There are none for a grouped convolution, and none for a single output position: that is a
-    matrix-vector product, and TVM drops the axis M, which can then be neither padded nor tiled.
+    There are none for a grouped convolution, and none for a single output position. The latter is a
+    matrix-vector product: TVM drops its axis M, which can then be neither padded nor tiled.
     """
     sizes = _sizes(shape)
     return () if shape.groups != 1 or sizes.columns == 1 else forms_of(sizes)
@@ -299,8 +300,8 @@ def _sizes(shape: Conv2dShape) -> ProductSizes:
 def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
     """Give the computation three loops, CO, M and K, and its buffers two dimensions.
 
-    In a tile of weights K remains the fastest dimension, as the weights are stored: in searches of
-    five cases on an H200 that could choose, so did 82 of the 100 fastest schedules
+    In a tile of weights K remains the fastest dimension, as the weights are stored. Where searches
+    of five cases on an H200 could choose, 82 of the 100 fastest schedules did so
     (bench/results/nvidia-h200-2026-11-21/searches.tar.xz, 20 of each case).
     """
 
@@ -327,7 +328,7 @@ def _reindex(schedule: Any, block: Any, shape: Conv2dShape) -> None:
 
 
 def _index_map(names: Sequence[str], indices: Sequence[Callable[[Axes], Any]]) -> Any:
-    """The map from axes of those names; axes of extent 1 that TVM has dropped count as 0."""
+    """Return the map from axes of these names; axes of extent 1, which TVM drops, count as 0."""
 
     def to_indices(*axes: Any) -> list[Any]:
         at = dict.fromkeys(_AXES, 0) | dict(zip(names, axes, strict=True))

@@ -1,4 +1,9 @@
-"""The form of a MetaSchedule record, ``[trace, run_secs, target, args_info]``."""
+"""The form of a MetaSchedule record, ``[trace, run_secs, target, args_info]``. This needs no TVM.
+
+TVM copies names from a trace into the CUDA text: a thread axis ``threadIdx.x + ([]{...}())`` would
+be a program. Only the instructions, attributes and annotations are accepted that TVM's rules for
+CUDA and `product_forms` write; TVM never sees others.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,11 @@ from pytest_gpuenergy.support import FormError, positive, shown, typed
 from pytest_gpuenergy.tvm.tvm_graph import is_index_map
 
 FAILED_S = 1e9
-"""A trial with a run time of this many seconds or more has failed (MetaSchedule writes 1e10)."""
+"""A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""
 
 
 def check_record(content: object) -> list[Any]:
-    """``content`` if it is a MetaSchedule record of a search for CUDA and contains nothing else.
+    """Return ``content`` if it is a MetaSchedule record of a search for CUDA and nothing else.
 
     TVM receives only records that pass this check.
 
@@ -31,7 +36,7 @@ def check_record(content: object) -> list[Any]:
 
 
 def check_form(content: object) -> list[Any]:
-    """``content`` if it has the form of a MetaSchedule record of any search.
+    """Return ``content`` if it has the form of a MetaSchedule record of any search.
 
     Raises:
         FormError: names what is wrong.
@@ -58,12 +63,12 @@ def check_form(content: object) -> list[Any]:
 
 
 def is_failed(run_secs: Sequence[float]) -> bool:
-    """Whether these are the times of a trial that failed."""
+    """Return whether these are the times of a trial that failed."""
     return max(run_secs) >= FAILED_S
 
 
 def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
-    """Type and shape of an entry of ``args_info``.
+    """Return the type and shape of an entry of ``args_info``.
 
     Raises:
         FormError: it is not a tensor.
@@ -77,7 +82,7 @@ def tensor_of(argument: object) -> tuple[str, tuple[int, ...]]:
 
 
 def compact(value: object) -> str:
-    """A JSON value as text without blanks."""
+    """Return a JSON value as text without blanks."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -91,7 +96,7 @@ def check_target(target: object) -> None:
     """Check that ``target`` describes a CUDA GPU and contains nothing else.
 
     Raises:
-        FormError: what is wrong with it.
+        FormError: names what is wrong.
     """
     if isinstance(target, str):
         if not _TAG(target):
@@ -163,7 +168,8 @@ THREAD_AXES = (
 )
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
 
-_MOST_INSTRUCTIONS = 4096  # searches of convolutions write about a hundred
+_MOST_INSTRUCTIONS = 4096
+"""The most instructions of a trace; searches of convolutions write about a hundred."""
 _MOST_ITEMS = 64
 _MOST_UNROLLED = 4096
 
@@ -178,7 +184,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Kind:
-    """The operands of an instruction; ``rest`` is the form of all inputs after ``inputs``."""
+    """The forms of an instruction's operands; ``rest`` is the form of inputs after ``inputs``."""
 
     inputs: tuple[_Form, ...] = ()
     attributes: tuple[_Form, ...] = ()
@@ -238,7 +244,7 @@ def _check_values(what: str, values: object, forms: tuple[_Form, ...], rest: _Fo
 
 
 def _annotation(attributes: object) -> _Kind:
-    """The operands of ``Annotate``, which depend on the annotation."""
+    """Return the forms of the operands of ``Annotate``, which depend on the annotation."""
     key = attributes[0] if isinstance(attributes, list) and attributes else None
     value = _ANNOTATIONS.get(key, _NUMBER) if isinstance(key, str) else _NUMBER
     return _Kind((_PLACE, value), (_KEY,))

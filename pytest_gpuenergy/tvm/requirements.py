@@ -1,4 +1,4 @@
-"""Checks that a working TVM is installed, and explains what to install otherwise."""
+"""The requirements of TVM: checks that a working version is installed, or says what to install."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 def installed_tvm() -> str | None:
-    """TVM's version from its metadata, without importing it; None if it is not installed."""
+    """Return TVM's version without importing it; None if it is not installed."""
     return _version("apache-tvm")
 
 
 def import_tvm() -> Any:
-    """The module ``tvm``.
+    """Import and return the module ``tvm``.
 
     Raises:
         InputError: it is missing, not of the series 0.27, or cannot be imported.
@@ -57,7 +57,7 @@ def import_tvm() -> Any:
 def without_tensor_intrinsics() -> Iterator[None]:
     """Prevent TVM's `TuneContext` from importing tensor intrinsics, which takes seconds.
 
-    We use none of them.
+    No search of ours uses them.
     """
     if _INTRINSICS in sys.modules:
         yield
@@ -72,7 +72,7 @@ def without_tensor_intrinsics() -> Iterator[None]:
 
 
 def crash_hint() -> str:
-    """The installed versions, and what to do about the one that is known to crash."""
+    """Return the installed versions, and what to do about the one that is known to crash."""
     ffi = _version("apache-tvm-ffi") or "none"
     return (
         f"apache-tvm {installed_tvm() or 'none'} and apache-tvm-ffi {ffi} are installed, and "
@@ -88,7 +88,7 @@ def _version(distribution: str) -> str | None:
 
 
 class Probe:
-    """The child process's side of `check_tvm`."""
+    """Tests TVM for `check_tvm`, in a child process."""
 
     def survives(self) -> str:
         """Serialize an expression, which crashes some combinations of TVM and its FFI.
@@ -102,7 +102,7 @@ class Probe:
 
 
 def check_tvm(timeout_s: float = 120.0) -> str:
-    """TVM's version, after a test in a child process that it works.
+    """Test in a child process that TVM works, and return its version.
 
     Raises:
         InputError: TVM is missing, of another series, or crashes.

@@ -1,4 +1,12 @@
-"""Chooses the trials that represent a search, from a log of Ansor or MetaSchedule."""
+"""Logs of searches with Ansor or MetaSchedule: data, never code. This needs no TVM.
+
+The trials that represent a search are chosen from its log, and can be written to another log. A log
+of TVM's auto-scheduler (Ansor) has one JSON object per line. ``i`` holds the task (workload key,
+target, ...) and the state (the steps of the schedule). ``r`` holds the costs in seconds, an error
+number, how long the trial took and when it ended. ``v`` is the format's version (TVM v0.12,
+src/auto_scheduler/measure_record.cc). TVM has dropped the auto-scheduler, so the times of its
+trials can be read, but their kernels cannot be rebuilt.
+"""
 
 from __future__ import annotations
 
@@ -40,16 +48,16 @@ _LARGEST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Search:
+class LoggedSearch:
     """The trials of one workload's search.
 
     Attributes:
         path: the log.
         tuner: ``ansor`` or ``metaschedule``.
-        total: number of trials, including those that failed.
-        lines: line numbers, from 1, of the trials that ran.
+        total: the number of trials, including those that failed.
+        lines: the line numbers, from 1, of the trials that ran.
         trials: the trials that ran.
-        flops: floating-point operations of one launch; None if unknown.
+        flops: the floating-point operations of one launch; None if unknown.
     """
 
     path: Path
@@ -62,7 +70,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Sampled:
-    """A chosen trial: its line in the log, its band, time of a launch in ms, and GFLOP/s."""
+    """A chosen trial: its line in the log, its band, the time of a launch, and its GFLOP/s."""
 
     line: int
     band: Band
@@ -70,7 +78,7 @@ class Sampled:
     gflops: float | None
 
 
-def load_search(path: Path, shape: Workload | None = None) -> Search:
+def load_search(path: Path, shape: Workload | None = None) -> LoggedSearch:
     """Read a log of Ansor or a database of MetaSchedule, plain or compressed.
 
     Args:
@@ -93,7 +101,7 @@ def load_search(path: Path, shape: Workload | None = None) -> Search:
     return search
 
 
-def sample(search: Search, keep: int) -> list[Sampled]:
+def sample(search: LoggedSearch, keep: int) -> list[Sampled]:
     """Choose ``keep`` trials with `representatives`, the fastest first.
 
     Trials of equal schedules count once, so there may be fewer.
@@ -120,7 +128,7 @@ def _is_ansor(path: Path) -> bool:
     return next(data_lines(content), (0, b""))[1].startswith(b"{")
 
 
-def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None) -> Search:
+def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None) -> LoggedSearch:
     trials = tuple(trials)
     keys = {trial.workload_key for trial in trials}
     _require_one(path, len(keys))
@@ -134,7 +142,7 @@ def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None
             )
         shape = next(iter(found.values()), None)
     ran = [trial for trial in trials if not trial.failed]
-    return Search(
+    return LoggedSearch(
         path=path,
         tuner="ansor",
         total=len(trials),
@@ -144,7 +152,7 @@ def _from_ansor(path: Path, trials: Iterable[AnsorTrial], shape: Workload | None
     )
 
 
-def _from_database(database: Database, shape: Workload | None) -> Search:
+def _from_database(database: Database, shape: Workload | None) -> LoggedSearch:
     path = database.path
     _require_one(path, len({record.workload_index for record in database.records}))
     ran = database.valid
@@ -156,7 +164,7 @@ def _from_database(database: Database, shape: Workload | None) -> Search:
                 f"instead of {shape.flops}. Omit --shape."
             )
         flops = shape.flops
-    return Search(
+    return LoggedSearch(
         path=path,
         tuner="metaschedule",
         total=len(database.records),
@@ -175,7 +183,7 @@ def _require_one(path: Path, workloads: int) -> None:
 
 
 def _of_log(path: Path, keys: Iterable[str]) -> list[Workload]:
-    """The workloads that any operator recognizes in a log's file name and workload keys."""
+    """Return the workloads that operators recognize in a log's file name and workload keys."""
     found = []
     for operator in OPERATORS.values():
         found.append(operator.from_log_name(path.name))
@@ -189,7 +197,7 @@ def _flops_of(args_info: list[Any]) -> int | None:
     return next((flops for flops in known if flops is not None), None)
 
 
-def _gflops(search: Search, time_ms: float) -> float | None:
+def _gflops(search: LoggedSearch, time_ms: float) -> float | None:
     if search.flops is None:
         return None
     try:
@@ -216,7 +224,7 @@ class _Ansor(Struct):
 
 
 class _Line(Struct):
-    """The task, whose first part is the workload key, with the state; and what was measured."""
+    """The members with their contents: the task, its workload key first, the state, and results."""
 
     i: tuple[list[Any], list[Any]]
     r: tuple[list[AboveZero], int, Any, Any]
@@ -229,9 +237,9 @@ class AnsorTrial:
     Attributes:
         line: its line in the log, from 1.
         workload_key: the tuned function with its arguments, as JSON text, or a hash.
-        state: stages and steps of the schedule, as JSON text: the same for equal schedules.
+        state: the stages and steps of the schedule as JSON text, the same for equal schedules.
         costs_s: the measured times in seconds.
-        error_no: 0 when it compiled and ran.
+        error_no: 0 if the trial compiled and ran.
     """
 
     line: int
@@ -271,7 +279,7 @@ def load_ansor(path: Path) -> tuple[AnsorTrial, ...]:
 
 
 def data_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that TVM reads, with their numbers from 1: neither empty nor comments."""
+    """Yield the lines that TVM reads, with their numbers from 1: no comments or empty lines."""
     for line, text in enumerate(io.BytesIO(content), start=1):
         if text.strip() and text[:1] not in (b"#", b" "):
             yield line, text
@@ -296,7 +304,7 @@ def refuse_ansor(path: Path) -> None:
 
 
 def key_parts(workload_key: str) -> list[Any]:
-    """The function's name and its arguments; empty when the key is a hash."""
+    """Return the function's name and its arguments; nothing if the key is a hash."""
     try:
         return decode(workload_key, list[Any])
     except FormError:
@@ -318,12 +326,12 @@ _LOGS = (".json", ".jsonl", ".log")
 
 
 def is_database(folder: Path) -> bool:
-    """Whether ``folder`` has a database of MetaSchedule in it."""
+    """Return whether ``folder`` has a database of MetaSchedule in it."""
     return beside(folder / RECORD_FILE) is not None
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """The logs in ``folder``, by name: files named like logs, and folders of databases.
+    """Return the logs in ``folder``, by name: files named like logs, and folders of databases.
 
     Raises:
         InputError: there are none, or the folder cannot be read.
@@ -347,20 +355,22 @@ def logs_in(folder: Path) -> list[Path]:
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without the ending of its compression."""
+    """Return the file's name without the ending of its compression."""
     return path.stem if path.name.endswith(_PACKED) else path.name
 
 
-def write_filtered(log: Path, search: Search, chosen: Sequence[Sampled], folder: Path) -> Path:
-    """Write the chosen lines of a log to ``folder``, in the order given and as they are.
+def write_filtered(
+    log: Path, search: LoggedSearch, chosen: Sequence[Sampled], folder: Path
+) -> Path:
+    """Write the chosen lines of a log to ``folder``, unchanged and in the given order.
 
-    A database keeps its names, in a folder named after its own, with its file of workloads.
+    A database goes to a folder of the same name as its own, with its file of workloads.
 
     Args:
-        log: as the user named it.
-        search: what was read from it.
-        chosen: trials of it.
-        folder: where to write.
+        log: the log, as the user named it.
+        search: the trials that were read from it.
+        chosen: the chosen trials.
+        folder: the folder to which the lines are written.
 
     Returns:
         The file of trials.

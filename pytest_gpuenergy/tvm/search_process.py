@@ -1,7 +1,8 @@
-"""A search process: MetaSchedule proposes schedules and learns their cost.
+"""A search process, in which MetaSchedule proposes schedules and learns their cost.
 
-It neither lowers nor runs anything. It has a process of its own because TVM may crash it;
-`TvmProposer` is the parent's side. TVM is imported inside the functions.
+The schedules are TVM's own of a workload, and those of our forms of it. Nothing is lowered or run
+here. The process is separate because TVM may crash it; `TvmProposer` is the parent's side. TVM is
+imported inside the functions.
 """
 
 from __future__ import annotations
@@ -10,54 +11,23 @@ import contextlib
 import json
 import logging
 import math
-import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
-from pytest_gpuenergy.support import InputError, UnavailableError, parse
+from pytest_gpuenergy.support import InputError, parse
 from pytest_gpuenergy.tuning import Feedback
 from pytest_gpuenergy.tvm.lower import cuda_target, first_line
 from pytest_gpuenergy.tvm.operators import Rewrite, operator_of
 from pytest_gpuenergy.tvm.record_form import check_record
 from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tvm.search_settings import SearchSettings, Space
-from pytest_gpuenergy.workloads import BFLOAT16, Workload
-
-_FIRST_WITH_BFLOAT16 = 80
-"""Of TVM's header: ``__CUDA_ARCH__ >= 800``."""
-
-
-def require_space(workload: Workload, space: Space, architecture: str) -> None:
-    """Refuse a search without schedules to consider.
-
-    Args:
-        workload: what they compute.
-        space: the schedules that are wanted.
-        architecture: of the GPU, such as ``sm_90``.
-
-    Raises:
-        UnavailableError: TVM has no schedules of the workload, or none for the GPU.
-        InputError: it does not know its kind, or only forms are wanted and there are none.
-    """
-    operator = operator_of(workload)
-    number = int(re.sub(r"\D", "", architecture))
-    if number < _FIRST_WITH_BFLOAT16 and any(t.dtype == BFLOAT16 for t in workload.tensors):
-        raise UnavailableError(
-            f"{workload.name} cannot be computed with TVM on this GPU, since TVM uses bfloat16 "
-            f"from sm_{_FIRST_WITH_BFLOAT16} on and it is of {architecture}: choose float16."
-        )
-    forms = operator.forms(workload)
-    if space == "gemm" and not forms:
-        raise InputError(
-            f"{workload.name} has no schedules as a matrix product, because {operator.formless}: "
-            "omit --space gemm."
-        )
+from pytest_gpuenergy.workloads import Workload
 
 
 def space_generator(workload: Workload, space: Space, number: int = 0, processes: int = 1) -> Any:
-    """A MetaSchedule space generator for ``workload``.
+    """Return a MetaSchedule space generator for ``workload``.
 
     It contains every ``processes``-th form, starting with ``number``; the generators of all
     processes together contain all forms.
@@ -74,7 +44,7 @@ def space_generator(workload: Workload, space: Space, number: int = 0, processes
 
 
 def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> Any:
-    """A generator of the schedules of the forms and, if wanted, of those of ``direct``."""
+    """Return a generator of the forms' schedules and, if wanted, of those of ``direct``."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir import Schedule, meta_schedule as ms
 
@@ -109,7 +79,7 @@ def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> 
 
 
 def _but_of_forms(check: Any) -> Any:
-    """TVM's check of a schedule's limits, skipped for forms.
+    """Return TVM's check of a schedule's limits, which is skipped for forms.
 
     The check lowers the schedule, which takes time; forms respect the limits by construction.
     """
@@ -134,20 +104,24 @@ def _but_of_forms(check: Any) -> Any:
 
 
 _NO_END = 1 << 30
-_LARGEST_SEED = 2**31 - 3  # of TVM's linear congruential generator
-_SEEDS_APART = 15_485_863  # more than a search has trials
+"""A number of trials that no search reaches."""
+_LARGEST_SEED = 2**31 - 3
+"""The largest seed of TVM's linear congruential generator."""
+_SEEDS_APART = 15_485_863
+"""The distance between the seeds of processes, which is more than a search has trials."""
 _MOST_OF_OTHERS = 64
+"""The most trials of other processes that a process learns when a search is continued."""
 
 
 class ScheduleSearch:
-    """Proposes schedules of one workload; the child's side.
+    """Proposes schedules of one workload, in the child process.
 
     Args:
-        workload: what they compute.
-        architecture: of the GPU, such as ``sm_90``.
-        settings: how to search; the share of this process.
-        number: of this process, from 0; each process searches a different part.
-        processes: number of search processes.
+        workload: the workload that they compute.
+        architecture: the architecture of the GPU, such as ``sm_90``.
+        settings: the settings of this process.
+        number: the number of this process, from 0; each process searches a different part.
+        processes: the number of search processes.
 
     Raises:
         InputError: TVM is missing, or cannot search this workload.
@@ -180,11 +154,11 @@ class ScheduleSearch:
         self._context: Any = None
 
     def begin(self, known: Sequence[Feedback]) -> None:
-        """Get ready to propose, continuing a search with the trials ``known``.
+        """Prepare to propose, continuing a search with the trials ``known``.
 
         Their number is part of the seed, so the same schedules are not proposed again. Each process
-        learns its share of the trials and the fastest of the rest: every schedule has to be rebuilt
-        here, which takes as long as proposing one.
+        learns its share of the trials and the fastest of the rest. It does not learn all, because
+        rebuilding a schedule here takes as long as proposing one.
         """
         with _in_one_sentence(), without_tensor_intrinsics():
             self._context = self._ms.TuneContext(
@@ -212,11 +186,11 @@ class ScheduleSearch:
         self._learn(rest[:_MOST_OF_OTHERS], commit=False)
 
     def stored_workload(self) -> str:
-        """The line of the computation in ``database_workload.json``."""
+        """Return the line of the computation in ``database_workload.json``."""
         return _json(self._ms._ffi_api.WorkloadAsJSON(self._stored))
 
     def propose(self) -> list[str]:
-        """The next schedules as MetaSchedule records without a time, as JSON text.
+        """Return the next schedules as MetaSchedule records without a time, as JSON text.
 
         The list is empty if the search finds no more.
         """
@@ -235,9 +209,9 @@ class ScheduleSearch:
     def _learn(self, feedback: Sequence[Feedback], *, commit: bool) -> None:
         """Update the cost model, and the database from which the next generation descends.
 
-        Of other processes' schedules (unless ``commit``) only the better half is learned, because
-        each has to be rebuilt here, and only one that is better than all before is added to the
-        database, because TVM proposes it once more.
+        Unless ``commit`` is true, only the better half of other processes' schedules is learned,
+        because each has to be rebuilt here. Only a schedule that is better than all before is added
+        to the database, because TVM proposes it once more.
         """
         read = self._ms.database.TuningRecord.from_json
         candidates, results = [], []
@@ -291,7 +265,7 @@ def _cost_s(one: Feedback) -> float:
 
 
 def _json(value: Any) -> str:
-    """A nested container of TVM as JSON text, with objects in TVM's own form."""
+    """Return a nested container of TVM as JSON text, with objects in TVM's own form."""
     return json.dumps(_plain(value), separators=(",", ":"))
 
 

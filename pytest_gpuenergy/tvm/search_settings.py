@@ -12,8 +12,10 @@ Space = Literal["direct", "gemm", "all"]
 SPACES: tuple[Space, ...] = get_args(Space)
 
 _THREADS = 3
+"""The threads of one search process."""
 _LEAST_BATCH = 8
 _LEAST_POPULATION = 32
+"""The least batch and population of one process with which a search is useful."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,16 @@ class SearchSettings:
     """How to search.
 
     Attributes:
-        seed: of the search; with the strategy replay-trace and one thread it determines all
-            proposals.
-        threads: CPU cores for the search, three for each of its processes.
-        strategy: evolutionary learns from trials, replay-trace draws at random.
-        space: see `generators`.
-        batch: schedules that all processes together propose between two updates of the cost model.
-        population: schedules in one generation, of all processes together.
-        generations: number of generations between two proposals.
+        seed: the seed of the search. With the strategy replay-trace and one thread it determines
+            all proposals.
+        threads: the CPU cores for the search, three for each of its processes.
+        strategy: ``evolutionary`` learns from trials, ``replay-trace`` draws at random.
+        space: the schedules to consider: TVM's own (``direct``), those of a matrix product in
+            padded tiles (``gemm``), or all.
+        batch: the schedules that all processes together propose between two updates of the cost
+            model.
+        population: the schedules in one generation of all processes together.
+        generations: the number of generations between two proposals.
     """
 
     seed: int
@@ -45,7 +49,7 @@ class SearchSettings:
         return max(1, self.threads // _THREADS)
 
     def of_process(self) -> SearchSettings:
-        """The settings of one process: its share, but not less than is useful."""
+        """Return the settings of one process: its share, but not less than is useful."""
         batch = max(_LEAST_BATCH, -(-self.batch // self.processes))
         population = max(_LEAST_POPULATION, -(-self.population // self.processes))
         return replace(
@@ -56,6 +60,6 @@ class SearchSettings:
         )
 
     def for_trials(self, trials: int) -> SearchSettings:
-        """The same with batches of at most half the trials, but at least 16."""
+        """Return the same settings with batches of at most half the trials, but at least 16."""
         batch = max(1, min(self.batch, max(16, trials // 2), trials))
         return replace(self, batch=batch, population=min(self.population, max(8, 4 * batch)))

@@ -1,4 +1,4 @@
-"""Which of TVM's objects are accepted as JSON text. Needs no TVM.
+"""Graphs of TVM's objects as JSON text, and which of them are accepted. This needs no TVM.
 
 TVM 0.27 writes an object as a list of nodes, each with a type, which refer to earlier nodes by
 number. Reading them can create objects of any type that TVM has, under any name, and TVM copies
@@ -17,8 +17,10 @@ from typing import Any
 
 from pytest_gpuenergy.support import FormError, member, parse, shown, typed
 
-_LONGEST_MAP = 1 << 17  # characters; searches write maps of 3,500
-_LARGEST_MAP = 1 << 12  # nodes, each counted every time it is used
+_LONGEST_MAP = 1 << 17
+"""The most characters of a map; searches write maps of 3,500."""
+_LARGEST_MAP = 1 << 12
+"""The most nodes of a map, each counted every time it is used."""
 _MOST_NODES = 50_000
 _LENGTH_BYTES = 8
 _LARGEST = (1 << 31) - 1
@@ -122,7 +124,7 @@ _PROGRAM_FIELDS = {
 
 @functools.lru_cache(maxsize=64)  # the traces of a search share theirs
 def is_index_map(text: str) -> bool:
-    """Whether ``text`` is an index map as TVM writes it, whose axes have TVM's generic names."""
+    """Return whether ``text`` is an index map as TVM writes it, with TVM's generic axis names."""
     if len(text) > _LONGEST_MAP:
         return False
     try:
@@ -150,7 +152,7 @@ def check_stored_workload(content: list[str]) -> None:
 
 
 def _nodes(text: str | bytes, fields: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The nodes of an object made of scalars, lists, maps and the types in ``fields``."""
+    """Return the nodes of an object made of scalars, lists, maps and the types in ``fields``."""
     top = typed(parse(text), dict, "it")
     nodes = member(top, "nodes", list)
     metadata = member(top, "metadata", dict)
@@ -189,7 +191,7 @@ def _is_earlier(value: object, number: int) -> bool:
 
 
 def _size(nodes: list[dict[str, Any]]) -> int:
-    """The number of nodes of the root as a tree, in which shared nodes are repeated."""
+    """Return the number of nodes of the root as a tree, in which shared nodes are repeated."""
     sizes: list[int] = []
     for node in nodes:
         data = node.get("data")

@@ -1,8 +1,15 @@
-"""TVM's schedules of a workload, as the tuner searches them; see `tuning.space.SearchSpace`."""
+"""The search space of TVM: its schedules of a workload, proposed by search processes.
+
+Several processes search the same workload, each with a population of its own. TVM counts references
+atomically, so more than a few threads of one process would wait for one another. All processes
+learn from the trials of all. Schedules are lowered and compiled in the background. This module does
+not import TVM.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -16,6 +23,7 @@ from pytest_gpuenergy.support import (
     WITHOUT_GPU,
     InputError,
     KernelFault,
+    UnavailableError,
     Worker,
     WorkerDiedError,
     WorkerTimeoutError,
@@ -25,20 +33,20 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.tuning import Candidate, Feedback, writing
 from pytest_gpuenergy.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
 from pytest_gpuenergy.tvm.kernel_store import KernelStore
+from pytest_gpuenergy.tvm.operators import operator_of
 from pytest_gpuenergy.tvm.requirements import crash_hint, installed_tvm
-from pytest_gpuenergy.tvm.search_process import require_space
-from pytest_gpuenergy.tvm.search_settings import SearchSettings
-from pytest_gpuenergy.workloads import Workload
+from pytest_gpuenergy.tvm.search_settings import SearchSettings, Space
+from pytest_gpuenergy.workloads import BFLOAT16, Workload
 
 
 @dataclass(frozen=True)
 class TvmSpace:
-    """TVM's schedules of one workload on one device.
+    """A `SearchSpace` of TVM's schedules of one workload on one device.
 
     Attributes:
-        workload: what the kernels compute.
+        workload: the workload that the kernels compute.
         device: compiles and runs candidates.
-        store: lowers them.
+        store: lowers candidates.
         settings: how to search.
 
     Raises:
@@ -55,12 +63,12 @@ class TvmSpace:
 
     @property
     def form(self) -> MetaScheduleForm:
-        """Recipes are MetaSchedule records."""
+        """The form of the recipes, which are MetaSchedule records."""
         return METASCHEDULE
 
     @property
     def effort(self) -> str:
-        """Number of threads, and of schedules in a batch."""
+        """The number of threads, and of schedules in a batch."""
         threads = self.settings.threads
         plural = "" if threads == 1 else "s"
         return f"{threads} thread{plural}, {self.settings.batch} schedules per batch"
@@ -78,33 +86,69 @@ class TvmSpace:
         )
 
     def kernel(self, recipe: str) -> Kernel:
-        """The kernel that TVM makes from a record."""
+        """Return the kernel that TVM makes from a record."""
         return self.store.lower(self.workload, recipe).result()
 
     def toolchain(self, recipe: str) -> Mapping[str, Any]:
-        """TVM's version and its target."""
+        """Return TVM's version and its target."""
         return {"tvm": installed_tvm() or "unknown", "target": json.loads(recipe)[2]}
 
 
+_FIRST_WITH_BFLOAT16 = 80
+"""The first capability for which TVM's header has bfloat16 (``__CUDA_ARCH__ >= 800``)."""
+
+
+def require_space(workload: Workload, space: Space, architecture: str) -> None:
+    """Refuse a search without schedules to consider.
+
+    Args:
+        workload: the workload that the schedules compute.
+        space: the schedules to consider.
+        architecture: the architecture of the GPU, such as ``sm_90``.
+
+    Raises:
+        UnavailableError: TVM has no schedules of the workload, or none for the GPU.
+        InputError: TVM does not know the workload's kind, or only forms are to be considered and
+            there are none.
+    """
+    operator = operator_of(workload)
+    number = int(re.sub(r"\D", "", architecture))
+    if number < _FIRST_WITH_BFLOAT16 and any(t.dtype == BFLOAT16 for t in workload.tensors):
+        raise UnavailableError(
+            f"{workload.name} cannot be computed with TVM on this GPU, since TVM uses bfloat16 "
+            f"from sm_{_FIRST_WITH_BFLOAT16} on and it is of {architecture}: choose float16."
+        )
+    forms = operator.forms(workload)
+    if space == "gemm" and not forms:
+        raise InputError(
+            f"{workload.name} has no schedules as a matrix product, because {operator.formless}: "
+            "omit --space gemm."
+        )
+
+
 _TIMEOUT_S = 600.0
+"""The time that a search process may take to answer."""
 _LEARNING_S = 0.5
-"""Allowed for each trial that a resumed search already knows; two cores learn 14 per second."""
+"""The further time for each trial that a resumed search already knows; two cores learn 14 per
+second."""
 _MOST_DEATHS = 3
+"""The number of times that a search process may die before the search fails."""
 _LOOK_UP_S = 0.2
+"""The interval at which a waiting `take` looks whether it is to stop."""
 
 
 class TvmProposer:
     """The search processes of a workload, and the kernels they propose; a context manager.
 
-    The processes start immediately. See `tuning.space.Proposer`.
+    It is a `Proposer`, whose processes start immediately.
 
     Args:
-        workload: what the kernels compute.
-        architecture: of the GPU.
+        workload: the workload that the kernels compute.
+        architecture: the architecture of the GPU.
         settings: how to search; `SearchSettings.processes` is the number of processes.
         store: lowers schedules.
         prepare: starts to compile a kernel.
-        folder: where `WORKLOAD_FILE` is written, to which MetaSchedule's database refers.
+        folder: the folder for `WORKLOAD_FILE`, to which MetaSchedule's database refers.
         known: returns the trials so far, for a search process that starts.
     """
 
@@ -124,10 +168,10 @@ class TvmProposer:
         self._workload_path = folder / WORKLOAD_FILE
         self._stored: str | None = None
         self._searches = [
-            _Search(workload, architecture, settings, number, known)
+            _SearchProcess(workload, architecture, settings, number, known)
             for number in range(settings.processes)
         ]
-        self._making: dict[Future[list[Candidate]], _Search] = {}
+        self._making: dict[Future[list[Candidate]], _SearchProcess] = {}
         self._request()
 
     @property
@@ -136,7 +180,7 @@ class TvmProposer:
         return len(self._searches)
 
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
-        """The batch that is ready first; see `tuning.space.Proposer.take`."""
+        """Return the batch that is ready first; see `Proposer.take`."""
         if not self._making:
             self._request()
         done: set[Future[list[Candidate]]] = set()
@@ -169,7 +213,7 @@ class TvmProposer:
         self.close()
 
     def _request(self) -> None:
-        """Have every idle search make its next batch."""
+        """Let every idle search make its next batch."""
         busy = set(self._making.values())
         for search in self._searches:
             if search not in busy:
@@ -181,7 +225,7 @@ class TvmProposer:
             with writing(self._workload_path):
                 write_atomically(self._workload_path, self._stored + "\n")
 
-    def _make(self, search: _Search) -> list[Candidate]:
+    def _make(self, search: _SearchProcess) -> list[Candidate]:
         records = search.propose()
         if self._stored is None:
             self._stored = search.stored_workload()
@@ -195,7 +239,7 @@ class TvmProposer:
         return candidates
 
 
-class _Search:
+class _SearchProcess:
     """One search process. All methods but `tell` run in its own thread, through `submit`."""
 
     def __init__(
@@ -228,7 +272,7 @@ class _Search:
         return stored
 
     def propose(self) -> list[str]:
-        """The next records; pending feedback is learned first."""
+        """Return the next records; pending feedback is learned first."""
         with self._lock:
             pending, self._pending = self._pending, []
         if pending and self._begun:

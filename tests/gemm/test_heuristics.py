@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.gemm import GEMM_FORM, Advice, GemmSpace, advice
+from pytest_gpuenergy.gemm import GEMM_FORM, GemmSpace, TileAdvice, advice
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
@@ -69,12 +69,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_without_the_package_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
-    assert advice(GEMM, "NVIDIA H200", 90) == Advice()
+    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice()
 
 
 def test_the_fastest_tiles_come_first_and_each_once(install: Install) -> None:
     install(TILES)
-    assert advice(GEMM, "NVIDIA H200", 90) == Advice(((7, 7), (32, 64), (64, 64)))
+    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice(((7, 7), (32, 64), (64, 64)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> 
 
 def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     install('return [{"kernel": None, "runtime_s": 1.0}]')
-    assert advice(GEMM, "NVIDIA H200", 90) == Advice(
+    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice(
         problem="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
     )
 
