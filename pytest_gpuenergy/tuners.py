@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy import tuning
 from pytest_gpuenergy.conv import CONV_TEMPLATES
 from pytest_gpuenergy.gemm import GEMM_TEMPLATES
 from pytest_gpuenergy.support import InputError, UnavailableError
@@ -20,6 +19,8 @@ from pytest_gpuenergy.tuning import (
     TemplateForm,
     TunerName,
     find_records,
+    load_records as load_records_of_forms,
+    recorded_kernel,
     usual_tuner,
 )
 from pytest_gpuenergy.tvm import METASCHEDULE, refuse_ansor
@@ -45,7 +46,7 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     try:
-        return tuning.load_records(path, FORMS.values())
+        return load_records_of_forms(path, FORMS.values())
     except InputError:
         refuse_ansor(path)  # an old log may have a name like that of a record file
         raise
@@ -114,7 +115,7 @@ def kernels_of(
         KernelFault: a record does not apply to its workload or cannot be lowered.
     """
     if file.form == FORMS[TEMPLATE]:
-        return [tuning.recorded_kernel(file, rank) for rank in ranks]
+        return [recorded_kernel(file, rank) for rank in ranks]
     from pytest_gpuenergy.tvm import KernelStore
 
     if store is not None:
