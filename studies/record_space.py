@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
-from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import GpuEnergyError, InputError, encode, write_atomically
+from pytest_gpuenergy.tuners import SimtParameters
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 

@@ -11,12 +11,11 @@ from typing import Any, cast
 import pytest
 from bench_folder import INI, ROOT
 
-from pytest_gpuenergy.contenders import CONTENDERS as KNOWN, Bench
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.tuners import CONTENDERS as KNOWN, METASCHEDULE, Bench, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.tvm import METASCHEDULE, KernelStore
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"

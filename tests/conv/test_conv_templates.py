@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from pytest_gpuenergy.conv import (
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import (
     ConvParameters,
     DepthwiseParameters,
     GroupedParameters,
     rank_conv_kernels,
 )
-from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Conv2d
 

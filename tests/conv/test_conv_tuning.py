@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.conv import CONV_FORM, DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import FORMS, kernels_of, load_records, records_of
+from pytest_gpuenergy.tuners import (
+    CONV_FORM,
+    FORMS,
+    DepthwiseParameters,
+    GroupedParameters,
+    kernels_of,
+    load_records,
+    records_of,
+)
+from pytest_gpuenergy.tuners.tvm import requirements
 from pytest_gpuenergy.tuning import TEMPLATE, find_records
-from pytest_gpuenergy.tvm import requirements
 from pytest_gpuenergy.workloads import CASES, Conv2d, Gemm, Workload
 
 DEPTHWISE = Conv2d.of("dw", 1, 10, 12, 8, 8, 3, 3, 1, 1, 1, 8)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.gemm import (
+from pytest_gpuenergy.kernels import Headers
+from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners import (
     Alignments,
     Cutlass3,
     configuration_named,
@@ -21,8 +23,6 @@ from pytest_gpuenergy.gemm import (
     find_headers,
     has_builders,
 )
-from pytest_gpuenergy.kernels import Headers
-from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, Mode
 
@@ -221,6 +221,6 @@ def test_a_wrong_path_is_told(tmp_path: Path, version: str | None, words: str) -
 
 
 def test_without_headers_it_is_told_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.gemm.cutlass_kernels.find_spec", lambda _: None)
+    monkeypatch.setattr("pytest_gpuenergy.tuners.gemm.cutlass_kernels.find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps nvidia-cutlass"):
         find_headers(None)

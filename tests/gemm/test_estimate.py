@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
-from pytest_gpuenergy.gemm import GemmParameters, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import GemmParameters, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import Gemm
 

@@ -14,8 +14,8 @@ from threading import Event
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.gemm import GEMM_FORM, GemmSpace, TileAdvice, advice
 from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.tuners import GEMM_FORM, GemmSpace, TileAdvice, advise_tiles
 from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
 GEMM = Gemm("g", 512, 384, 256)
@@ -69,12 +69,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 def test_without_the_package_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
-    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice()
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice()
 
 
 def test_the_fastest_tiles_come_first_and_each_once(install: Install) -> None:
     install(TILES)
-    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice(((7, 7), (32, 64), (64, 64)))
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice(((7, 7), (32, 64), (64, 64)))
 
 
 @pytest.mark.parametrize(
@@ -93,24 +93,24 @@ def test_it_is_asked_for_the_product_on_the_card(
     install(SAY)
     product = Gemm("g", 512, 384, 256, layout, mode)
     assert f"nvidia-matmul-heuristics failed: ValueError: {asked}" in (
-        advice(product, name, capability).problem
+        advise_tiles(product, name, capability).problem
     )
 
 
 def test_a_card_that_it_does_not_know_is_named(install: Install) -> None:
     install(TILES)
-    problem = advice(GEMM, "Tesla V100-SXM2-16GB", 70).problem
+    problem = advise_tiles(GEMM, "Tesla V100-SXM2-16GB", 70).problem
     assert problem == "nvidia-matmul-heuristics does not know Tesla V100-SXM2-16GB"
 
 
 def test_a_library_that_ends_its_process_does_not_end_ours(install: Install) -> None:
     install("os.abort()")
-    assert "nvidia-matmul-heuristics failed" in advice(GEMM, "NVIDIA H200", 90).problem
+    assert "nvidia-matmul-heuristics failed" in advise_tiles(GEMM, "NVIDIA H200", 90).problem
 
 
 def test_another_version_of_it_gives_no_advice(install: Install) -> None:
     install('return [{"kernel": None, "runtime_s": 1.0}]')
-    assert advice(GEMM, "NVIDIA H200", 90) == TileAdvice(
+    assert advise_tiles(GEMM, "NVIDIA H200", 90) == TileAdvice(
         problem="nvidia-matmul-heuristics failed: KeyError: 'runtime'"
     )
 

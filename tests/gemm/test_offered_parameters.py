@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.gemm import GEMM_TEMPLATES
+from pytest_gpuenergy.tuners import GEMM_TEMPLATES
 from pytest_gpuenergy.tuning import CardResources
 
 SMALL_HOPPER = CardResources(90, 2, 128, 2048, 228 << 10, 227 << 10)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.support import FormError, InputError
+from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.workloads import CASES, Gemm
 
 GEMM = Gemm("g", 64, 64, 64)

@@ -12,8 +12,8 @@ from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import SimtParameters
 from pytest_gpuenergy.workloads import Gemm
 
 TINY = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, stages=2)

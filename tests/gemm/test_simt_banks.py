@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from points import each_once
 
-from pytest_gpuenergy.gemm import SimtParameters
+from pytest_gpuenergy.tuners import SimtParameters
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy import contenders
-from pytest_gpuenergy.contenders import Bench, template_kernel
 from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.tuners import Bench, contenders, template_kernel
 from pytest_gpuenergy.workloads import Gemm
 
 RECORDS = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"

@@ -9,9 +9,9 @@ from threading import Event
 
 import pytest
 
-from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, rank_gemm_kernels
 from pytest_gpuenergy.tuning import Candidate, CardResources, Feedback, TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
 

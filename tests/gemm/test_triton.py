@@ -10,9 +10,9 @@ from host_triton import host_triton
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
-from pytest_gpuenergy.gemm import TRITON_CONFIGURATIONS, triton_candidates
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
+from pytest_gpuenergy.tuners import TRITON_CONFIGURATIONS, triton_candidates
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 

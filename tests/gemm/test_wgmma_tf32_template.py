@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.gemm import WgmmaTf32Parameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import WgmmaTf32Parameters, rank_gemm_kernels
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 

@@ -11,10 +11,10 @@ import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device, verify_timed
-from pytest_gpuenergy.gemm import cutlass_candidates, find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.tuners import cutlass_candidates, find_headers
 from pytest_gpuenergy.tuning import CardResources, card_resources
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
 

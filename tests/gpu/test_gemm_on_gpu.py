@@ -9,10 +9,10 @@ import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.gemm import GEMM_TEMPLATES, rank_gemm_kernels
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import GEMM_TEMPLATES, rank_gemm_kernels
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import Gemm
 

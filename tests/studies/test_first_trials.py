@@ -9,8 +9,8 @@ from pathlib import Path
 import first_trials
 import pytest
 
-from pytest_gpuenergy.gemm import GEMM_FORM, rank_gemm_kernels
 from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.tuners import GEMM_FORM, rank_gemm_kernels
 from pytest_gpuenergy.tuning import card_resources, recipe_of
 from pytest_gpuenergy.workloads import Gemm, to_parameters
 

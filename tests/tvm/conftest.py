@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support import Worker
-from pytest_gpuenergy.tvm import KernelStore
+from pytest_gpuenergy.tuners import KernelStore
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from points import each_once
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import Worker
-from pytest_gpuenergy.tvm import GemmForm, gemm_forms
+from pytest_gpuenergy.tuners import GemmForm, gemm_forms
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 7, 9, 8, 6, 3, 3, 1, 1)

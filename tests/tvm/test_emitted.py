@@ -11,8 +11,8 @@ from hostile_records import HOSTILE, LAMBDA, WORDS, changed, module_of, stored_w
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.support import FormError, KernelFault, Worker
+from pytest_gpuenergy.tuners import Database, KernelStore, check_emitted
 from pytest_gpuenergy.tuning import RecordFile
-from pytest_gpuenergy.tvm import Database, KernelStore, check_emitted
 from pytest_gpuenergy.workloads import CASES, Conv2d
 
 SMALL = Conv2d.of("small", 1, 9, 11, 8, 8, 3, 3, 1, 2)

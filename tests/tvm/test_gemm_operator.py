@@ -18,18 +18,18 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, Worker
-from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tuning import file_name, find_records
-from pytest_gpuenergy.tvm import (
+from pytest_gpuenergy.tuners import (
     SPACES,
     GemmForm,
     GemmOperator,
     KernelStore,
     forms_of,
     load_database,
+    load_records,
     require_space,
     sizes_of,
 )
+from pytest_gpuenergy.tuning import file_name, find_records
 from pytest_gpuenergy.workloads import Gemm
 
 OPERATOR = GemmOperator()

@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import FormError, InputError
-from pytest_gpuenergy.tuners import load_records
-from pytest_gpuenergy.tvm import Database, check_record, load_database
+from pytest_gpuenergy.tuners import Database, check_record, load_database, load_records
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "bench/records/nvidia-h200"

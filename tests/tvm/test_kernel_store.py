@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support import InputError, KernelFault, Worker, cache_dir
+from pytest_gpuenergy.tuners import Database, KernelStore
 from pytest_gpuenergy.tuning import Measured, Record, RecordFile
-from pytest_gpuenergy.tvm import Database, KernelStore
 from pytest_gpuenergy.workloads import CASES
 
 pytestmark = pytest.mark.tvm

@@ -10,8 +10,8 @@ import pytest
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import METASCHEDULE, KernelStore
 from pytest_gpuenergy.tuning import Record, RecordFile
-from pytest_gpuenergy.tvm import METASCHEDULE, KernelStore
 from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = pytest.mark.tvm

@@ -17,8 +17,8 @@ import pytest
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners import KernelStore, SearchSettings, TvmProposer, load_database
 from pytest_gpuenergy.tuning import Candidate, Feedback
-from pytest_gpuenergy.tvm import KernelStore, SearchSettings, TvmProposer, load_database
 from pytest_gpuenergy.workloads import Conv2d
 
 pytestmark = pytest.mark.tvm

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tvm import RECORD_FILE, WORKLOAD_FILE, Database, database, load_database
+from pytest_gpuenergy.tuners import RECORD_FILE, WORKLOAD_FILE, Database, load_database
+from pytest_gpuenergy.tuners.tvm import database
 
 RAW = Path(__file__).parent.parent / "data/case7_raw"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tvm import check_tvm, import_tvm, installed_tvm
+from pytest_gpuenergy.tuners import check_tvm, import_tvm, installed_tvm
 
 
 @pytest.mark.tvm

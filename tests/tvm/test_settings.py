@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.tvm import SearchSettings
+from pytest_gpuenergy.tuners import SearchSettings
 
 SETTINGS = st.builds(
     SearchSettings,

@@ -13,9 +13,14 @@ from tuning_fakes import FakeDevice, time_by_digest
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import (
+    KernelStore,
+    SearchSettings,
+    TvmSpace,
+    load_database,
+    load_records,
+)
 from pytest_gpuenergy.tuning import Trial, Tuner, TuneResult, TuneSettings, read_trials
-from pytest_gpuenergy.tvm import KernelStore, SearchSettings, TvmSpace, load_database
 from pytest_gpuenergy.workloads import CASES, Workload, parse_shape
 
 pytestmark = pytest.mark.tvm

@@ -11,7 +11,7 @@ from hostile_records import module_of, stored_with
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import FormError
-from pytest_gpuenergy.tvm import Database, check_stored_workload
+from pytest_gpuenergy.tuners import Database, check_stored_workload
 
 HOSTILE = ("(", "; int x", "\n#include <x>\n", '"', "::system", "λ", "\ud800", "\0", "[[", " ")
 

@@ -21,9 +21,9 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.control import Setpoint, enforced_setpoint
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import load_database, load_records
+from pytest_gpuenergy.tuners.tvm import requirements
 from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
-from pytest_gpuenergy.tvm import load_database, requirements
 from pytest_gpuenergy.workloads import Workload, parse_shape
 
 EMULATED = ["--gpu-device", "emulated"]

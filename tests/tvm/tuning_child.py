@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.tvm import (
+from pytest_gpuenergy.tuners import (
     Conv2dOperator,
     GemmForm,
     Lowerer,

@@ -1,4 +1,4 @@
-"""Our templates for matrix products, and the search over their parameters."""
+"""The tuners and contenders: their registry, the search spaces, and the templates of kernels."""
 
 from lazy_loader import attach_stub
 

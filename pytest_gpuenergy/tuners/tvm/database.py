@@ -26,8 +26,7 @@ from pytest_gpuenergy.support import (
     shown,
     typed,
 )
-from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, read_trials
-from pytest_gpuenergy.tvm.record_form import (
+from pytest_gpuenergy.tuners.tvm.record_form import (
     check_form,
     check_record,
     check_target,
@@ -35,6 +34,7 @@ from pytest_gpuenergy.tvm.record_form import (
     is_failed,
     tensor_of,
 )
+from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, read_trials
 from pytest_gpuenergy.workloads import Workload
 
 WORKLOAD_FILE = "database_workload.json"

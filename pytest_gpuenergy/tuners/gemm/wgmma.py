@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.hopper import (
+from pytest_gpuenergy.kernels import TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
     OTHER_REGISTERS,
@@ -18,8 +20,6 @@ from pytest_gpuenergy.gemm.hopper import (
     matrix_map,
     places_after,
 )
-from pytest_gpuenergy.kernels import TensorMap
-from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tvm.product_forms import (
+from pytest_gpuenergy.tuners.tvm.product_forms import (
     GemmForm,
     ProductSizes,
     apply_form,
@@ -22,7 +22,7 @@ from pytest_gpuenergy.tvm.product_forms import (
     gemm_forms,
     index_map,
 )
-from pytest_gpuenergy.tvm.requirements import import_tvm
+from pytest_gpuenergy.tuners.tvm.requirements import import_tvm
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
 
 LARGEST_SIZE = 10**9

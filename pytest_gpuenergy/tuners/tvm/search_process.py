@@ -17,12 +17,12 @@ from statistics import median
 from typing import Any
 
 from pytest_gpuenergy.support import InputError, parse
+from pytest_gpuenergy.tuners.tvm.lower import cuda_target, first_line
+from pytest_gpuenergy.tuners.tvm.operators import Rewrite, operator_of
+from pytest_gpuenergy.tuners.tvm.record_form import check_record
+from pytest_gpuenergy.tuners.tvm.requirements import import_tvm, without_tensor_intrinsics
+from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.tuning import Feedback
-from pytest_gpuenergy.tvm.lower import cuda_target, first_line
-from pytest_gpuenergy.tvm.operators import Rewrite, operator_of
-from pytest_gpuenergy.tvm.record_form import check_record
-from pytest_gpuenergy.tvm.requirements import import_tvm, without_tensor_intrinsics
-from pytest_gpuenergy.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.workloads import Workload
 
 

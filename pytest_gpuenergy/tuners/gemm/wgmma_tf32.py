@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.hopper import (
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
 )
-from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, cycles_of, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 

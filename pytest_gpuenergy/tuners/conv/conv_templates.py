@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.conv.tile import (
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.tile import (
     ThreadWork,
     Tile,
     cycles_of,
@@ -17,9 +20,6 @@ from pytest_gpuenergy.conv.tile import (
     tiles_tried,
     window_work,
 )
-from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import CardResources, ParameterSpace, TemplateForm, card_resources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 

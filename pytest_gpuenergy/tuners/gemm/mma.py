@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import BlockStep, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 

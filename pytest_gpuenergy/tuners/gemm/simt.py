@@ -8,9 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.tiling import SCHEDULERS, BlockStep, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    SCHEDULERS,
+    BlockStep,
+    Tiling,
+    copied_kernel,
+    cycles_of,
+)
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,

@@ -11,29 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.engine import best_of
-from pytest_gpuenergy.gemm import (
-    GemmParameters,
-    able_templates,
-    configuration_named,
-    cublas_call,
+from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
+from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
+from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     cutlass_candidates,
     cutlass_program,
     find_headers,
-    fits_card,
-    profiled_kernel,
-    rank_gemm_kernels,
-    triton_candidates,
 )
-from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
-from pytest_gpuenergy.tuners import records_of
+from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
+from pytest_gpuenergy.tuners.gemm.gemm_space import (
+    GemmParameters,
+    able_templates,
+    fits_card,
+    rank_gemm_kernels,
+)
+from pytest_gpuenergy.tuners.gemm.library_kernels import cublas_call, triton_candidates
+from pytest_gpuenergy.tuners.registry import records_of
+from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
 from pytest_gpuenergy.tuning import TEMPLATE, TVM, TunerName, card_resources, recorded_kernel
-from pytest_gpuenergy.tvm import require_space
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
     from pytest_gpuenergy.tuning import RecordFile
-    from pytest_gpuenergy.tvm import KernelStore
     from pytest_gpuenergy.workloads import Gemm, Mode
 
 

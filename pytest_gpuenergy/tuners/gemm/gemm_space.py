@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.gemm.heuristics import PACKAGE, advice
-from pytest_gpuenergy.gemm.mma import MmaParameters
-from pytest_gpuenergy.gemm.simt import SimtParameters
-from pytest_gpuenergy.gemm.wgmma import WgmmaParameters
-from pytest_gpuenergy.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
+from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
+from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
+from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
+from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.tuners.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.tuning import (
     CardResources,
     ParameterSpace,
@@ -85,7 +85,7 @@ class GemmSpace(ParameterSpace[Gemm]):
     def __init__(self, workload: Workload, device: Device) -> None:
         product, card = _product(workload), card_resources(device)
         offered = rank_gemm_kernels(product, card)
-        advised = advice(product, device.name, card.capability)
+        advised = advise_tiles(product, device.name, card.capability)
         first = _first(offered, advised.tiles)
         remarks = [f"first {len(first)} with the tiles of {PACKAGE}"] if first else []
         remarks += [advised.problem] if advised.problem else []

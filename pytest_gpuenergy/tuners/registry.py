@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.conv import CONV_TEMPLATES
-from pytest_gpuenergy.gemm import GEMM_TEMPLATES
 from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.tuners.conv.conv_templates import CONV_TEMPLATES
+from pytest_gpuenergy.tuners.gemm.gemm_space import GEMM_TEMPLATES
+from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
+from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     TVM,
@@ -23,14 +25,14 @@ from pytest_gpuenergy.tuning import (
     recorded_kernel,
     usual_tuner,
 )
-from pytest_gpuenergy.tvm import METASCHEDULE, refuse_ansor
 from pytest_gpuenergy.workloads import Workload
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import Kernel
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+    from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings
     from pytest_gpuenergy.tuning import SearchSpace
-    from pytest_gpuenergy.tvm import KernelStore, SearchSettings
 
 FORMS: Mapping[TunerName, RecipeForm] = {
     TVM: METASCHEDULE,
@@ -116,7 +118,7 @@ def kernels_of(
     """
     if file.form == FORMS[TEMPLATE]:
         return [recorded_kernel(file, rank) for rank in ranks]
-    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 
     if store is not None:
         return list(store.kernels(file, ranks))
@@ -138,7 +140,7 @@ class Spaces:
             InputError: it needs TVM, which is not installed or is of an unsupported version.
         """
         if tuner == TVM:
-            from pytest_gpuenergy.tvm import check_tvm
+            from pytest_gpuenergy.tuners.tvm.requirements import check_tvm
 
             check_tvm()
 
@@ -154,7 +156,8 @@ class Spaces:
         """
         if tuner == TEMPLATE:
             return lambda workload: _template_space(workload, device)
-        from pytest_gpuenergy.tvm import KernelStore, TvmSpace
+        from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+        from pytest_gpuenergy.tuners.tvm.tvm_space import TvmSpace
 
         if self._store is None:
             self._store = self._stack.enter_context(KernelStore(search.threads))
@@ -174,8 +177,8 @@ def _template_space(workload: Workload, device: Device) -> SearchSpace:
     Raises:
         InputError: there are no templates for it, or none for this device.
     """
-    from pytest_gpuenergy.conv import ConvSpace
-    from pytest_gpuenergy.gemm import GemmSpace
+    from pytest_gpuenergy.tuners.conv.conv_templates import ConvSpace
+    from pytest_gpuenergy.tuners.gemm.gemm_space import GemmSpace
     from pytest_gpuenergy.workloads import Conv2d
 
     if isinstance(workload, Conv2d):

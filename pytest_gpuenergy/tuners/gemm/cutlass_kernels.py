@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from pytest_gpuenergy.gemm.cutlass_configurations import (
+from pytest_gpuenergy.kernels import CudaProgram, Headers, Origin
+from pytest_gpuenergy.support import InputError, UnavailableError, is_file, is_folder
+from pytest_gpuenergy.tuners.gemm.cutlass_configurations import (
     Alignments,
     Configuration,
     Cutlass2,
     Cutlass3,
 )
-from pytest_gpuenergy.kernels import CudaProgram, Headers, Origin
-from pytest_gpuenergy.support import InputError, UnavailableError, is_file, is_folder
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 

@@ -30,12 +30,12 @@ from pytest_gpuenergy.support import (
     is_there,
     write_atomically,
 )
+from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
+from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
+from pytest_gpuenergy.tuners.tvm.operators import operator_of
+from pytest_gpuenergy.tuners.tvm.requirements import crash_hint, installed_tvm
+from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.tuning import Candidate, Feedback, writing
-from pytest_gpuenergy.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
-from pytest_gpuenergy.tvm.kernel_store import KernelStore
-from pytest_gpuenergy.tvm.operators import operator_of
-from pytest_gpuenergy.tvm.requirements import crash_hint, installed_tvm
-from pytest_gpuenergy.tvm.search_settings import SearchSettings, Space
 from pytest_gpuenergy.workloads import BFLOAT16, Workload
 
 
@@ -253,7 +253,7 @@ class _SearchProcess:
         self._name = workload.name
         self._known = known
         self._worker = Worker(
-            "pytest_gpuenergy.tvm.search_process:ScheduleSearch",
+            "pytest_gpuenergy.tuners.tvm.search_process:ScheduleSearch",
             *(workload, architecture, settings.of_process(), number, settings.processes),
             environment=WITHOUT_GPU,
         )

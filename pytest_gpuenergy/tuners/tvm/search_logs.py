@@ -32,16 +32,16 @@ from pytest_gpuenergy.support import (
     read_unpacked,
     write_atomically,
 )
-from pytest_gpuenergy.tuning import Band, Contender, representatives
-from pytest_gpuenergy.tvm.database import (
+from pytest_gpuenergy.tuners.tvm.database import (
     RECORD_FILE,
     Database,
     beside,
     load_database,
     workload_path,
 )
-from pytest_gpuenergy.tvm.operators import OPERATORS
-from pytest_gpuenergy.tvm.record_form import compact, is_failed, tensor_of
+from pytest_gpuenergy.tuners.tvm.operators import OPERATORS
+from pytest_gpuenergy.tuners.tvm.record_form import compact, is_failed, tensor_of
+from pytest_gpuenergy.tuning import Band, Contender, representatives
 from pytest_gpuenergy.workloads import Workload
 
 _LARGEST_BYTES = 1 << 30

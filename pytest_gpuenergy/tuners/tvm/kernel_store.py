@@ -29,9 +29,9 @@ from pytest_gpuenergy.support import (
     encode,
     keep_for_later,
 )
+from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, Database, DatabaseRecord
+from pytest_gpuenergy.tuners.tvm.requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import RecordFile
-from pytest_gpuenergy.tvm.database import METASCHEDULE, Database, DatabaseRecord
-from pytest_gpuenergy.tvm.requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
 _FORMAT = 2
@@ -120,7 +120,7 @@ class KernelStore:
         self._cache = KernelCache(cache_dir("lowered"), self._tvm)
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="lower")
         self._workers = WorkerPool(
-            "pytest_gpuenergy.tvm.lower:Lowerer", size=processes, environment=WITHOUT_GPU
+            "pytest_gpuenergy.tuners.tvm.lower:Lowerer", size=processes, environment=WITHOUT_GPU
         )
 
     def kernels(self, file: RecordFile, ranks: Sequence[int]) -> list[Kernel]:

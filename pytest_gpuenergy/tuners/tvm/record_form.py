@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_gpuenergy.support import FormError, positive, shown, typed
-from pytest_gpuenergy.tvm.tvm_graph import is_index_map
+from pytest_gpuenergy.tuners.tvm.tvm_graph import is_index_map
 
 FAILED_S = 1e9
 """A run time from which on a trial counts as failed (MetaSchedule writes 1e10)."""

@@ -71,7 +71,7 @@ class TileAdvice:
     problem: str = ""
 
 
-def advice(gemm: Gemm, gpu_name: str, capability: int) -> TileAdvice:
+def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> TileAdvice:
     """Ask for tiles, if the package is installed.
 
     Args:
