@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuning import (
 )
 from pytest_gpuenergy.workloads import CASES, Conv2d, find_workload
 
-SHIPPED = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
+SHIPPED = Path(__file__).parents[3] / "bench" / "records" / "nvidia-h200"
 RESNET09 = find_workload("resnet09")  # of the shape of case7
 FIGURES = Measured(time_ms=0.02, power_w=410.0, energy_mj=8.2, power_limit_w=700.0)
 

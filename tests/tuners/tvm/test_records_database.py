@@ -14,7 +14,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import RECORD_FILE, WORKLOAD_FILE, Database, load_database
 from pytest_gpuenergy.tuners.tvm import database
 
-RAW = Path(__file__).parent.parent / "data/case7_raw"
+RAW = Path(__file__).parents[2] / "data/case7_raw"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pytest_gpuenergy.kernels import AnyKernel, Kernel
 from pytest_gpuenergy.tuners import Bench, contenders, template_kernel
 from pytest_gpuenergy.workloads import Gemm
 
-RECORDS = Path(__file__).parents[2] / "bench" / "records" / "nvidia-h200"
+RECORDS = Path(__file__).parents[3] / "bench" / "records" / "nvidia-h200"
 PRODUCT = Gemm("g", 2048, 2048, 2048, mode="bfloat16")
 
 

@@ -16,7 +16,7 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.tuners import Database, check_record, load_database, load_records
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "bench/records/nvidia-h200"
 CASE7 = next(SHIPPED.glob("case7_*.json"))
 in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
