@@ -205,7 +205,8 @@ class CudaDevice(Device):
         return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
 
     def make_current(self) -> None:
-        if self.ordinal and self.arrays is not None:  # the first GPU is current even without a context
+        # The first GPU is current even without a context.
+        if self.ordinal and self.arrays is not None:
             self._arrays.make_current()
 
     def misplaced(self, arguments: Iterable[object]) -> str | None:
