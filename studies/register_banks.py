@@ -21,10 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_gpuenergy.devices import NvrtcCompiler, sass_listing
-from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import GEMM_FORM, SimtParameters, load_records
 from pytest_gpuenergy.workloads import Gemm
 
 _LABEL = re.compile(r"^(\.L_\w+):")

@@ -40,9 +40,8 @@ from pytest_gpuenergy.devices import Binary, NvrtcCompilers
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import GpuEnergyError, InputError, cache_dir, termination_as_interrupt
-from pytest_gpuenergy.tuners import files_of_tuner, load_records
+from pytest_gpuenergy.tuners import KernelStore, files_of_tuner, load_records
 from pytest_gpuenergy.tuning import TVM
-from pytest_gpuenergy.tvm import KernelStore
 
 RECORDS = Path(__file__).parents[1] / "bench" / "records" / "nvidia-h200"
 SANITIZER = "compute-sanitizer"

@@ -12,7 +12,7 @@ from pytest_gpuenergy.engine import cached_reference, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, files, keep_for_later
-from pytest_gpuenergy.tvm import KernelCache
+from pytest_gpuenergy.tuners import KernelCache
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 KERNEL = Kernel(

@@ -327,7 +327,9 @@ class _Evaluation:
         process with the state.
         """
         drawings = [
-            (case.workload, one) for case in cases for one in drawings_of(case.seeds, case.workload)
+            (case.workload, drawing)
+            for case in cases
+            for drawing in drawings_of(case.seeds, case.workload)
         ]
         for purpose in purposes:
             seed, *_ = self.bench.hidden_seeds(purpose)
