@@ -21,9 +21,8 @@ from pytest_gpuenergy.kernels import Kernel, Launch, launch_plan, load_kernel
 from pytest_gpuenergy.replay import read_list, read_power
 from pytest_gpuenergy.report import Report, load_report, write_json
 from pytest_gpuenergy.support import GpuEnergyError
-from pytest_gpuenergy.tuners import load_records
+from pytest_gpuenergy.tuners import load_database, load_records
 from pytest_gpuenergy.tuning import RecordFile, dump_records
-from pytest_gpuenergy.tvm import load_database
 
 LOADERS: dict[str, Callable[[Path], object]] = {
     "records": load_records,

@@ -240,7 +240,7 @@ def _calibrated(m: Measurement, metric: Metric, gain: BoardGain | None) -> Estim
     if gain is None or ratio is None or value is None:
         return None
     raw = m.estimate(metric)
-    # Squares of half widths are added, as in `energy.statistics.estimate`.
+    # Squares of half widths are added, as in `energy.estimate`.
     half = math.hypot(
         0.0 if raw is None else raw.relative_half_width,
         math.log(ratio.high / ratio.low) / 2,
