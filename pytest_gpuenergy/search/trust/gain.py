@@ -18,7 +18,7 @@ from pytest_gpuenergy.control import CURRENT
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import Reading
 from pytest_gpuenergy.engine import describe_workload, read_job, write_job
-from pytest_gpuenergy.gate import Verdict, decide, tail_of, widened
+from pytest_gpuenergy.gate import Verdict, bonferroni_tail, decide, widened
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import (
     METRICS,
@@ -313,7 +313,7 @@ def proven_change(
     Raises:
         ValueError: there are fewer than two rounds.
     """
-    scatter = paired_log_ratio(log_ratios, tail=tail_of(CONFIRMED))
+    scatter = paired_log_ratio(log_ratios, tail=bonferroni_tail(CONFIRMED))
     half = math.hypot(scatter.half_width, lasting_half_width(lasting_sd, max(1, candidates)))
     return Estimate(scatter.value, scatter.value - half, scatter.value + half)
 
@@ -333,7 +333,7 @@ def lasting_half_width(lasting_sd: float, candidates: int) -> float:
         lasting_sd: the standard deviation of lasting deviations, see `LASTING_SD`.
         candidates: the number of variants of which the best was chosen; at least 1.
     """
-    normal = -NormalDist().inv_cdf(tail_of(candidates)) * math.sqrt(2)
+    normal = -NormalDist().inv_cdf(bonferroni_tail(candidates)) * math.sqrt(2)
     degrees = HEAVY_TAIL_DEGREES
     heavy = student_t(degrees, 1 - _HEAVY_ALARM / (candidates + 1))
     return max(normal, heavy * math.sqrt((degrees - 2) / degrees)) * lasting_sd
