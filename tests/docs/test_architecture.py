@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_gpuenergy"
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
 MODULE = re.compile(r"`([\w/]+\.py)`")
-WALKS = PAGE.partition("## Six walks")[2].partition("\n## ")[0].split("\n### ")[1:]
+WALKS = PAGE.partition("## Eight walks")[2].partition("\n## ")[0].split("\n### ")[1:]
 
 
 def _floors() -> list[list[str]]:
@@ -27,8 +27,8 @@ def _floor(module: str) -> int:
     return floor
 
 
-def test_there_are_six_walks() -> None:
-    assert len(WALKS) == 6
+def test_there_are_eight_walks() -> None:
+    assert len(WALKS) == 8
 
 
 @pytest.mark.parametrize("module", sorted(set(MODULE.findall(PAGE))))
