@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.engine import Settings, HostLostError
+from pytest_gpuenergy.engine import HostLostError, Settings
 from pytest_gpuenergy.fleet import (
     MOST_LOSSES,
     Failed,
