@@ -29,7 +29,7 @@ from pytest_gpuenergy.replay.extract.calls import (
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
 from pytest_gpuenergy.replay.extract.trace import write_trace
-from pytest_gpuenergy.replay.power import POWER_CSV, write_power
+from pytest_gpuenergy.replay.power import POWER_CSV, PowerSampler, write_power
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
     Prompt,
@@ -61,7 +61,6 @@ from pytest_gpuenergy.support import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay.power import PowerSampler
     from pytest_gpuenergy.replay.profile.exporting import Exported
 
 
