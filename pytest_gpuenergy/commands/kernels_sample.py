@@ -18,7 +18,7 @@ from pytest_gpuenergy.commands.command_line import (
 from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tvm import Sampled, Search
+    from pytest_gpuenergy.tuners import LoggedSearch, Sampled
 
 
 def add_parser(actions: Subparsers) -> None:
@@ -73,14 +73,14 @@ class _Outcome:
     """What was chosen from a log."""
 
     log: Path
-    search: Search
+    search: LoggedSearch
     chosen: list[Sampled]
 
 
 def run(arguments: Namespace) -> int:
     """Choose, write, print; 1 if some of several logs cannot be used."""
     from pytest_gpuenergy.support import is_folder
-    from pytest_gpuenergy.tvm import is_database, logs_in
+    from pytest_gpuenergy.tuners import is_database, logs_in
 
     log: Path = arguments.log
     if not is_folder(log) or is_database(log):
@@ -97,7 +97,7 @@ def run(arguments: Namespace) -> int:
 
 def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
     """Sample each log, whether or not others can be used."""
-    from pytest_gpuenergy.tvm import plain_name
+    from pytest_gpuenergy.tuners import plain_name
 
     outcomes: list[_Outcome] = []
     for log in logs:
@@ -127,8 +127,8 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
     Raises:
         InputError: it cannot be used, or a file cannot be written.
     """
+    from pytest_gpuenergy.tuners import load_search, sample, write_filtered
     from pytest_gpuenergy.tuning import write_performance
-    from pytest_gpuenergy.tvm import load_search, sample, write_filtered
     from pytest_gpuenergy.workloads import parse_shape
 
     shape = None if arguments.shape is None else parse_shape(arguments.shape)
@@ -147,7 +147,7 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
     return _Outcome(log, search, chosen)
 
 
-def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
+def _print(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
     from pytest_gpuenergy.report import time
 
     print_table(
@@ -170,7 +170,7 @@ def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
 
 
-def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
+def _document(search: LoggedSearch, chosen: list[Sampled], keep: int) -> dict[str, object]:
     return {
         "log": str(search.path),
         "tuner": search.tuner,

@@ -38,7 +38,7 @@ def check_contender(name: str) -> None:
     Raises:
         InputError: there is none of that name, or its kernels are no CUDA text.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS, WITHOUT_TEXT
+    from pytest_gpuenergy.tuners import CONTENDERS, WITHOUT_TEXT
 
     able = [one for one in CONTENDERS if one not in WITHOUT_TEXT]
     if name in WITHOUT_TEXT:
@@ -65,14 +65,13 @@ def product_kernels(
         InputError: the sizes are not understood, or `check_contender` refuses the contender.
         UnavailableError: the contender has no kernel for a product.
     """
-    from pytest_gpuenergy.contenders import CONTENDERS, Bench
     from pytest_gpuenergy.kernels import Kernel, RankedKernel
+    from pytest_gpuenergy.tuners import CONTENDERS, Bench, KernelStore
     from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.tvm import KernelStore
-    from pytest_gpuenergy.workloads import measured_products, search_words_said
+    from pytest_gpuenergy.workloads import measured_products, search_options_notice
 
     products = measured_products(sizes)
-    if said := search_words_said(sizes):
+    if said := search_options_notice(sizes):
         tell(said)
     name = contender or USUAL_CONTENDER
     check_contender(name)

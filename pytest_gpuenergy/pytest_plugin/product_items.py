@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.contenders import CONTENDERS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.tuners import CONTENDERS
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
     from pytest_gpuenergy.pytest_plugin.products import MadeKernels
+    from pytest_gpuenergy.tuners import Bench
     from pytest_gpuenergy.workloads import Gemm
 
 __all__ = ["test_gemm"]

@@ -18,15 +18,14 @@ from pytest_gpuenergy.workloads import (
     measured_products,
     network,
     products_in,
-    search_words_said,
+    search_options_notice,
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.contenders import Bench
     from pytest_gpuenergy.devices import Device
     from pytest_gpuenergy.kernels import AnyKernel
     from pytest_gpuenergy.pytest_plugin.run import RunPlugin
-    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.tuners import Bench, KernelStore
 
 MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
 """By contender, product and UUID of the GPU."""
@@ -68,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.contenders import check_cutlass
+    from pytest_gpuenergy.tuners import check_cutlass
 
     config = metafunc.config
     try:
@@ -86,14 +85,14 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     """From where the records of the selected products come, and what has no effect."""
-    from pytest_gpuenergy.contenders import TUNED_BY, best_record
+    from pytest_gpuenergy.tuners import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [one for one in chosen if "gemm_workload" in one]
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    said = search_words_said(sizes) if gemm and sizes else None
+    said = search_options_notice(sizes) if gemm and sizes else None
     lines = [f"bench: {said}"] if said else []
     tuned = dict.fromkeys(
         (one["gemm_workload"], TUNED_BY[one["contender"]])
@@ -137,7 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def kernel_store() -> Iterator[KernelStore]:
     """Makes the kernels of TVM's records."""
-    from pytest_gpuenergy.tvm import KernelStore
+    from pytest_gpuenergy.tuners import KernelStore
 
     with KernelStore() as store:
         yield store
@@ -152,7 +151,7 @@ def made_kernels() -> MadeKernels:
 @pytest.fixture
 def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
     """What contenders make their kernels with."""
-    from pytest_gpuenergy.contenders import Bench
+    from pytest_gpuenergy.tuners import Bench
 
     config = request.config
     return Bench(
@@ -191,7 +190,7 @@ def records_folder(config: pytest.Config) -> Path:
 
 
 def _contenders(config: pytest.Config) -> list[str]:
-    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
+    from pytest_gpuenergy.tuners import CONTENDERS, CUTLASS_PROFILER
 
     left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
     return [name for name in CONTENDERS if name not in left_out]
