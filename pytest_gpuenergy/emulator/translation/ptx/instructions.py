@@ -82,7 +82,10 @@ def parsed(template: str) -> Iterator[Part]:
     Raises:
         UnsupportedError: the template is not understood.
     """
-    text = _OPERAND.sub(_plain, _COMMENT.sub(" ", template))
+    text = _OPERAND.sub(
+        lambda found: "%" if found["percent"] else f"?{found['number']}",
+        _COMMENT.sub(" ", template),
+    )
     position = 0
     while position < len(text):
         if text[position].isspace() or text[position] == ";":
@@ -97,10 +100,6 @@ def parsed(template: str) -> Iterator[Part]:
             end = _end(text, position)
             yield _statement(" ".join(text[position:end].split()))
             position = end
-
-
-def _plain(found: re.Match[str]) -> str:
-    return "%" if found["percent"] else f"?{found['number']}"
 
 
 def _end(text: str, position: int) -> int:

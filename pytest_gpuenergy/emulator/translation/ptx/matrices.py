@@ -25,19 +25,33 @@ _ROWS = re.compile(
     r"(?P<name>ldmatrix|stmatrix)\.sync\.aligned(?=\S*\.x(?P<count>[124]))"
     r"(?:\.m8n8|\.x[124]|(?P<transposed>\.trans)|\.shared(?:::cta)?)+\.b16"
 )
+_WARPGROUP_PRODUCT = re.compile(
+    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)k(?P<depth>\d+)\.f32"
+    r"\.(?P<type>f16|bf16|tf32)\.(?P=type)"
+)
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8}
+_MOST_COLUMNS = 256
+_REGISTERS_OF_A = 4
 
 
 def matrix_code(instruction: Instruction, names: Names) -> str:
     """Return C++ for an instruction of this kind; it is empty for any other instruction."""
-    return _warp_matrix_code(instruction, names) or _warpgroup_code(instruction, names)
-
-
-def _warp_matrix_code(instruction: Instruction, names: Names) -> str:
-    """Return C++ for matrices that a warp holds, or nothing."""
-    if found := _MMA.fullmatch(instruction.opcode):
+    opcode, operands = instruction.opcode, instruction.operands
+    if found := _MMA.fullmatch(opcode):
         return _product(found, instruction, names)
-    if found := _ROWS.fullmatch(instruction.opcode):
+    if found := _ROWS.fullmatch(opcode):
         return _rows(found, instruction, names)
+    if found := _WARPGROUP_PRODUCT.fullmatch(opcode):
+        return _warpgroup_product(found, operands, names)
+    if opcode == "wgmma.fence.sync.aligned" and not operands:
+        return f"{HOST}wgmma_fence(__LINE__);"
+    if opcode == "wgmma.commit_group.sync.aligned" and not operands:
+        return f"{HOST}wgmma_commit(__LINE__);"
+    if opcode == "wgmma.wait_group.sync.aligned" and len(operands) == 1:
+        if not names.constant(operands[0]):
+            return ""
+        wait = f"{HOST}wgmma_wait(__LINE__, (unsigned){names.value(operands[0])});"
+        return f"{wait} {names.read_again()}"
     return ""
 
 
@@ -91,32 +105,6 @@ def _rows(found: re.Match[str], instruction: Instruction, names: Names) -> str:
 def _results(call: str, targets: list[str]) -> str:
     taken = " ".join(f"{target} = cuhost_d.words[{k}];" for k, target in enumerate(targets))
     return f"{{ const auto cuhost_d = {call}; {taken} }}"
-
-
-_WARPGROUP_PRODUCT = re.compile(
-    r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)k(?P<depth>\d+)\.f32"
-    r"\.(?P<type>f16|bf16|tf32)\.(?P=type)"
-)
-_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8}
-_MOST_COLUMNS = 256
-_REGISTERS_OF_A = 4
-
-
-def _warpgroup_code(instruction: Instruction, names: Names) -> str:
-    """Return C++ for products of a warpgroup, four warps, or nothing."""
-    opcode, operands = instruction.opcode, instruction.operands
-    if found := _WARPGROUP_PRODUCT.fullmatch(opcode):
-        return _warpgroup_product(found, operands, names)
-    if opcode == "wgmma.fence.sync.aligned" and not operands:
-        return f"{HOST}wgmma_fence(__LINE__);"
-    if opcode == "wgmma.commit_group.sync.aligned" and not operands:
-        return f"{HOST}wgmma_commit(__LINE__);"
-    if opcode == "wgmma.wait_group.sync.aligned" and len(operands) == 1:
-        if not names.constant(operands[0]):
-            return ""
-        wait = f"{HOST}wgmma_wait(__LINE__, (unsigned){names.value(operands[0])});"
-        return f"{wait} {names.read_again()}"
-    return ""
 
 
 def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:

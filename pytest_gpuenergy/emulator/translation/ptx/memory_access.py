@@ -28,6 +28,32 @@ _IGNORED = re.compile(
 _POLICY = re.compile(r"createpolicy\.(?:fractional|range|cvt)\..*b64")
 _WIDEST_BITS = 128
 _WAIT = "cp.async.wait_group"
+_ATOMIC = re.compile(
+    r"(?P<name>atom|red)(?P<modifiers>(?:\.(?:L2|shared)::\w+|\.[a-z]+)*)"
+    r"\.(?P<type>[bus](?:32|64)|f32|f64|f16x2|bf16x2|f16|bf16)"
+)
+_ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel"))
+_IGNORED_MODIFIERS = _SPACES | _SCOPES | {"noftz", "L2::cache_hint"}
+_OPERATIONS = {
+    **dict.fromkeys(("add", "min", "max"), "us"),
+    **dict.fromkeys(("and", "or", "xor", "exch", "cas"), "b"),
+    **dict.fromkeys(("inc", "dec"), "u"),
+}
+_LOAD = re.compile(
+    r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.shared::(?:cluster|cta)\.global"
+    r"(?P<tile>\.tile)?\.mbarrier::complete_tx::bytes(?P<multicast>\.multicast::cluster)?"
+    r"(?P<hint>\.L2::cache_hint)?"
+)
+_STORE = re.compile(
+    r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.global\.shared::cta"
+    r"(?P<tile>\.tile)?\.bulk_group(?P<hint>\.L2::cache_hint)?"
+)
+_BULK_WAIT = re.compile(r"cp\.async\.bulk\.wait_group(?:\.read)?")
+_PREFETCH = re.compile(
+    r"prefetch(?:\.param|\.const)?\.tensormap|cp\.async\.bulk\.prefetch(?:\.tensor\.[1-5]d)?\.L2"
+    r"\.global(?:\.tile)?(?:\.L2::cache_hint)?"
+)
+_TILE = re.compile(r"\[\s*(?P<map>[^,\]]+?)\s*,\s*(?P<corner>\{[^}]*\}|[^,\]]+?)\s*\]")
 
 
 def memory_code(instruction: Instruction, names: Names) -> str:
@@ -106,34 +132,6 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     return f"{HOST}{function}({address}, {values});"
 
 
-_ATOMIC = re.compile(
-    r"(?P<name>atom|red)(?P<modifiers>(?:\.(?:L2|shared)::\w+|\.[a-z]+)*)"
-    r"\.(?P<type>[bus](?:32|64)|f32|f64|f16x2|bf16x2|f16|bf16)"
-)
-_ORDERS = frozenset(("relaxed", "acquire", "release", "acq_rel"))
-_IGNORED_MODIFIERS = frozenset(
-    (
-        *(
-            "global",
-            "shared",
-            "shared::cta",
-            "shared::cluster",
-            "cta",
-            "cluster",
-            "gpu",
-            "sys",
-            "noftz",
-        ),
-        "L2::cache_hint",
-    )
-)
-_OPERATIONS = {
-    **dict.fromkeys(("add", "min", "max"), "us"),
-    **dict.fromkeys(("and", "or", "xor", "exch", "cas"), "b"),
-    **dict.fromkeys(("inc", "dec"), "u"),
-}
-
-
 def _atomic_code(instruction: Instruction, names: Names) -> str:
     """Return C++ for ``atom`` and ``red``, or nothing."""
     found = _ATOMIC.fullmatch(instruction.opcode)
@@ -163,23 +161,6 @@ def _atomic_code(instruction: Instruction, names: Names) -> str:
     arguments = [names.address_in(place, modifiers), *(names.value(text, kind) for text in values)]
     call = f"{HOST}atom_{operation}<{HOST}{kind}, {HOST}order_{order}>({', '.join(arguments)})"
     return f"{names.target(given[0])} = {call};" if returns else f"(void){call};"
-
-
-_LOAD = re.compile(
-    r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.shared::(?:cluster|cta)\.global"
-    r"(?P<tile>\.tile)?\.mbarrier::complete_tx::bytes(?P<multicast>\.multicast::cluster)?"
-    r"(?P<hint>\.L2::cache_hint)?"
-)
-_STORE = re.compile(
-    r"cp\.async\.bulk(?:\.tensor\.(?P<rank>[1-5])d)?\.global\.shared::cta"
-    r"(?P<tile>\.tile)?\.bulk_group(?P<hint>\.L2::cache_hint)?"
-)
-_BULK_WAIT = re.compile(r"cp\.async\.bulk\.wait_group(?:\.read)?")
-_PREFETCH = re.compile(
-    r"prefetch(?:\.param|\.const)?\.tensormap|cp\.async\.bulk\.prefetch(?:\.tensor\.[1-5]d)?\.L2"
-    r"\.global(?:\.tile)?(?:\.L2::cache_hint)?"
-)
-_TILE = re.compile(r"\[\s*(?P<map>[^,\]]+?)\s*,\s*(?P<corner>\{[^}]*\}|[^,\]]+?)\s*\]")
 
 
 def _bulk_copy_code(instruction: Instruction, names: Names) -> str:

@@ -19,6 +19,28 @@ _CLUSTER_ARRIVAL = re.compile(
     r"barrier\.cluster\.arrive(?:\.(?:release|(?P<relaxed>relaxed)))?(?:\.aligned)?"
 )
 _CLUSTER_WAIT = re.compile(r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?")
+_SPACE = r"(?P<shared>\.shared(?:::(?:cta|(?P<cluster>cluster)))?)?\.b64"
+_MBARRIER_PLAIN = re.compile(
+    rf"mbarrier\.(?P<name>init|inval|expect_tx|complete_tx)(?:\.relaxed\.(?:cta|cluster))?{_SPACE}"
+)
+_MBARRIER_ARRIVAL = re.compile(
+    rf"mbarrier\.arrive(?P<drop>_drop)?(?P<expects>\.expect_tx)?"
+    rf"(?:\.release\.(?:cta|cluster))?{_SPACE}"
+)
+_MBARRIER_WAIT = re.compile(
+    rf"mbarrier\.(?:test|(?P<tries>try))_wait(?P<parity>\.parity)?"
+    rf"(?:\.acquire\.(?:cta|cluster))?{_SPACE}"
+)
+# The number of operands, and the name of the function of the host.
+_PLAIN_CALLS = {
+    "init": (2, "init"),
+    "inval": (1, "inval"),
+    "expect_tx": (2, "expect"),
+    "complete_tx": (2, "complete"),
+}
+_SHUFFLE = re.compile(r"shfl\.sync\.(?P<mode>up|down|bfly|idx)\.b32")
+_VOTE = re.compile(r"vote\.sync\.(?P<mode>all|any|uni|ballot)\.(?:pred|b32)")
+_REDUCTION = re.compile(r"redux\.sync\.(?P<name>add|min|max|and|or|xor)\.(?P<type>[usb]32)")
 
 
 def synchronization_code(instruction: Instruction, names: Names) -> str:
@@ -75,27 +97,6 @@ def _barrier_code(instruction: Instruction, names: Names) -> str:
     return ""
 
 
-_SPACE = r"(?P<shared>\.shared(?:::(?:cta|(?P<cluster>cluster)))?)?\.b64"
-_MBARRIER_PLAIN = re.compile(
-    rf"mbarrier\.(?P<name>init|inval|expect_tx|complete_tx)(?:\.relaxed\.(?:cta|cluster))?{_SPACE}"
-)
-_MBARRIER_ARRIVAL = re.compile(
-    rf"mbarrier\.arrive(?P<drop>_drop)?(?P<expects>\.expect_tx)?"
-    rf"(?:\.release\.(?:cta|cluster))?{_SPACE}"
-)
-_MBARRIER_WAIT = re.compile(
-    rf"mbarrier\.(?:test|(?P<tries>try))_wait(?P<parity>\.parity)?"
-    rf"(?:\.acquire\.(?:cta|cluster))?{_SPACE}"
-)
-# The number of operands, and the name of the host's function.
-_PLAIN_CALLS = {
-    "init": (2, "init"),
-    "inval": (1, "inval"),
-    "expect_tx": (2, "expect"),
-    "complete_tx": (2, "complete"),
-}
-
-
 def _mbarrier_code(instruction: Instruction, names: Names) -> str:
     """Return C++ for barriers in shared memory, or nothing."""
     opcode, operands = instruction.opcode, instruction.operands
@@ -133,11 +134,6 @@ def _arrival(found: re.Match[str], operands: tuple[str, ...], names: Names) -> s
 def _call(name: str, place: str, values: tuple[str, ...], names: Names, *, shared: bool) -> str:
     arguments = [names.address(place, shared=shared), *(names.value(text) for text in values)]
     return f"{HOST}mbarrier_{name}({', '.join(arguments)})"
-
-
-_SHUFFLE = re.compile(r"shfl\.sync\.(?P<mode>up|down|bfly|idx)\.b32")
-_VOTE = re.compile(r"vote\.sync\.(?P<mode>all|any|uni|ballot)\.(?:pred|b32)")
-_REDUCTION = re.compile(r"redux\.sync\.(?P<name>add|min|max|and|or|xor)\.(?P<type>[usb]32)")
 
 
 def _warp_code(instruction: Instruction, names: Names) -> str:
