@@ -16,7 +16,7 @@ from pytest_gpuenergy.commands.command_line import (
 from pytest_gpuenergy.support import emulated_mark
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet import Fleet, FoundGpu, FoundHost, Muster
+    from pytest_gpuenergy.fleet import Fleet, Muster, ProbedGpu, ProbedHost
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -101,7 +101,7 @@ def _tx_specs(found: Muster) -> list[str]:
     return [tx_spec(seat.command) for seat in found.seats]
 
 
-def _print(hosts: list[FoundHost], specs: list[str]) -> None:
+def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
     rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
     if rows:
         header = ("host", "GPU", "model", "UUID", "driver", "limits", "measures", "capped")
@@ -117,13 +117,13 @@ def _print(hosts: list[FoundHost], specs: list[str]) -> None:
         tell("No GPU can measure.")
 
 
-def _print_reasons(host: FoundHost, gpu: FoundGpu) -> None:
+def _print_reasons(host: ProbedHost, gpu: ProbedGpu) -> None:
     for what, reason in (("measures", gpu.no_measuring), ("is capped", gpu.no_capping)):
         if reason is not None:
             print(f"{host.title}, GPU {gpu.index} {what} not: {reason}")
 
 
-def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
+def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
     limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
     model = f"{gpu.name}{emulated_mark(gpu.emulated)}"
     return (
@@ -138,7 +138,7 @@ def _row(host: FoundHost, gpu: FoundGpu) -> tuple[str, ...]:
     )
 
 
-def _json_of(host: FoundHost) -> object:
+def _json_of(host: ProbedHost) -> object:
     from pytest_gpuenergy.support import plain
 
     return plain(host)

@@ -72,7 +72,7 @@ def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate
 def unchecked(
     measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], first: Measurement
 ) -> list[Measurement]:
-    """The clean measurements, other than the anchor's ``first``, that no good check covers."""
+    """Return the clean measurements, other than ``first``, that no good check covers."""
     covered = {
         node_id: check.started
         for check in checks
@@ -92,7 +92,7 @@ def unchecked(
 
 
 def anchor_place(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
-    """What an anchor shares with the measurements it covers: setpoint, what held, and the card."""
+    """Return what an anchor shares with the measurements it covers: setpoint, limits, and card."""
     return (m.cap, m.enforced_power_limit_w, m.locked_sm_clock_max_mhz, m.gpu_uuid)
 
 

@@ -49,7 +49,7 @@ class Comparison:
         new: the later run.
         settings: the settings that were used.
         comparisons: number of verdicts for which the intervals are widened.
-        judgements: in the order of `report.tables.ordered`.
+        judgements: the judgements, in the order of `report.ordered`.
         missing_in_base: measured now, without a counterpart that has figures.
         missing_in_new: has figures in the baseline, and was lost on the way to the new report.
         deselected: has figures in the baseline, and was not selected for the new run.
@@ -136,13 +136,13 @@ class Baseline:
             )
 
     def counterpart(self, measurement: Measurement) -> Measurement | None:
-        """The baseline's measurement that matches ``measurement``; see `Counterparts.of`."""
+        """Return the baseline's measurement that matches ``measurement``; see `Counterparts.of`."""
         return self._counterparts.of(measurement)
 
     def pair(
         self, measurement: Measurement, run: RunInfo, model: str | None = None
     ) -> Pair | Unmatched:
-        """A measurement with its counterpart, or the reason why it cannot be compared.
+        """Return a measurement with its counterpart, or the reason why it cannot be compared.
 
         Args:
             measurement: a measurement with figures.
@@ -172,13 +172,13 @@ class Baseline:
     def judge(
         self, found: Pair, run: RunInfo, shifts: Shifts, tails: Tails
     ) -> tuple[Judgement, ...]:
-        """A judgement for each metric of the settings.
+        """Return a judgement for each metric of the settings.
 
         Where unchanged kernels show what the two runs have in common, the change may be relative to
         that, and then neither another board nor another driver puts it in doubt.
 
         Args:
-            found: what `pair` found.
+            found: the pair of measurements, from `pair`.
             run: the run of the measurement.
             shifts: the common shifts that are known.
             tails: probabilities beyond the ends of the intervals.
@@ -214,7 +214,7 @@ class Baseline:
         return (Doubt(f"the {name} is not the baseline's ({now} instead of {before})"),)
 
     def missing(self, report: Report) -> list[Measurement]:
-        """The baseline's measurements with figures that match none of ``report``.
+        """Return the baseline's measurements with figures that match none of ``report``.
 
         Those of GPU models that did not take part in the run are not among them.
         """
@@ -303,7 +303,7 @@ def compare(
 
 
 def _run_alike(new: Report, base: Report) -> RunInfo:
-    """The identity of ``new``, on a model that is in ``base`` too if there is one."""
+    """Return the identity of ``new``, on a model that is in ``base`` too if there is one."""
     alike = Models(base).names
     parts = [part.run for part in by_model(new) if part.run.gpu_name in alike]
     return new.run if new.run.gpu_name in alike or not parts else parts[0]
@@ -348,7 +348,7 @@ class Identities:
 
 
 def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
-    """A sentence for each item of a run that shares its identity with an earlier item."""
+    """Return a sentence for each item of a run that shares its identity with an earlier item."""
     holders: dict[Identity, str] = {}
     return [
         _shared(m.identity, holder, m.node_id, "were both recorded")

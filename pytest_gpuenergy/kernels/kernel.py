@@ -305,7 +305,7 @@ def check_source(source: str) -> None:
 
 
 def _static_shared_bytes(source: str) -> int | None:
-    """The bytes of the arrays that CUDA text declares ``__shared__``, without dynamic ones.
+    """Return the bytes of the arrays that CUDA text declares ``__shared__``, without dynamic ones.
 
     None when a size is not a number in the text, or the type of an element is not known.
     """

@@ -124,7 +124,7 @@ def export_kernels(
 
 
 def workload_header(item: RankedKernel) -> str:
-    """The C++ header through which ``driver.cu`` knows what the kernel computes.
+    """Return the C++ header through which ``driver.cu`` knows what the kernel computes.
 
     Raises:
         InputError: the driver has no reference for the workload, or cannot provide a tensor.
@@ -227,7 +227,7 @@ def _table(ranked: Sequence[RankedKernel]) -> str:
 
 
 def launch_source(item: RankedKernel) -> str:
-    """The CUDA source that contains the kernel and launches it for ``driver.cu``.
+    """Return the CUDA source that contains the kernel and launches it for ``driver.cu``.
 
     It is compiled on its own, so that the names and macros of kernel and driver do not meet.
 
@@ -264,7 +264,7 @@ void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) 
 
 
 def c_type(item: RankedKernel, tensor: Tensor) -> str:
-    """The type of a tensor's elements in C++.
+    """Return the type of a tensor's elements in C++.
 
     Raises:
         InputError: the driver does not have it.
@@ -288,7 +288,7 @@ def _attributes(kernel: Kernel) -> str:
 
 
 def _pointers(item: RankedKernel) -> dict[str, str]:
-    """A pointer to each tensor and workspace, in C++."""
+    """Return a pointer to each tensor and workspace, in C++."""
     given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
     return {
         tensor.name: f"static_cast<{c_type(item, tensor)}*>({array}[{index}])"
@@ -298,7 +298,7 @@ def _pointers(item: RankedKernel) -> dict[str, str]:
 
 
 def _map(item: RankedKernel, one: TensorMap) -> str:
-    """A tensor map, in C++."""
+    """Return a tensor map, in C++."""
     pointers = _pointers(item)
     if one.tensor not in pointers:
         raise InputError(
@@ -360,7 +360,7 @@ class ExportedFolder:
 
     @classmethod
     def find(cls, folder: Path) -> ExportedFolder | None:
-        """What exports have written to ``folder``; None if none has.
+        """Return what exports have written to ``folder``; None if none has.
 
         Raises:
             InputError: it cannot be read.

@@ -89,7 +89,7 @@ def load_kernel(
     include: Sequence[str | PathLike[str]] = (),
     define: Mapping[str, object] | None = None,
 ) -> Kernel:
-    """A CUDA kernel from a source file, from source text or from an exported launch plan.
+    """Return a CUDA kernel from a source file, from source text or from an exported launch plan.
 
     Args:
         path_or_source: path of a CUDA source file (any suffix), whose includes in quotes are read
@@ -160,7 +160,7 @@ def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
 
 
 def read_plan(path: Path) -> Kernel:
-    """The kernel that the launch plan at ``path`` describes; its source is beside the plan.
+    """Return the kernel that the launch plan at ``path`` describes; its source is beside the plan.
 
     Raises:
         InputError: the plan or its source is missing, damaged, or outside the plan's folder.
@@ -224,7 +224,7 @@ def _read_text(path: Path, what: str) -> str:
 
 
 def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
-    """The text of a file, with those that it includes in their place.
+    """Return the text of a file, with those that it includes in their place.
 
     Includes in quotes are looked for beside it first; those of the host's libraries nowhere else.
     Each file is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
@@ -284,7 +284,7 @@ def _decoded(path: Path, text: str) -> _Plan:
 
 
 def workspace_of(found: StoredWorkspace) -> Tensor:
-    """The tensor that a stored workspace describes.
+    """Return the tensor that a stored workspace describes.
 
     Raises:
         FormError: its type is unknown.

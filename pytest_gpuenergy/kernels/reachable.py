@@ -40,7 +40,7 @@ _BROUGHT = {
     "cufft.h": _CUFFT_TYPES,
     "cufftXt.h": _CUFFT_TYPES,
 }
-"""What headers that are left out bring along for kernels."""
+"""Text that replaces headers that are left out, for what kernels need from them."""
 _OF_C = (
     "assert|ctype|dirent|errno|fcntl|fenv|float|getopt|inttypes|limits|locale|malloc|math|memory|omp"
     "|pthread|sched|setjmp|signal|std(?:arg|bool|def|int|io|lib)|strings?|time|unistd|wchar|windows"
@@ -51,14 +51,14 @@ HOST_HEADER = re.compile(
     r"|helper_(?!math\.)\w+\.h|(?:cublas|cudnn|cusparse|cufft|nvtx|nccl|curand(?!_))\w*(?:/\w+)?\.h"
     r"|cuda_(?:profiler_api|gl_interop|egl_interop|d3d\d+_interop)\.h)"
 )
-"""Headers of C and C++, of the samples, and of libraries, which only host code needs."""
+"""Matches the headers of C, C++, samples and libraries that only host code needs."""
 _CONDITION = re.compile(r"\s*#\s*(if|else|elif|endif)")
 _TYPES = frozenset({"struct", "class", "union", "enum"})
 _KEYWORDS = _TYPES | {
     *("template", "typedef", "using", "typename", "const", "static", "unsigned", "final")
 }
 _NAMESPACES = frozenset({"std", "cuda", "nvcuda", "cooperative_groups", "cub"})
-"""Those that may be used without a declaration in the text."""
+"""The namespaces that may be used without a declaration in the text."""
 _DEVICE = frozenset({"__device__", "__global__", "__constant__", "__managed__"})
 _ATTRIBUTES = frozenset(
     {
@@ -81,7 +81,7 @@ class _Item:
     """A declaration at file scope or in a namespace.
 
     Attributes:
-        start, end: its place in the text.
+        start, end: the positions of the declaration in the text.
         declared: the names by which others mention it; empty if it is always needed.
         used: the names that it mentions.
         called: the macro whose call it may be: the name that begins it, if a parenthesis follows.
@@ -244,7 +244,7 @@ def _top(head: Sequence[_Token]) -> tuple[list[str], list[_Token]]:
 
 
 def _type_of(words: Sequence[str]) -> bool:
-    """Whether words begin the definition of a type."""
+    """Return whether words begin the definition of a type."""
     plain = [word for word in words if word not in ("template", "typedef", "static", "const")]
     return bool(plain) and plain[0] in _TYPES and "(" not in plain
 
@@ -295,7 +295,7 @@ def _item(tokens: Sequence[_Token], body_at: int, scopes: Sequence[frozenset[str
 def _without(
     source: str, blanks: Sequence[tuple[int, int, str]], directives: Sequence[_Token]
 ) -> str:
-    """The text without some of its parts, whose line breaks and other directives stay."""
+    """Return the text without some of its parts, whose line breaks and other directives stay."""
     parts, last = [], 0
     for start, end, instead in blanks:
         if start < last:  # an include within a declaration that is left out

@@ -132,7 +132,7 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
 
 
 def parse_figures(text: str) -> Figures | str:
-    """The figures in an output's text, or a clause that says what is wrong with it."""
+    """Return the figures in an output's text, or a clause that says what is wrong with it."""
     text = _UNIT.sub(r"\g<0>\n", text)
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
     # Older tools printed 0 mJ when NVML failed; no launch takes that.
@@ -214,7 +214,7 @@ def _measurement(path: Path) -> Measurement | None:
 
 
 def _figures(path: Path, name: str) -> Figures | str | None:
-    """The figures of the output ``path``, or why it has none; messages call it ``name``.
+    """Return the figures of the output ``path``, or why it has none; messages call it ``name``.
 
     None if it has vanished.
     """

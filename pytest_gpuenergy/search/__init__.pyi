@@ -1,5 +1,3 @@
-from .extraction.conditions import UndecidedError as UndecidedError, holds as holds
-from .extraction.tokens import joined as joined, tokens_of as tokens_of
 from .llm.consultant import FILE_NAME as FILE_NAME, AnswerLog as AnswerLog, Consultant as Consultant
 from .llm.endpoint import (
     KEY_VARIABLE as KEY_VARIABLE,
@@ -23,20 +21,15 @@ from .llm.proposals import (
 )
 from .llm.request import VOCABULARY as VOCABULARY, Context as Context
 from .moves import MOVES as MOVES
-from .moves.atomics import AvoidAtomicsReduce as AvoidAtomicsReduce
-from .moves.base import SourceMove as SourceMove, not_understood as not_understood
-from .moves.block_sizes import ChangeBlockSizes as ChangeBlockSizes
-from .moves.cache_policy import CachePolicyCg as CachePolicyCg
-from .moves.early_return import without_early_return as without_early_return
-from .moves.guards import PadTailAndMask as PadTailAndMask
+from .moves.element_kernel import without_early_return as without_early_return
 from .moves.move import (
     REGIONS as REGIONS,
     Application as Application,
     Move as Move,
     Region as Region,
+    Rewrite as Rewrite,
+    SourceMove as SourceMove,
 )
-from .moves.softmax_math import SoftmaxMathFusion as SoftmaxMathFusion
-from .moves.vectorize import VectorizeGlobalLoads as VectorizeGlobalLoads
 from .priors.bottlenecks import (
     CardModel as CardModel,
     Costs as Costs,
@@ -109,13 +102,18 @@ from .running.search_state import (
 )
 from .source.counted_loops import with_counted_loops as with_counted_loops
 from .source.cuda_kernel import CudaKernel as CudaKernel
-from .source.cuda_text import CudaText as CudaText
 from .source.edits import Edit as Edit, edited as edited
-from .source.extraction import Extraction as Extraction, extract as extract
+from .source.extraction import ExtractedKernel as ExtractedKernel, extract as extract
 from .source.output_reads import outputs_read as outputs_read
 from .source.polynomials import Atom as Atom, Polynomial as Polynomial
 from .source.preprocessor import Preprocessor as Preprocessor
-from .source.text_checks import additions as additions
+from .source.text_checks import (
+    additions as additions,
+    assembler_statements as assembler_statements,
+    not_understood as not_understood,
+)
+from .source.tree import start_of as start_of
+from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
     Constant as Constant,
     KernelSpec as KernelSpec,

@@ -41,7 +41,7 @@ def check_distribution(text: object) -> None:
 def draw_from(
     text: str, generator: np.random.Generator, dtype: str, shape: tuple[int, ...]
 ) -> Array:
-    """Floating-point values of a distribution.
+    """Return floating-point values of a distribution.
 
     Args:
         text: ``normal`` (standard), ``uniform`` (from -1 to 1), ``integers`` (from
@@ -141,7 +141,7 @@ def write_repeated(first: Array, whole: Array) -> None:
 
 
 def _largest_prime(most: int) -> int:
-    """The largest prime number of at most ``most``."""
+    """Return the largest prime number of at most ``most``."""
     return next(
         number
         for number in itertools.count(most, -1)

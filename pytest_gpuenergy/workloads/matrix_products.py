@@ -247,7 +247,7 @@ class GemmRequest:
 
 
 def parse_requests(text: str) -> list[GemmRequest]:
-    """The matrix products that a text describes, separated by ``;``.
+    """Return the matrix products that a text describes, separated by ``;``.
 
     Raises:
         InputError: the text is not understood, or a size is missing, given twice or out of range.
@@ -259,7 +259,7 @@ def parse_requests(text: str) -> list[GemmRequest]:
 
 
 def measured_products(text: str) -> list[Gemm]:
-    """The matrix products that a text describes, each once; see `search_words_said`.
+    """Return the matrix products that a text describes, each once; see `search_words_said`.
 
     Raises:
         InputError: as of `parse_requests`.
@@ -281,7 +281,7 @@ def search_words_said(text: str) -> str | None:
 
 
 def parse_gemm(text: str) -> Gemm | None:
-    """The one matrix product that a text describes; None if it has another form.
+    """Return the one matrix product that a text describes; None if it has another form.
 
     Raises:
         InputError: a size is missing, given twice or out of range.
@@ -423,7 +423,7 @@ class GemmKind:
     }
 
     def parse(self, text: str) -> Gemm | None:
-        """The matrix product that ``text`` describes; None if it has another form."""
+        """Return the matrix product that ``text`` describes; None if it has another form."""
         return parse_gemm(text)
 
     def text_of(self, workload: Workload) -> str:

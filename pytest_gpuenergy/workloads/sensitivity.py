@@ -72,7 +72,7 @@ def conditions_of(
     right: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
 ) -> dict[str, Condition]:
-    """The conditions of those outputs that need one, by name.
+    """Return the conditions of those outputs that need one, by name.
 
     These are outputs of few elements, outputs of wide range, and uneven ones. In an output of wide
     range more than one element in a hundred is smaller than what the bound allows relative to the
@@ -83,7 +83,7 @@ def conditions_of(
         compute: the reference; called several times if an output needs it, otherwise never.
         inputs: the floating-point ones as float64.
         right: what ``compute`` returns for them.
-        bounds: of the outputs to look at.
+        bounds: the error bounds of the outputs to look at.
     """
     wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound)]
     uneven = [
@@ -119,7 +119,7 @@ def conditions_of(
 def scales_of(
     compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values]
 ) -> dict[str, Condition]:
-    """The scale of each output as a whole, for inputs that may make it react strongly.
+    """Return the scale of each output as a whole, for inputs that may make it react strongly.
 
     Here each x_j is changed relative to itself, because the inputs are of very different size.
 

@@ -54,8 +54,8 @@ sys.exit(1 if asked else "sudo: a password is required")
 NVIDIA_SMI = """#!{python}
 import sys
 sys.path.insert(0, {root!r})
-from pytest_gpuenergy.emulator.profiles import DEFAULT_PROFILE
-from pytest_gpuenergy.emulator.state import CardState
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE
+from pytest_gpuenergy.emulator import CardState
 _, i, uuid, what, *amounts = sys.argv
 assert i == "-i"
 for index in range(4):

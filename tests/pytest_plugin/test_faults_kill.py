@@ -125,7 +125,7 @@ def test_a_run_that_was_killed_is_resumed(killed: tuple[Project, list[int]]) -> 
 
 DIES_IN_THE_SETTLE = """
 import os, signal
-from pytest_gpuenergy.emulator.clock import VirtualClock
+from pytest_gpuenergy.emulator import VirtualClock
 from pytest_gpuenergy.control import power_lease
 
 wait = VirtualClock.sleep_s

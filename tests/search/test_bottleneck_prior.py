@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from counted import cuda_spec
 from hypothesis import given, strategies as st
+from move_checks import move_named
 from msgspec.structs import replace
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE
@@ -17,15 +18,12 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     Application,
     BottleneckPrior,
-    CachePolicyCg,
     CardModel,
-    ChangeBlockSizes,
     GraphExplorer,
     Guide,
     KernelSpec,
     Result,
     SearchParameters,
-    SoftmaxMathFusion,
     State,
     Tactic,
     improvement,
@@ -65,7 +63,7 @@ def gain(prior: BottleneckPrior, spec: KernelSpec, move: Any, after: State | Non
 
 
 def test_a_move_is_worth_what_its_bottleneck_is() -> None:
-    hint = CachePolicyCg()
+    hint = move_named("cache_policy_cg")
     assert gain(prior_of(MEMORY), MEMORY, hint) > 5 * gain(prior_of(FUNCTIONS), FUNCTIONS, hint)
 
 
@@ -73,7 +71,7 @@ def test_what_its_result_saves_by_the_text_counts() -> None:
     prior, state = prior_of(FUNCTIONS), FUNCTIONS.baseline
     better = replace(state, source=state.source.replace("expf", "__expf"))
     worse = replace(state, source=state.source.replace("500", "900"))
-    move = SoftmaxMathFusion()
+    move = move_named("softmax_math_fusion")
     found = [gain(prior, FUNCTIONS, move, one) for one in (worse, state, better)]
     assert found == sorted(found)
     assert found[2] > found[1] + 0.1
@@ -83,16 +81,16 @@ def test_what_cannot_be_counted_is_judged_by_what_the_move_relieves() -> None:
     spec = cuda_spec("float s = 0; while (x[i] > s) s += 1; y[i] = s;")
     prior = prior_of(spec)
     wider = replace(spec.baseline, launch=replace(spec.launch, block=(1024,)))
-    assert gain(prior, spec, ChangeBlockSizes(), wider) > 0
+    assert gain(prior, spec, move_named("change_block_sizes"), wider) > 0
     other = replace(spec.baseline, source=spec.source.replace("x[i] > s", "x[i] > 2 * s"))
     assert prior.counted_gain(spec.baseline, result_of(prior, spec.baseline), other) == 0
     unclear = replace(spec.baseline, source="nonsense")
-    assert gain(prior, spec, CachePolicyCg(), unclear) >= 0
+    assert gain(prior, spec, move_named("cache_policy_cg"), unclear) >= 0
 
 
 def test_nothing_is_expected_where_nothing_is_known() -> None:
     spec = cuda_spec("goto end; end: y[i] = x[i];")
-    prior, move = prior_of(spec), CachePolicyCg()
+    prior, move = prior_of(spec), move_named("cache_policy_cg")
     state = spec.baseline
     result = Result(id=state.id, outcome="correct", emulated=True, objective=Metric.TIME, time_ms=1)
     assert prior.gain(state, result, move, Application(move.name, "", state)) is None
@@ -107,7 +105,7 @@ def test_under_a_power_limit_saving_energy_counts_for_more() -> None:
     barriers = "for (int k = 0; k < 60; ++k) __syncthreads();"
     body = f"float s = x[i]; {loop} {barriers} y[i] = s;"
     spec = cuda_spec(body, block=256, sizes=({"N": 1 << 20},))
-    state, move = spec.baseline, ChangeBlockSizes()
+    state, move = spec.baseline, move_named("change_block_sizes")
     leaner = replace(state, source=state.source.replace("x[(i + k * 999) % n]", "x[i]"))
     waits_less = replace(state, source=state.source.replace("k < 60", "k < 1"))
     free, held = (prior_of(spec, limit_w=limit_w) for limit_w in (10_000.0, 200.0))
@@ -118,7 +116,7 @@ def test_under_a_power_limit_saving_energy_counts_for_more() -> None:
 
 
 def test_a_profile_changes_what_is_expected() -> None:
-    prior, hint = prior_of(FUNCTIONS), CachePolicyCg()
+    prior, hint = prior_of(FUNCTIONS), move_named("cache_policy_cg")
     before = gain(prior, FUNCTIONS, hint)
     prior.profiled(FUNCTIONS.baseline, {"gmem": 0.95, "sfu": 0.01})
     assert gain(prior, FUNCTIONS, hint) > before
@@ -128,10 +126,10 @@ class TestTactics:
     def with_tactic(self, **fields: Any) -> float:
         tactic = {"count": 50, "mean": 0.4, "spread": 0.1, "failures": 0, **fields}
         known = Tactic("cuda", "cache_policy_cg", "overlap", **tactic)
-        return gain(prior_of(MEMORY, tactics=[known]), MEMORY, CachePolicyCg())
+        return gain(prior_of(MEMORY, tactics=[known]), MEMORY, move_named("cache_policy_cg"))
 
     def test_moves_that_helped_elsewhere_are_expected_to_help(self) -> None:
-        alone = gain(prior_of(MEMORY), MEMORY, CachePolicyCg())
+        alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
         assert self.with_tactic(mean=-0.4) < alone < self.with_tactic(mean=0.4)
 
     def test_more_observations_count_for_more(self) -> None:
@@ -141,13 +139,13 @@ class TestTactics:
         assert self.with_tactic(failures=100) < 0.5 * self.with_tactic()
 
     def test_other_bottlenecks_and_languages_say_nothing(self) -> None:
-        alone = gain(prior_of(MEMORY), MEMORY, CachePolicyCg())
+        alone = gain(prior_of(MEMORY), MEMORY, move_named("cache_policy_cg"))
         others = [
             Tactic("cuda", "cache_policy_cg", "sfu", 50, 1.0, 0.1),
             Tactic("triton", "cache_policy_cg", "overlap", 50, 1.0, 0.1),
         ]
         prior = prior_of(MEMORY, tactics=others)
-        assert gain(prior, MEMORY, CachePolicyCg()) == alone
+        assert gain(prior, MEMORY, move_named("cache_policy_cg")) == alone
 
 
 @given(st.floats(-3, 3), st.floats(0, 3))
@@ -162,11 +160,11 @@ def test_what_is_not_unlikely_to_gain_enough_is_tried() -> None:
     least = -math.log1p(-0.02)
     source = FUNCTIONS.source.replace("k < 500", "k < 700")
     worse = replace(FUNCTIONS.baseline, source=source)
-    found = gain(prior_of(FUNCTIONS), FUNCTIONS, SoftmaxMathFusion(), worse)
+    found = gain(prior_of(FUNCTIONS), FUNCTIONS, move_named("softmax_math_fusion"), worse)
     assert found == pytest.approx(least)
     assert 1 - math.exp(-found) >= 0.02
     certain = prior_of(FUNCTIONS, pred_gain_spread=0)
-    assert gain(certain, FUNCTIONS, SoftmaxMathFusion(), worse) == 0
+    assert gain(certain, FUNCTIONS, move_named("softmax_math_fusion"), worse) == 0
 
 
 def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
@@ -175,7 +173,7 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
     for least in (0.0, 0.02):
         explorer = GraphExplorer(
             FUNCTIONS,
-            [CachePolicyCg()],
+            [move_named("cache_policy_cg")],
             seed=0,
             parameters=SearchParameters(min_pred_gain=least),
             guide=Guide(prior, Path),
@@ -191,6 +189,8 @@ def test_the_least_gain_is_a_fraction_of_the_cost(
 ) -> None:
     prior = prior_of(MEMORY)
     monkeypatch.setattr(prior, "gain", lambda *_: gain)
-    explorer = GraphExplorer(MEMORY, [CachePolicyCg()], seed=0, guide=Guide(prior, Path))
+    explorer = GraphExplorer(
+        MEMORY, [move_named("cache_policy_cg")], seed=0, guide=Guide(prior, Path)
+    )
     explorer.learn(MEMORY.baseline, result_of(prior, MEMORY.baseline))
     assert (explorer.propose() is not None) == tried

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 from kernel_specs import BUDGET, SCALE, SOURCE, launch_with, optimize, spec_with, state_of, write
+from move_checks import move_named
 from msgspec.structs import replace
 
 from pytest_gpuenergy.ab import Turns
@@ -20,14 +21,7 @@ from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import SEEDS
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Interval, Metric
-from pytest_gpuenergy.search import (
-    Bench,
-    ChangeBlockSizes,
-    Gain,
-    Result,
-    State,
-    read_spec,
-)
+from pytest_gpuenergy.search import Bench, Gain, Result, State, read_spec
 from pytest_gpuenergy.search.trust import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
@@ -306,7 +300,7 @@ class TestProof:
 
             monkeypatch.setattr(EmulatedDevice, name, run)
         monkeypatch.setattr(EmulatedDevice, "renew", lambda *_: runs.append("another process"))
-        state = next(iter(ChangeBlockSizes().applications(spec.baseline, spec))).state
+        state = next(iter(move_named("change_block_sizes").applications(spec.baseline, spec))).state
         with open_device("emulated") as device:
             assert Bench(spec, device, Metric.EDP).evaluate(state).outcome == "correct"
         processes = ",".join(runs).split("another process")

@@ -24,8 +24,8 @@ from pytest_gpuenergy.search.llm.request import (
     updated_launch,
 )
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
-from pytest_gpuenergy.search.source import cuda_checks, triton_checks
-from pytest_gpuenergy.search.source.text_checks import additions
+from pytest_gpuenergy.search.source.text_checks import additions, assembler_statements
+from pytest_gpuenergy.search.source.triton_checks import ModuleError
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 from pytest_gpuenergy.search.trust.result import Node, Result
 from pytest_gpuenergy.support import FormError
@@ -181,13 +181,11 @@ class LlmMoves:
             raise _RefusedError("unchanged", "it changes nothing")
         try:
             added = additions(after, before)
-        except triton_checks.ModuleError as error:
+        except ModuleError as error:
             raise _RefusedError("syntax", str(error)) from None
         if added:
             raise _RefusedError("unsafe", f"it adds {', '.join(sorted(added))}")
-        checks = cuda_checks if after.language == "cuda" else triton_checks
-        many = checks.assembler_statements
-        if many(after.source) > many(before.source):
+        if assembler_statements(after) > assembler_statements(before):
             self.counts["inline_assembler"] += 1
 
     def _count(self, state: State, found: Application | Refusal) -> None:

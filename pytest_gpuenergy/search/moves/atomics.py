@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.layout import block_of, indented
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
+from pytest_gpuenergy.search.moves.element_kernel import without_early_return
+from pytest_gpuenergy.search.moves.move import Rewrite, SourceMove
 from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.accesses import SHARED_BYTES, Access, Accesses, shared_bytes
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, block_of, edited, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -32,11 +30,11 @@ _WARP = 32
 _SIZES = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _LINEAR = "threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)"
 _MOST_WARPS = 32
-"""Of a block. The text does not depend on their number, so that other moves can change it."""
+"""The most warps of a block; the text has room for them, so that other moves can add some."""
 
 
 class AvoidAtomicsReduce(SourceMove):
-    """Sums that every thread adds atomically are formed in registers or shared memory first.
+    """Form sums that all threads add atomically in registers or shared memory first.
 
     A sum at one place for the whole block: each thread keeps its part, and warps exchange theirs.
     Sums at places that depend on data, in a small tensor: a copy of it in shared memory.
@@ -46,7 +44,7 @@ class AvoidAtomicsReduce(SourceMove):
     languages = frozenset({"cuda"})
     relieves = frozenset({"atomics", "gmem"})
 
-    def on_cuda(self, kernel: CudaKernel) -> Iterator[Change]:
+    def on_cuda(self, kernel: CudaKernel) -> Iterator[Rewrite]:
         kernel = without_early_return(kernel)
         if any(nodes(kernel.text.body, "return_statement")) or kernel.threads % _WARP:
             return
@@ -67,7 +65,7 @@ class AvoidAtomicsReduce(SourceMove):
 
 
 def _adds(access: Access) -> bool:
-    """Whether an access is a statement ``atomicAdd(place, value);``."""
+    """Return whether an access is a statement ``atomicAdd(place, value);``."""
     outer = access.node.parent
     return (
         access.function == "atomicAdd"
@@ -79,14 +77,14 @@ def _adds(access: Access) -> bool:
 
 
 def _is_of_block(kernel: CudaKernel, place: Polynomial) -> bool:
-    """Whether all threads of a block compute the same place."""
+    """Return whether all threads of a block compute the same place."""
     return all(
         kernel.values(atom) is not None or atom.text.startswith("blockIdx.") for atom in place.atoms
     )
 
 
 def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
-    """Whether only some threads of a block come to an access: those with a certain number."""
+    """Return whether only threads of certain numbers in their block make an access."""
     for node in ancestors(access.node):
         condition = field(node, "condition") if node.type == "if_statement" else None
         compared = nodes(condition, "binary_expression", "unary_expression") if condition else ()
@@ -94,42 +92,43 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
             sides = [field(part, name) for name in ("left", "right", "argument")]
             known = [kernel.polynomial(side) for side in sides if side is not None]
             if operator_of(part) in ("==", "!", "<", "<=") and any(
-                one is not None and one.depends_on("threadIdx") and not one.depends_on("blockIdx")
-                for one in known
+                number is not None
+                and number.depends_on("threadIdx")
+                and not number.depends_on("blockIdx")
+                for number in known
             ):
                 return True
     return False
 
 
-def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Change]:
+def _reduced(kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial) -> Iterator[Rewrite]:
     root = own[0].root
     partial = kernel.fresh(f"{root.name}_partial")
-    edits = [_kept(access, partial) for access in own]
+    edits = [
+        Edit(node.start_byte, node.end_byte, f"{partial} += {text_of(arguments_of(node)[1])}")
+        for node in (access.node for access in own)
+    ]
     first = _first_of(kernel)
     by = indentation(first, kernel.text.source)
     declared = f"{root.type} {partial} = 0;\n{by}"
     edits.append(Edit(first.start_byte, first.start_byte, declared))
     target = _target(kernel, own[0], place)
+    by_lane = f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"
     for what, lines in (
         ("block", _block_sum(kernel, root.type, partial, target)),
-        ("warp", [*_warp_sum(kernel, partial), *_by_lane(kernel, target, partial)]),
+        ("warp", [*_warp_sum(kernel, partial), by_lane]),
     ):
         end = _end_of(kernel, lines, by)
         source = edited(kernel.text.source, [*edits, end])
-        yield Change(f"{what} reduction for {root.name}", source, kernel.launch)
+        yield Rewrite(f"{what} reduction for {root.name}", source, kernel.launch)
 
 
 def _target(kernel: CudaKernel, access: Access, place: Polynomial) -> str:
-    """The place at the end of the kernel; it names sizes of the block, which may change."""
+    """Return the place at the end of the kernel; it names sizes of the block, which may change."""
     text = outside_of(kernel, kernel.text.body, access.place, {})
     if text is not None and "blockDim" in text:
         return text
     return f"&{access.root.name}[{place.text()}]"
-
-
-def _kept(access: Access, partial: str) -> Edit:
-    _, value = arguments_of(access.node)
-    return Edit(access.node.start_byte, access.node.end_byte, f"{partial} += {text_of(value)}")
 
 
 def _first_of(kernel: CudaKernel) -> Node:
@@ -137,7 +136,7 @@ def _first_of(kernel: CudaKernel) -> Node:
 
 
 def _end_of(kernel: CudaKernel, lines: list[str], by: str) -> Edit:
-    """Statements at the end of the kernel."""
+    """Return the edit that adds statements at the end of the kernel."""
     end = kernel.text.body.end_byte - 1
     before = kernel.text.source[:end].rstrip()
     return Edit(len(before), end, f"\n{by}{indented(lines, by)}\n")
@@ -164,10 +163,6 @@ def _threads(kernel: CudaKernel) -> str:
     return "blockDim.x" if y * z == 1 else "blockDim.x * blockDim.y * blockDim.z"
 
 
-def _by_lane(kernel: CudaKernel, target: str, partial: str) -> list[str]:
-    return [f"if ({_thread(kernel)} % {_WARP} == 0) atomicAdd({target}, {partial});"]
-
-
 def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list[str]:
     thread, warps = _thread(kernel), f"{_threads(kernel)} / {_WARP}"
     sums, warp = kernel.fresh(f"{partial}s"), kernel.fresh("warp")
@@ -183,8 +178,8 @@ def _block_sum(kernel: CudaKernel, kind: str, partial: str, target: str) -> list
     ]
 
 
-def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
-    """With a copy of the tensor in shared memory, if it has one size and is small."""
+def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Rewrite]:
+    """Yield the kernel with a copy of a small tensor of one size in shared memory."""
     root = own[0].root
     if kernel.tensors[root.key].strides is not None:
         return
@@ -223,13 +218,13 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[Change]:
     if len(edits) != len(own) + 1:
         return
     edits.append(_end_of(kernel, after, by))
-    yield Change(
+    yield Rewrite(
         f"copy of {root.name} for each block", edited(kernel.text.source, edits), kernel.launch
     )
 
 
 def _is_spread(kernel: CudaKernel, access: Access) -> bool:
-    """Whether neighbouring threads add to neighbouring places, so that they do not meet."""
+    """Return whether neighbouring threads add to neighbouring places, without conflicts."""
     offset = access.address.offset
     if offset is None:
         return False

@@ -23,7 +23,7 @@ from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
 from pytest_gpuenergy.search.priors.triton_work import work_of_triton
 from pytest_gpuenergy.search.priors.work import Work
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.support import InputError, KernelFault
 
@@ -125,7 +125,7 @@ def work_of(state: State, spec: KernelSpec) -> Work | None:
     """
     try:
         if state.language == "triton":
-            triton = TritonKernel.of(state, spec)
+            triton = TritonFunction.of(state, spec)
             return None if triton is None else work_of_triton(triton)
         cuda = CudaKernel.of(state, spec)
         fits = cuda is not None and 0 < cuda.threads <= _MOST_THREADS

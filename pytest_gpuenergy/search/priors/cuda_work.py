@@ -8,7 +8,6 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.shared_memory import dims_of
 from pytest_gpuenergy.search.priors.averages import Averages
 from pytest_gpuenergy.search.priors.cuda_accesses import (
     BARRIERS,
@@ -18,9 +17,9 @@ from pytest_gpuenergy.search.priors.cuda_accesses import (
     Waiting,
 )
 from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, Work
-from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.accesses import Access, Accesses, dims_of
 from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,

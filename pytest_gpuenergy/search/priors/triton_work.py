@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pytest_gpuenergy.search.priors.averages import UNKNOWN_ROUNDS
 from pytest_gpuenergy.search.priors.cuda_accesses import SECTOR_BYTES
 from pytest_gpuenergy.search.priors.work import DIVISION, TRITON_FUNCTIONS, WARP, Work
-from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_function import TritonFunction
 from pytest_gpuenergy.workloads import stored_as
 
 _SHARED_BYTES_PER_WAVEFRONT = 128
@@ -26,13 +26,13 @@ _OWN_INSTRUCTIONS = 2.0
 """Of an access with its address and mask, as in the timing model of the emulated GPU."""
 
 
-def work_of_triton(kernel: TritonKernel) -> Work:
+def work_of_triton(kernel: TritonFunction) -> Work:
     """The work of a function that is understood."""
     return _Counting(kernel).work()
 
 
 class _Counting:
-    def __init__(self, kernel: TritonKernel) -> None:
+    def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._text = kernel.text
         self._shapes = Shapes(kernel)
@@ -206,7 +206,7 @@ _DIMS = {"zeros": 0, "full": 0, "broadcast_to": 1, "reshape": 1, "view": 1}
 class Shapes:
     """Of the expressions of one function; what is not understood is a scalar, ``()``."""
 
-    def __init__(self, kernel: TritonKernel) -> None:
+    def __init__(self, kernel: TritonFunction) -> None:
         self._kernel = kernel
         self._by_name: dict[str, Shape] = {}
 

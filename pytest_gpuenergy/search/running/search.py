@@ -16,13 +16,12 @@ from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.search.llm.proposals import LlmMoves
-from pytest_gpuenergy.search.moves.base import not_understood
-from pytest_gpuenergy.search.parameter_types import other_types
 from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
 from pytest_gpuenergy.search.running.explorer import GraphExplorer, Rewrite
 from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
 from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
 from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
+from pytest_gpuenergy.search.source.text_checks import not_understood, other_types
 from pytest_gpuenergy.search.spec.kernel_spec import State
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from pytest_gpuenergy.kernels import check_source, is_entry
+from pytest_gpuenergy.search.source.triton_text import chooser_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names, scalar_of
 from pytest_gpuenergy.search.spec.tensors import check_constant, inline_data, layout_of
-from pytest_gpuenergy.search.triton_names import chooser_of
 from pytest_gpuenergy.support import FormError, InputError, shown
 from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as
 

@@ -244,4 +244,4 @@ class MetaScheduleForm:
         return {"tvm": member(top, "tvm", str), "target": target}
 
 
-METASCHEDULE = MetaScheduleForm()
+METASCHEDULE: MetaScheduleForm = MetaScheduleForm()
