@@ -30,7 +30,7 @@ from pytest_gpuenergy.support import (
     keep_for_later,
 )
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, Database, DatabaseRecord
-from pytest_gpuenergy.tuners.tvm.requirements import INSTALL, crash_hint, installed_tvm
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.workloads import Tensor, Workload
 
