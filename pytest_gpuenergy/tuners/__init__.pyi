@@ -92,12 +92,6 @@ from .tvm.product_forms import (
     gemm_forms as gemm_forms,
 )
 from .tvm.record_form import check_record as check_record
-from .tvm.requirements import (
-    check_tvm as check_tvm,
-    import_tvm as import_tvm,
-    installed_tvm as installed_tvm,
-    without_tensor_intrinsics as without_tensor_intrinsics,
-)
 from .tvm.search_logs import (
     LoggedSearch as LoggedSearch,
     Sampled as Sampled,
@@ -117,6 +111,12 @@ from .tvm.search_settings import (
     Space as Space,
 )
 from .tvm.tvm_graph import check_stored_workload as check_stored_workload
+from .tvm.tvm_requirements import (
+    check_tvm as check_tvm,
+    import_tvm as import_tvm,
+    installed_tvm as installed_tvm,
+    without_tensor_intrinsics as without_tensor_intrinsics,
+)
 from .tvm.tvm_space import (
     TvmProposer as TvmProposer,
     TvmSpace as TvmSpace,

@@ -140,7 +140,7 @@ class Spaces:
             InputError: it needs TVM, which is not installed or is of an unsupported version.
         """
         if tuner == TVM:
-            from pytest_gpuenergy.tuners.tvm.requirements import check_tvm
+            from pytest_gpuenergy.tuners.tvm.tvm_requirements import check_tvm
 
             check_tvm()
 

@@ -140,7 +140,8 @@ class RawLog:
                 # Line-buffered, so that nothing is lost if the process is killed.
                 self._events = stack.enter_context(_opened(folder / TRIALS_FILE))
                 _lock(self._events, folder)
-                self.trials = _read_trials(folder / TRIALS_FILE)
+                drop_torn_line(folder / TRIALS_FILE)
+                self.trials = read_trials(folder / TRIALS_FILE)
                 self.recipes = self._read_recipes()
                 self._agree()
                 self._check_recipes()
@@ -278,11 +279,6 @@ def _with_kind(found: Any) -> Any:
         return {**found, "workload": to_parameters(from_parameters(found["workload"]))}
     except (InputError, TypeError, KeyError, ValueError):
         return None
-
-
-def _read_trials(path: Path) -> list[Trial]:
-    drop_torn_line(path)
-    return read_trials(path)
 
 
 def _truncate(path: Path, lines: int) -> None:

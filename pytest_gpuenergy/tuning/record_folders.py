@@ -74,7 +74,8 @@ def find_records(
     ending = ending_of(workload, variant)
     found = [path for path in record_paths(folder) if path.name.endswith(ending)]
     if not found:
-        out = folder / gpu_folder(gpu) if gpu and _has_folders(folder) else folder
+        per_gpu = any(path.parent != folder for path in record_paths(folder))
+        out = folder / gpu_folder(gpu) if gpu and per_gpu else folder
         raise UnavailableError(
             f"There are no records for {workload.name} in {folder} (no file {name}): "
             f"make them with 'gpuenergy tune {_options_of(workload, variant)} --out {out}'."
@@ -104,10 +105,6 @@ def _options_of(workload: Workload, variant: str) -> str:
     made = kind.parse(text)
     name = "" if made is not None and made.name == workload.name else f"{workload.name}="
     return f'--shape "{name}{workload.kind}:{text}"{tuner}'
-
-
-def _has_folders(folder: Path) -> bool:
-    return any(path.parent != folder for path in record_paths(folder))
 
 
 def choose_ranks(words: str, ranks: Sequence[int]) -> list[int]:

@@ -175,7 +175,8 @@ class TuningGpu:
         arenas = self._arenas_of(task)
         try:
             with self._device.twin() as device:
-                time_ms = self._time_ms(device, task, arenas) if task.runs else None
+                runs = [measure_time_ms(device, task.job, arenas) for _ in range(task.runs)]
+                time_ms = median(runs) if runs else None
                 found = measure_sustained(device, task.job, arenas) if task.power else None
         except KernelFault as fault:
             self._check_answers(fault)
@@ -197,9 +198,6 @@ class TuningGpu:
         """End the processes of the GPU."""
         self._stack.close()
         self._device.close()
-
-    def _time_ms(self, device: Device, task: TimingTask, arenas: Mapping[str, Arena]) -> float:
-        return median(measure_time_ms(device, task.job, arenas) for _ in range(task.runs))
 
     def _arenas_of(self, task: TimingTask) -> Mapping[str, Arena]:
         if task.inputs != self._inputs:

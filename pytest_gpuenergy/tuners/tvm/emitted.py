@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 from pytest_gpuenergy.support import FormError, shown
-from pytest_gpuenergy.tuners.tvm.requirements import import_tvm
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 
 _HEADER = "tirx.intrinsics.cuda.header_generator"
 _HEADER_TAGS = tuple(

@@ -30,7 +30,7 @@ from pytest_gpuenergy.support import (
     keep_for_later,
 )
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, Database, DatabaseRecord
-from pytest_gpuenergy.tuners.tvm.requirements import INSTALL, crash_hint, installed_tvm
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import INSTALL, crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import RecordFile
 from pytest_gpuenergy.workloads import Tensor, Workload
 
@@ -63,7 +63,8 @@ class KernelCache:
         """Store ``kernel``, lowered from ``parts``, without its origin and figures."""
         if self._tvm is None:
             return
-        keep_for_later(self._path(_key(parts), self._tvm), _encode(kernel))
+        entry = _Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest)
+        keep_for_later(self._path(_key(parts), self._tvm), encode(entry))
 
     def _paths(self, key: str) -> Iterator[Path]:
         if self._tvm is not None:
@@ -84,10 +85,6 @@ class _Entry(Struct, frozen=True):
     launches: tuple[Launch, ...]
     workspaces: tuple[Tensor, ...]
     digest: str
-
-
-def _encode(kernel: Kernel) -> bytes:
-    return encode(_Entry(kernel.source, kernel.launches, kernel.workspaces, kernel.digest))
 
 
 def _decode(content: bytes) -> Kernel:

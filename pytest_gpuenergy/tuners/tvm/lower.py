@@ -17,8 +17,8 @@ from pytest_gpuenergy.support import FormError, InputError, KernelFault, parse
 from pytest_gpuenergy.tuners.tvm.emitted import check_emitted, cuda_headers
 from pytest_gpuenergy.tuners.tvm.operators import operator_of
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
-from pytest_gpuenergy.tuners.tvm.requirements import import_tvm
 from pytest_gpuenergy.tuners.tvm.tvm_graph import check_stored_workload
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import Tensor, Workload
 
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"

@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuners.tvm.product_forms import (
     gemm_forms,
     index_map,
 )
-from pytest_gpuenergy.tuners.tvm.requirements import import_tvm
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
 from pytest_gpuenergy.workloads import LAYOUTS, MODES, Conv2d, Gemm, Workload
 
 LARGEST_SIZE = 10**9

@@ -20,8 +20,8 @@ from pytest_gpuenergy.support import InputError, parse
 from pytest_gpuenergy.tuners.tvm.lower import cuda_target, first_line
 from pytest_gpuenergy.tuners.tvm.operators import Rewrite, operator_of
 from pytest_gpuenergy.tuners.tvm.record_form import check_record
-from pytest_gpuenergy.tuners.tvm.requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm, without_tensor_intrinsics
 from pytest_gpuenergy.tuning import Feedback
 from pytest_gpuenergy.workloads import Workload
 

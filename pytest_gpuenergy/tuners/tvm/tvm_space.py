@@ -33,8 +33,8 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE, WORKLOAD_FILE, MetaScheduleForm
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.operators import operator_of
-from pytest_gpuenergy.tuners.tvm.requirements import crash_hint, installed_tvm
 from pytest_gpuenergy.tuners.tvm.search_settings import SearchSettings, Space
+from pytest_gpuenergy.tuners.tvm.tvm_requirements import crash_hint, installed_tvm
 from pytest_gpuenergy.tuning import Candidate, Feedback, writing
 from pytest_gpuenergy.workloads import BFLOAT16, Workload
 

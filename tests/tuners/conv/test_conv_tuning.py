@@ -19,7 +19,7 @@ from pytest_gpuenergy.tuners import (
     load_records,
     records_of,
 )
-from pytest_gpuenergy.tuners.tvm import requirements
+from pytest_gpuenergy.tuners.tvm import tvm_requirements as requirements
 from pytest_gpuenergy.tuning import TEMPLATE, find_records
 from pytest_gpuenergy.workloads import CASES, Conv2d, Gemm, Workload
 

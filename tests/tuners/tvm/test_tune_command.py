@@ -22,7 +22,7 @@ from pytest_gpuenergy.control import Setpoint, enforced_setpoint
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_database, load_records
-from pytest_gpuenergy.tuners.tvm import requirements
+from pytest_gpuenergy.tuners.tvm import tvm_requirements as requirements
 from pytest_gpuenergy.tuning import Tuner, TuneResult, find_records
 from pytest_gpuenergy.workloads import Workload, parse_shape
 
