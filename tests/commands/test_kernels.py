@@ -10,6 +10,7 @@ import pytest
 from gemm_products import template_records
 from hypothesis import given, strategies as st
 
+from pytest_gpuenergy import tvm
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
@@ -23,7 +24,7 @@ from pytest_gpuenergy.tuning import (
     file_name,
     write_performance,
 )
-from pytest_gpuenergy.tvm import METASCHEDULE, store
+from pytest_gpuenergy.tvm import METASCHEDULE
 from pytest_gpuenergy.workloads import Conv2d, Gemm, find_workload
 
 SIZES = (1, 6, 6, 4, 3, 3, 3, 1, 1)
@@ -72,7 +73,7 @@ class Store:
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout with records of two workloads, seen from a folder inside it."""
-    monkeypatch.setattr(store, "KernelStore", Store)
+    monkeypatch.setattr(tvm, "KernelStore", Store)
     for workload in (TINY, OTHER):
         write_records(tmp_path / "bench" / "records" / "nvidia-h200", workload)
     inside = tmp_path / "docs"
