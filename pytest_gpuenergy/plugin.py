@@ -26,10 +26,10 @@ from pytest_gpuenergy.pytest_plugin import (
     WorkerPlugin,
     add_options,
     any_option_is_set,
+    declarations,
     keep_rootdir,
     named_device,
     named_fleet,
-    names,
     options_of_group,
     runs_items,
 )
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare what a ``conftest.py`` may implement."""
-    pluginmanager.add_hookspecs(names)
+    pluginmanager.add_hookspecs(declarations)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anybody reads the ini file

@@ -31,7 +31,7 @@ _GRAMMAR = (
     "needed"
 )
 _GOOD, _FAILED, _USAGE = 0, 1, 2  # exit codes
-_PLUGIN = "pytest_gpuenergy.pytest_plugin.products"
+_PLUGIN = "pytest_gpuenergy.pytest_plugin.benches.products"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -204,14 +204,15 @@ def _perf(arguments: Namespace) -> int:
         "-k": " or ".join(f"-{name}-" for name in contenders),
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
-    items = Path(pytest_plugin.__file__).with_name("product_items.py")
+    benches = Path(pytest_plugin.__file__).with_name("benches")
+    item = f"{benches / 'items.py'}::test_gemm"
     # Neither settings nor conftest files of wherever this package lies.
-    alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={items.parent}"]
+    alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
     before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():
-            code = run_child([*pytest, *alone, *given, str(items)], here, shown=True).returncode
+            code = run_child([*pytest, *alone, *given, item], here, shown=True).returncode
     finally:  # an interrupted run has results too
         run = latest_run(here)
         if run is not None and (before is None or run.path != before.path):

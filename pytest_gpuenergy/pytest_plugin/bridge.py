@@ -22,7 +22,7 @@ from pytest_gpuenergy.pytest_plugin._compat import (
     label_units,
     unit_of,
 )
-from pytest_gpuenergy.pytest_plugin.names import POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declarations import POWERCAP_FIXTURE
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import Models, Report
 from pytest_gpuenergy.support import emulated_mark, plain

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Generator
+from enum import Enum
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
@@ -18,17 +21,10 @@ from pytest_gpuenergy.engine import (
     describe_workload,
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.pytest_plugin.benchmark_arguments import (
-    check_options,
-    check_subject,
-    limit_of,
-)
+from pytest_gpuenergy.pytest_plugin.declarations import FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin, set_properties
-from pytest_gpuenergy.pytest_plugin.labels import item_label, kernel_label, plain_parameters
-from pytest_gpuenergy.pytest_plugin.names import FIGURES
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.pytest_plugin.verify_only import end_verified
-from pytest_gpuenergy.record import Measurement, WorkloadInfo
+from pytest_gpuenergy.record import VERIFIED, Measurement, WorkloadInfo
 from pytest_gpuenergy.report import words
 from pytest_gpuenergy.support import (
     DeviceError,
@@ -38,6 +34,141 @@ from pytest_gpuenergy.support import (
     emulated_mark,
 )
 from pytest_gpuenergy.workloads import ErrorBound, Workload, whole_flops
+
+if TYPE_CHECKING:
+    import pytest
+
+_ENDED = pytest.StashKey[bool]()
+
+
+def end_verified(item: pytest.Item) -> NoReturn:
+    """End an item whose kernel is correct: the rest of its test may need figures."""
+    item.stash[_ENDED] = True
+    item.user_properties.append((FIGURES, VERIFIED))
+    pytest.skip(VERIFIED)
+
+
+class VerifyOnlyPlugin:
+    """Lets items pass that have ended because their kernel is verified."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """An item that ends in a fixture remains skipped, because its test has not begun."""
+        report = yield
+        ended = item.stash.get(_ENDED, False) and call.excinfo is not None
+        if call.when == "call" and ended and report.skipped:
+            report.outcome, report.longrepr = "passed", None
+        return report
+
+
+_MOST = 1 << 63
+"""Larger integers are no numbers in JSON that every reader understands."""
+
+
+def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
+    """``k01`` from a kernel's rank, or else its function's name; for a callable, its name.
+
+    Not the hash, because the next version of the kernel must have the same label.
+    """
+    if not isinstance(subject, AnyKernel):
+        return str(getattr(subject, "__name__", "callable"))
+    rank = subject.origin.rank
+    return subject.label if rank is None else f"k{rank:02d}"
+
+
+def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:
+    """``label`` and the ids of the item's parameters: ``scale-64`` for ``test_scale[64-450W]``.
+
+    Ids that the measurement already contains are omitted: the power cap, the workload's name and
+    ``label`` itself. The item ``test_conv2d[case1-k01-450W]`` of the workload ``case1`` whose
+    kernel is ``k01`` therefore has the label ``k01``.
+    """
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return label
+    ids = callspec.id
+    if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
+        # The cap is the last parameter, unless the test parametrizes it itself.
+        ids = _without(ids, setpoint.label, last=True)
+    for known in (workload, label):
+        ids = _without(ids, known)
+    return f"{label}-{ids}" if ids else label
+
+
+def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
+    """The parameters of an item by name, as far as they are text or finite numbers.
+
+    A member of an enumeration counts as text. The power cap is left out, because the measurement
+    has it.
+    """
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    found: dict[str, str | int | float | bool] = {}
+    for name, value in params.items():
+        if isinstance(value, Enum):
+            found[name] = value.name
+        elif isinstance(value, str | bool):
+            found[name] = value
+        elif isinstance(value, Integral):
+            whole = int(value)
+            found[name] = whole if abs(whole) < _MOST else str(whole)
+        elif isinstance(value, Real) and math.isfinite(value):
+            found[name] = float(value)
+    return {name: value for name, value in found.items() if name != POWERCAP_FIXTURE}
+
+
+def _without(ids: str, part: str, *, last: bool = False) -> str:
+    """``ids`` without the first (or ``last``) ``part`` between dashes."""
+    dashed = f"-{ids}-"
+    at = dashed.rfind(f"-{part}-") if last else dashed.find(f"-{part}-")
+    return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]
+
+
+def limit_of(bound: object) -> ErrorBound | None:
+    """The bound that was given for a callable's result, as an ErrorBound.
+
+    Raises:
+        InputError: it is neither a number nor an ErrorBound.
+    """
+    return None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
+
+
+def check_subject(subject: object, workload: object) -> None:
+    """Check what is to be measured.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not (isinstance(subject, AnyKernel | Replayable) or callable(subject)):
+        raise InputError(
+            f"energy_benchmark does not measure {subject!r:.80}: give a kernel, as load_kernel "
+            "returns, or something to call."
+        )
+    if not isinstance(workload, Workload | None):
+        raise InputError(
+            f"energy_benchmark does not accept workload={workload!r:.80}: give a workload, such as "
+            "a Contract, or find_workload(name)."
+        )
+
+
+def check_options(subject: object, reference: object, bound: object, label: object) -> None:
+    """Check how it is to be verified and called.
+
+    Raises:
+        InputError: a value is of another type, or does not go with the subject.
+    """
+    if isinstance(subject, Replayable) and reference is not None:
+        raise InputError("energy_benchmark takes no reference= for what is replayed.")
+    if isinstance(subject, AnyKernel) and reference is not None:
+        raise InputError(
+            "energy_benchmark takes no reference= for a kernel: give it to the workload, such as "
+            "compute in Contract(name, contract, compute)."
+        )
+    if not isinstance(label, str | None):
+        raise InputError(f"energy_benchmark does not accept label={label!r}: give a string.")
+    limit_of(bound)
 
 
 class EnergyBenchmark:

@@ -16,15 +16,15 @@ from pytest_gpuenergy.control import cap_words, clock_words
 from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.opening import check_spec, count_gpus
-from pytest_gpuenergy.pytest_plugin.named_ids import setpoints_named
-from pytest_gpuenergy.pytest_plugin.option_table import (
+from pytest_gpuenergy.pytest_plugin.declarations import (
     AUTO,
     LARGEST_SEED,
     either,
     named_device,
     stated,
 )
-from pytest_gpuenergy.pytest_plugin.xdist import BOARDS, GPU, REMOTE
+from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
+from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
 from pytest_gpuenergy.support import InputError, gpu_number
 

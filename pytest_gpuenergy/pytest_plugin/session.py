@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from pytest_gpuenergy.control import Setpoint, restore_leftovers, run_uuids
-from pytest_gpuenergy.energy import PREHEAT_S, Announce
+from pytest_gpuenergy.control import (
+    CURRENT,
+    UNKNOWN,
+    NamedSetpoints,
+    Setpoint,
+    SettingsWriter,
+    choose_writer,
+    enforced_setpoint,
+    restore_leftovers,
+    run_uuids,
+)
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.energy import PREHEAT_S, Announce, answers
 from pytest_gpuenergy.engine import (
     AnchorWatch,
     BoardWatch,
@@ -20,17 +32,16 @@ from pytest_gpuenergy.engine import (
 )
 from pytest_gpuenergy.gate import Identities
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.opening import open_gpu
-from pytest_gpuenergy.pytest_plugin.card import Card
-from pytest_gpuenergy.pytest_plugin.link import (
+from pytest_gpuenergy.opening import open_device, open_gpu
+from pytest_gpuenergy.pytest_plugin.distribute.exchange import Resumption, SentFolder
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
     ENDED,
     RESTORED,
     RUN,
+    SET,
     Link,
 )
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.resumption import Resumption
-from pytest_gpuenergy.pytest_plugin.travel import SentFolder
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.report import HOME, Report, RunFolder
 from pytest_gpuenergy.support import (
@@ -45,9 +56,168 @@ from pytest_gpuenergy.support import (
 )
 from pytest_gpuenergy.workloads import Workload
 
+
+class Card:
+    """Opens and claims the GPU only when an item needs it.
+
+    Args:
+        options: of the run.
+        tell: tells the controller, of a pytest-xdist worker, what the card is set to.
+
+    Attributes:
+        named: the setpoints to measure at, with the words that name them.
+    """
+
+    def __init__(self, options: Options, tell: Callable[[str, object], None]) -> None:
+        self.named = NamedSetpoints({})
+        self._options = options
+        self._tell = tell
+        self._device: Device | None = None
+        self._station: Station | None = None
+        self._writer: SettingsWriter | None = None
+        self._exit = contextlib.ExitStack()
+
+    @property
+    def device(self) -> Device:
+        """The device, opened at first use.
+
+        Raises:
+            InputError, DeviceError: no usable device was found.
+        """
+        if self._device is None:
+            options = self._options
+            self._device = open_device(options.device, index=options.worker_index)
+            self._exit.callback(self._device.close)
+        return self._device
+
+    @property
+    def opened(self) -> bool:
+        """Whether the device has been opened."""
+        return self._device is not None
+
+    def resolve_setpoints(self) -> list[Setpoint]:
+        """The setpoints to measure at, including table values that the card does not support.
+
+        Raises:
+            InputError, DeviceError: as `named_setpoints`, or no usable device was found.
+        """
+        if not self.named.words:
+            self.named = named_setpoints(self.device, self._options)
+        return self.named.setpoints
+
+    def settings_writer(self) -> SettingsWriter:
+        """The writer of the card's settings, chosen once.
+
+        Raises:
+            SetpointError: none is permitted.
+        """
+        if self._writer is None:
+            self._writer = choose_writer(self.device)
+        return self._writer
+
+    def claim(self, run_id: str) -> Station:
+        """Claim the GPU, which `release` gives back.
+
+        Args:
+            run_id: workers of one run that share a GPU take turns, however long that takes.
+
+        Raises:
+            DeviceError: another run is using the GPU, or it does not work.
+        """
+        device, options = self.device, self._options
+        if device.emulated:
+            from pytest_gpuenergy.emulator import find_compiler
+
+            find_compiler()  # without a compiler, every item would fail the same way
+        self._station = Station(
+            device,
+            lock_wait_s=options.lock_wait_s,
+            group=run_id,
+            writer=self._writer,
+            allow_clocks=options.allow_clocks,
+        )
+        return self._station
+
+    def apply(self, setpoint: Setpoint) -> Setpoint:
+        """Set the claimed card to ``setpoint`` and return what it enforces.
+
+        No setting affects a verification: a run that measures nothing writes nothing to the card.
+        An export checks that ``setpoint`` could be set.
+
+        Raises:
+            SetpointError: ``setpoint`` cannot be set.
+        """
+        assert self._station is not None
+        if self._options.export_folder is not None:
+            self._station.check(setpoint)
+        if not self._measures:
+            return UNKNOWN
+        if setpoint != CURRENT:  # said before, because this process may die in between
+            self._tell(SET, setpoint.label)
+        enforced = self._station.apply(setpoint)
+        if setpoint == CURRENT:
+            self._tell(SET, "")
+        return enforced
+
+    def refuse_foreign_lock(self) -> None:
+        """Look, if this run locks clocks, whether it may lock those of the claimed GPU.
+
+        Raises:
+            SetpointError: somebody else seems to have locked them.
+        """
+        assert self._station is not None
+        if self._measures and any(one.sm_clock_mhz is not None for one in self.named.setpoints):
+            self._station.refuse_foreign_lock()
+
+    def enforced(self) -> Setpoint:
+        """The setpoint that the card currently enforces."""
+        return enforced_setpoint(self.device) if self._measures else UNKNOWN
+
+    def answers(self) -> bool:
+        """Whether the card responds at all, as opposed to only rejecting a setpoint."""
+        return answers(self.device)
+
+    def judge_setpoint(self) -> tuple[str, ...]:
+        """Validity flags for the settings under which an item was measured."""
+        return () if self._station is None else self._station.judge_setpoint()
+
+    def release(self) -> None:
+        """Restore the power limit and release the GPU: nothing more is measured here."""
+        station, self._station = self._station, None
+        if station is not None:
+            station.close()
+            self._tell(SET, "")
+
+    def close(self) -> None:
+        """End the device's processes. Idempotent."""
+        self._exit.close()
+
+    @property
+    def _measures(self) -> bool:
+        return self._options.export_folder is None and not self._options.verify_only
+
+
 _MOST_PREHEAT_S = 30.0
 _ROOM_BYTES = 1 << 20
 """Room that a host needs in each folder that a run writes to: a record and a small program."""
+
+
+def named_setpoints(device: Device, options: Options) -> NamedSetpoints:
+    """The setpoints that the options name and, unless they give others, those in ids.
+
+    Raises:
+        InputError, DeviceError: as `NamedSetpoints.of`.
+    """
+    every = device.emulated and not options.verify_only
+    text = options.powercap or ("all" if every else "current")
+    named = NamedSetpoints.of(device, text, options.root, options.smclock or "current")
+    return named.with_labels(
+        device,
+        options.setpoints_named,
+        options.root,
+        any_cap=options.powercap is None,
+        any_clock=options.smclock is None,
+    )
 
 
 class Session:

@@ -170,7 +170,7 @@ def test_a_long_run_tells_how_long_it_will_take(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     result = project.run("--powercap", "1,2,3", "--gpuenergy-preheat", "0")
     result.stdout.fnmatch_lines(
         ["gpuenergy: 1 of 3 items, about * s left", "gpuenergy: 2 of 3 items, about * s left"]
@@ -181,7 +181,7 @@ def test_a_quiet_run_does_not_tell_how_long_it_will_take(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     assert " left" not in project.run("-q", "--powercap", "1,2,3").stdout.str()
 
 
@@ -189,7 +189,7 @@ def test_tests_that_are_not_ours_tell_no_progress(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.progress.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
     project.module("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
     assert " left" not in project.run().stdout.str()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 import pytest
 
 from pytest_gpuenergy.energy import ProcessWatch
-from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
-from pytest_gpuenergy.pytest_plugin.groups import groups_of
-from pytest_gpuenergy.pytest_plugin.link import (
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.pytest_plugin.declarations import DEVICE_FIXTURE, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
     BEGAN,
     DEFERRED,
     ENDED_BY,
@@ -22,9 +22,69 @@ from pytest_gpuenergy.pytest_plugin.link import (
     UNUSABLE,
     Link,
 )
-from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE
+from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.session import Session
+from pytest_gpuenergy.record import WorkloadInfo
 from pytest_gpuenergy.support import DeviceError, GpuEnergyError, host_name, told
+from pytest_gpuenergy.workloads import Workload
+
+Seen = dict[tuple[str, str], dict[int, int]]
+"""The values of each parameter of each test, by identity, numbered as they appear."""
+
+
+def group_of(item: pytest.Item, seen: Seen) -> str | None:
+    """The name of an item's group; None for an item that is not ours.
+
+    A mark ``xdist_group`` names the group. Otherwise, the items of one workload are a group if a
+    parameter of the test is the workload, or has it as its ``workload``. Where none is, the group
+    has all items of a test that differ only in power cap and kernel.
+    """
+    if DEVICE_FIXTURE not in getattr(item, "fixturenames", ()):
+        return None
+    marks = {_name_of(mark) for mark in item.iter_markers("xdist_group")}
+    if marks:
+        return f"group {'_'.join(sorted(marks))}"
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    for value in params.values():
+        if (workload := _workload_of(value)) is not None:
+            return f"workload {workload}"
+    test = item.nodeid.partition("[")[0]
+    if callspec is None:
+        return f"test {test}"
+    rest = [
+        f"{name}{_number(seen.setdefault((test, name), {}), value)}"  # values may be large
+        for name, value in params.items()
+        if name not in ("powercap", POWERCAP_FIXTURE) and not isinstance(value, AnyKernel)
+    ]
+    return f"test {test}[{', '.join(rest)}]"
+
+
+def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
+    """The names of all groups, and for each item the place of its own; -1 for none."""
+    places: dict[str, int] = {}
+    seen: Seen = {}
+    of_items = [
+        -1 if (name := group_of(item, seen)) is None else places.setdefault(name, len(places))
+        for item in items
+    ]
+    return list(places), of_items
+
+
+def _number(known: dict[int, int], value: object) -> int:
+    return known.setdefault(id(value), len(known))
+
+
+def _name_of(mark: pytest.Mark) -> str:
+    return str(mark.args[0] if mark.args else mark.kwargs.get("name", "default"))
+
+
+def _workload_of(value: object) -> str | None:
+    if isinstance(value, Workload):
+        return value.name
+    found = getattr(value, "workload", None)
+    return found.name if isinstance(found, Workload | WorkloadInfo) else None
+
 
 _PATIENCE_S = 5.0
 """How long the processes of a worker that was lost may take to end."""

@@ -4,23 +4,213 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.fleet import GAVE_UP
-from pytest_gpuenergy.pytest_plugin import link
+from pytest_gpuenergy.control import run_uuids
+from pytest_gpuenergy.fleet import GAVE_UP, SEAT
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
-from pytest_gpuenergy.pytest_plugin.distribution import WorkloadScheduling
-from pytest_gpuenergy.pytest_plugin.losses import Losses
+from pytest_gpuenergy.pytest_plugin.distribute import link
+from pytest_gpuenergy.pytest_plugin.distribute.exchange import Answers, Gathering
+from pytest_gpuenergy.pytest_plugin.distribute.link import WorkerPlugin, is_plain
+from pytest_gpuenergy.pytest_plugin.distribute.scheduling import WorkloadScheduling
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.resumption import Answers
-from pytest_gpuenergy.pytest_plugin.travel import Gathering
-from pytest_gpuenergy.pytest_plugin.worker import Worker
-from pytest_gpuenergy.pytest_plugin.xdist import WorkerPlugin, is_plain
+from pytest_gpuenergy.record import StationInfo
 from pytest_gpuenergy.report import durations_s, latest_run
 from pytest_gpuenergy.support import GpuEnergyError, printable
+
+
+class Losses:
+    """Workers that cannot measure, were given up, or were lost with a setting."""
+
+    def __init__(self) -> None:
+        self._left_out: dict[str, str] = {}
+        self._given_up: dict[str, str] = {}
+        self._set: list[Worker] = []
+        self._refused = False
+
+    def leave_out(self, name: str, sentence: str) -> None:
+        """Note why the run goes on without the worker called ``name``."""
+        self._left_out[name] = sentence
+
+    def misfits(self, workers: Collection[Worker], *, replaceable: bool) -> list[Worker]:
+        """Workers that are to be left out, because an option fits others, but not them.
+
+        Args:
+            workers: all of the run.
+            replaceable: whether others measure what one cannot.
+
+        Raises:
+            pytest.UsageError: the option fits none, or others cannot measure instead; raised once.
+        """
+        bad = [one for one in workers if one.bad_option and one.name not in self._left_out]
+        if self._refused or not bad:
+            return []
+        if replaceable:
+            if any(one.collected and not one.bad_option for one in workers):
+                return bad
+            if not all(one.collected or one.down for one in workers):
+                return []  # it may fit those
+        self._refused = True
+        raise pytest.UsageError(" ".join(dict.fromkeys(one.unusable for one in bad)))
+
+    def give_up(self, name: str, reason: str) -> None:
+        """Note why a fleet has given up a worker, which it tells the user itself."""
+        self._given_up[name] = reason
+
+    def leave_set(self, worker: Worker) -> None:
+        """Note that a worker was lost while its card was set to something."""
+        self._set.append(worker)
+
+    def mend(self, uuids: Collection[str]) -> None:
+        """Forget the settings of GPUs that have been restored."""
+        self._set = [
+            one for one in self._set if one.station is None or one.station.gpu_uuid not in uuids
+        ]
+
+    @property
+    def why_none(self) -> str:
+        """Why no worker can measure, of those that are left out."""
+        return "; ".join(self._left_out.values())
+
+    def problem(self, left: int, *, completed: bool) -> str | None:
+        """A sentence about what has not been done; None if everything has.
+
+        Args:
+            left: number of items that nobody has run.
+            completed: whether any worker has completed an item.
+        """
+        told = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
+        reasons = "; ".join(sentence.removesuffix(".") for sentence in told)
+        if reasons and not completed:
+            return f"Nothing was run, because no worker can measure: {reasons}"
+        if not left:
+            return None
+        items = "1 item was" if left == 1 else f"{left} items were"
+        reasons = reasons or "all that had collected them are lost"
+        return (
+            f"{items} not run, because no worker is left that could: {reasons} "
+            "(--gpuenergy-resume runs them, over these hosts or others)"
+        )
+
+    def summary_lines(self) -> Iterator[str]:
+        """The workers that were left out, and those that were lost with a setting."""
+        for sentence in dict.fromkeys(self._left_out.values()):
+            yield f"left out: {sentence}"
+        here: set[str] = set()
+        if self._set:
+            with contextlib.suppress(GpuEnergyError, OSError):  # this machine may not even measure
+                here = set(run_uuids())
+        for worker in self._set:
+            station = worker.station
+            assert station is not None
+            where = "here" if station.gpu_uuid in here else f"on {worker.host}"
+            yield (
+                f"worker {worker.title} was lost while {station.gpu_name} ({station.gpu_uuid}) "
+                f"was set to {worker.setpoint}: the next run {where} restores it, and so does "
+                "gpuenergy powercap restore"
+            )
+
+
+@dataclass
+class Worker:
+    """A worker, alive or not.
+
+    Attributes:
+        name: pytest-xdist's, such as ``gw0``.
+        spec: how pytest-xdist starts it.
+        number: of its GPU.
+        station: its GPU and host, once it has claimed the GPU.
+        host: what its host is called, by the user if a fleet names it.
+        setpoint: the label of what its GPU is set to; empty if it is as it was.
+        running: the item that it has begun and not ended.
+        collected: whether it has collected its items.
+        items: how many that are.
+        unusable: why it cannot measure; empty if it can, as far as is known.
+        bad_option: whether that is because of an option.
+        deferred: items that it has put off.
+        failed_here: items that failed because its host had stopped working, by its own account.
+        completed: whether it has ended an item.
+        ended_by: the signal by which somebody else has ended it; empty if nobody has.
+        down: whether it has ended or is lost.
+    """
+
+    name: str
+    spec: str
+    number: int | None
+    station: StationInfo | None = None
+    host: str = ""
+    setpoint: str = ""
+    running: str | None = None
+    collected: bool = False
+    items: int = 0
+    unusable: str = ""
+    bad_option: bool = False
+    deferred: set[str] = field(default_factory=set)
+    failed_here: set[str] = field(default_factory=set)
+    completed: bool = False
+    ended_by: str = ""
+    down: bool = False
+
+    @classmethod
+    def of(cls, node: Any, number: int | None) -> Worker:
+        """The worker that pytest-xdist knows as ``node``."""
+        gateway = getattr(node, "gateway", None)
+        return cls(
+            name=str(getattr(gateway, "id", node)),
+            spec=str(getattr(gateway, "spec", "")),
+            number=number,
+            host=_host_called(node),
+        )
+
+    @property
+    def place(self) -> Hashable:
+        """Another worker with the same has the same GPU."""
+        return (self.spec, self.number)
+
+    @property
+    def title(self) -> str:
+        """``gw1 on host7``, as far as its host is known."""
+        return f"{self.name} on {self.host}" if self.host else self.name
+
+    def settle_at(self, station: StationInfo) -> None:
+        """Note the GPU that it has claimed."""
+        self.station, self.host = station, self.host or station.host
+
+    def hear(self, kind: str, *data: str) -> None:
+        """Note what it has said of itself; see `link`."""
+        if kind == link.BEGAN:
+            self.running = data[0]
+        elif kind == link.SET:
+            self.setpoint = data[0]
+        elif kind == link.DEFERRED:
+            self.deferred.add(data[0])
+        elif kind == link.FAILED_HERE:
+            self.failed_here.add(data[0])
+        elif kind in (link.UNUSABLE, link.BAD_OPTION):
+            self.unusable, host = data
+            self.bad_option = kind == link.BAD_OPTION
+            self.host = self.host or host
+        elif kind == link.ENDED_BY:
+            self.ended_by = data[0]
+        elif kind == link.ENDED:
+            self.setpoint = ""
+
+    def end(self, node_id: str) -> None:
+        """Note that an item has ended on it."""
+        if self.running == node_id:
+            self.running = None
+        self.completed = True
+
+
+def _host_called(node: Any) -> str:
+    """The host that a fleet has sent a worker to; empty without one, or if that is yet open."""
+    seat = getattr(node, "workerinput", {}).get(SEAT)
+    return str(seat["host"]) if seat and seat["uuid"] else ""
+
 
 _DISTRIBUTIONS = ("load", "loadgroup")
 """Of pytest-xdist's, those in whose place `WorkloadScheduling` comes."""

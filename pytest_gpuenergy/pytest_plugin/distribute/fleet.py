@@ -29,8 +29,8 @@ from pytest_gpuenergy.fleet import (
     parse_fleet,
     tx_spec,
 )
-from pytest_gpuenergy.pytest_plugin.option_table import either, named_device, stated
-from pytest_gpuenergy.pytest_plugin.xdist import BOARDS
+from pytest_gpuenergy.pytest_plugin.declarations import either, named_device, stated
+from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
 RESTARTS_PER_SEAT = 4

@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import pytest
 
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
-from pytest_gpuenergy.pytest_plugin.deferral import DeferringPlugin
-from pytest_gpuenergy.pytest_plugin.export import ExportPlugin
-from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin
-from pytest_gpuenergy.pytest_plugin.header import header_lines
-from pytest_gpuenergy.pytest_plugin.link import BAD_OPTION, LINE, UNUSABLE, Link
-from pytest_gpuenergy.pytest_plugin.named_ids import name_items
-from pytest_gpuenergy.pytest_plugin.names import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.benches.searches import graphs
+from pytest_gpuenergy.pytest_plugin.declarations import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.distribute.deferral import DeferringPlugin
+from pytest_gpuenergy.pytest_plugin.distribute.link import (
+    BAD_OPTION,
+    DEFERS,
+    LINE,
+    PROBLEMS,
+    RUN_ID,
+    UNUSABLE,
+    Link,
+    WorkerPlugin,
+)
+from pytest_gpuenergy.pytest_plugin.distribute.workers import Workers
+from pytest_gpuenergy.pytest_plugin.energy_benchmark import VerifyOnlyPlugin
+from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin, measures_energy
 from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.order import Place, interleave
-from pytest_gpuenergy.pytest_plugin.outputs import check_outputs, summary_lines, write_outputs
-from pytest_gpuenergy.pytest_plugin.progress import ProgressPlugin, show_preheat
-from pytest_gpuenergy.pytest_plugin.searches import graphs
-from pytest_gpuenergy.pytest_plugin.sentences import BadOptionError
+from pytest_gpuenergy.pytest_plugin.outputs import (
+    OUTCOME,
+    BadOptionError,
+    ProgressPlugin,
+    SetpointOutcome,
+    SetpointPlugin,
+    check_outputs,
+    header_lines,
+    show_preheat,
+    summary_lines,
+    write_outputs,
+)
+from pytest_gpuenergy.pytest_plugin.selection import name_items
 from pytest_gpuenergy.pytest_plugin.session import Session
-from pytest_gpuenergy.pytest_plugin.setpoints import OUTCOME, SetpointOutcome, SetpointPlugin
-from pytest_gpuenergy.pytest_plugin.verify_only import VerifyOnlyPlugin
-from pytest_gpuenergy.pytest_plugin.workers import Workers
-from pytest_gpuenergy.pytest_plugin.xdist import DEFERS, PROBLEMS, RUN_ID, WorkerPlugin
 from pytest_gpuenergy.report import latest_run
 from pytest_gpuenergy.support import (
     GpuEnergyError,
@@ -43,6 +58,92 @@ from pytest_gpuenergy.support import (
     undisturbed,
     wrapped,
 )
+
+_T = TypeVar("_T")
+
+
+class Place(NamedTuple):
+    """An item's place; only adjacent items of the same ``group`` are reordered."""
+
+    group: Hashable
+    kernel: Hashable
+    setpoint: Hashable
+
+
+def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list[_T]:
+    """Interleave the setpoints and kernels of each group, deterministically.
+
+    A group is a table of kernels and setpoints. It is traversed in as many rounds as there are
+    setpoints. Each round has every kernel once, alternately forwards and backwards. From one round
+    to the next, a kernel advances by one in the sequence of setpoints first, last, second, second
+    to last, and so on; the kernels start at places spread over that sequence. Each setpoint and
+    each kernel is therefore spread about evenly over the run.
+
+    Args:
+        items: the items as written.
+        place: returns an item's place; None for an item that stays where it is.
+    """
+    ordered: list[_T] = []
+    for group, members in groupby(items, key=lambda item: _group(place(item))):
+        listed = list(members)
+        ordered += listed if group is None else _mixed(listed, place)
+    return ordered
+
+
+def _group(place: Place | None) -> Hashable:
+    return None if place is None else (place.group,)
+
+
+def _mixed(items: list[_T], place: Callable[[_T], Place | None]) -> list[_T]:
+    cells: dict[tuple[Hashable, Hashable], list[_T]] = {}
+    for item in items:
+        found = place(item)
+        assert found is not None
+        cells.setdefault((found.kernel, found.setpoint), []).append(item)
+    kernels = list(dict.fromkeys(kernel for kernel, _ in cells))
+    setpoints = _from_both_ends(list(dict.fromkeys(setpoint for _, setpoint in cells)))
+    apart = max(1, len(setpoints) // len(kernels))
+    ordered: list[_T] = []
+    for turn in range(len(setpoints)):
+        row = list(enumerate(kernels))
+        for number, kernel in row if turn % 2 == 0 else reversed(row):
+            setpoint = setpoints[(number * apart + turn) % len(setpoints)]
+            ordered += cells.get((kernel, setpoint), [])
+    return ordered
+
+
+def _from_both_ends(values: list[Hashable]) -> list[Hashable]:
+    half = (len(values) + 1) // 2
+    lower, upper = values[:half], values[half:][::-1]
+    ends = [value for pair in zip(lower, upper, strict=False) for value in pair]
+    return ends + lower[len(upper) :]
+
+
+class ExportPlugin:
+    """Records in ``folder`` that energy items were collected, and what failed the run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Create the folder when there are energy items, whether or not they succeed."""
+        from pytest_gpuenergy.ab import begin_export
+
+        if any(map(measures_energy, session.items)):
+            with contextlib.suppress(GpuEnergyError):  # each item will report it
+                begin_export(self._folder)
+
+    def finish(self, problems: Sequence[str]) -> list[str]:
+        """Write the problems that failed the run as a whole; returns problems of doing so."""
+        from pytest_gpuenergy.ab import export_problems
+
+        try:
+            if problems:
+                export_problems(self._folder, problems)
+        except GpuEnergyError as error:
+            return [str(error)]
+        return []
+
 
 _OVER = (
     pytest.ExitCode.OK,
