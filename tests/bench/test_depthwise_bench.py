@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from unmarked_gpu import unmarked_gpu
 
 from pytest_gpuenergy.engine import station
+from pytest_gpuenergy.pytest_plugin import session
 from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, Window, WorkloadInfo
 from pytest_gpuenergy.support import plain
 from pytest_gpuenergy.workloads import Conv2d
