@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands import gemm_profile
+from pytest_gpuenergy.commands.gemm_profile import _add_profile
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
 from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.commands.tune import tune
@@ -70,7 +70,7 @@ gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out
     add_device_options(tuning)
     tuning.set_defaults(quick=False)
     _add_perf(chosen)
-    gemm_profile.add_parser(chosen, _GRAMMAR)
+    _add_profile(chosen, _GRAMMAR)
 
 
 def _add_perf(subparsers: Subparsers) -> None:

@@ -41,12 +41,12 @@ _LAUNCHES = 100
 _PROGRAMS = "programs"
 
 
-def add_parser(subparsers: Subparsers, grammar: str) -> None:
+def _add_profile(subparsers: Subparsers, grammar: str) -> None:
     """Add ``profile``, whose sizes have the form that ``grammar`` describes."""
     parser = add_command(
         subparsers,
         "profile",
-        run,
+        _profile,
         summary="Profile the kernels of matrix products with Nsight Compute",
         description="Writes the programs of gpuenergy kernels export --gemm, builds them with "
         "CMake and nvcc, and runs each under ncu with all of its sections. Clocks are not locked "
@@ -69,7 +69,7 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
     )
 
 
-def run(arguments: Namespace) -> int:
+def _profile(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
     from pytest_gpuenergy.engine import Station
     from pytest_gpuenergy.kernels import export_kernels
@@ -98,7 +98,7 @@ def run(arguments: Namespace) -> int:
         export_kernels(kernels, out / _PROGRAMS, device.architecture)
         _build(tools, out)
         for item in kernels:
-            print(_profile(tools["ncu"], item, out, device.uuid, device.name))
+            print(_profile_program(tools["ncu"], item, out, device.uuid, device.name))
     return 0
 
 
@@ -145,7 +145,7 @@ def _build(tools: Mapping[str, str], out: Path) -> None:
             raise KernelFault("compile", f"The programs could not be built: {log} says why.")
 
 
-def _profile(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Path:
+def _profile_program(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Path:
     """Profile the last launch of a program; returns the path of the profile.
 
     Raises:

@@ -6,7 +6,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.commands import kernels_export, kernels_sample
+from pytest_gpuenergy.commands.kernels_export import _add_export
+from pytest_gpuenergy.commands.kernels_sample import _add_sample
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.commands.kernel_records import (
     add_case,
@@ -38,10 +39,10 @@ gpuenergy kernels export --gemm "MNK=1024 mode=3xtf32" --out exported
 """,
     )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
-    for action in (_add_list(actions), _add_show(actions), kernels_export.add_parser(actions)):
+    for action in (_add_list(actions), _add_show(actions), _add_export(actions)):
         add_records(action)
         action.add_argument("--json", action="store_true", help="Print JSON")
-    kernels_sample.add_parser(actions)
+    _add_sample(actions)
 
 
 def _add_list(actions: Subparsers) -> ArgumentParser:

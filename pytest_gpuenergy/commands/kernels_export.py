@@ -14,17 +14,17 @@ from pytest_gpuenergy.support import InputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels import RankedKernel
 
-_OF_RECORDS = ("case", "network", "kernels", "tuner")
+_ONLY_RECORDS = ("case", "network", "kernels", "tuner")
 _OUT = Path("exported")
-_OF_PRODUCTS = ("contender", "gpu_device")
+_ONLY_PRODUCTS = ("contender", "gpu_device")
 
 
-def add_parser(actions: Subparsers) -> ArgumentParser:
+def _add_export(actions: Subparsers) -> ArgumentParser:
     """Add ``export``."""
     parser = add_command(
         actions,
         "export",
-        run,
+        _export,
         summary="Write kernels as CUDA sources that build without this package",
         description="Each source comes with its launch plan, which load_kernel reads. A driver and "
         "a CMakeLists.txt build one program per kernel, which verifies it and then measures its "
@@ -61,11 +61,11 @@ ctest --test-dir exported/build --verbose
     return parser
 
 
-def run(arguments: Namespace) -> int:
+def _export(arguments: Namespace) -> int:
     """Write the chosen kernels."""
     from pytest_gpuenergy.kernels import check_exportable, export_kernels
 
-    for name in _OF_PRODUCTS if arguments.gemm is None else _OF_RECORDS:
+    for name in _ONLY_PRODUCTS if arguments.gemm is None else _ONLY_RECORDS:
         if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(

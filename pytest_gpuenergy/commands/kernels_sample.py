@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tvm import Sampled, Search
 
 
-def add_parser(actions: Subparsers) -> None:
+def _add_sample(actions: Subparsers) -> None:
     """Add ``sample``."""
     parser = add_command(
         actions,
         "sample",
-        run,
+        _sample,
         summary="Choose the trials that represent a whole search",
         description="Reads a database of TVM's MetaSchedule or a log of its former auto-scheduler "
         "(Ansor), plain or compressed (.gz, .xz), or all logs in a folder. A fifth of the chosen "
@@ -45,7 +45,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
         help="Log, folder of a MetaSchedule database, or folder of logs",
     )
     parser.add_argument(
-        "--keep", metavar="N", type=_count, default=25, help="Trials to choose (default: 25)"
+        "--keep", metavar="N", type=_positive, default=25, help="Trials to choose (default: 25)"
     )
     parser.add_argument(
         "--shape",
@@ -69,7 +69,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class _Sampling:
     """What was chosen from a log."""
 
     log: Path
@@ -77,18 +77,18 @@ class _Outcome:
     chosen: list[Sampled]
 
 
-def run(arguments: Namespace) -> int:
+def _sample(arguments: Namespace) -> int:
     """Choose, write, print; 1 if some of several logs cannot be used."""
     from pytest_gpuenergy.support import is_folder
     from pytest_gpuenergy.tvm import is_database, logs_in
 
     log: Path = arguments.log
     if not is_folder(log) or is_database(log):
-        outcome = _outcome(log, arguments, arguments.performance)
+        outcome = _sample_log(log, arguments, arguments.performance)
         if arguments.json:
-            print_json(_document(outcome.search, outcome.chosen, arguments.keep))
+            print_json(_sampled_json(outcome.search, outcome.chosen, arguments.keep))
         else:
-            _print(outcome.search, outcome.chosen, arguments.keep)
+            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
         return 0
     if arguments.shape is not None:
         raise InputError(f"--shape is for one log, and {log} is a folder: name a log in it.")
@@ -99,29 +99,29 @@ def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
     """Sample each log, whether or not others can be used."""
     from pytest_gpuenergy.tvm import plain_name
 
-    outcomes: list[_Outcome] = []
+    outcomes: list[_Sampling] = []
     for log in logs:
         folder = arguments.performance
         try:
             performance = None if folder is None else folder / f"{Path(plain_name(log)).stem}.json"
-            outcome = _outcome(log, arguments, performance)
+            outcome = _sample_log(log, arguments, performance)
         except InputError as error:
             tell(f"{log.name}: not sampled: {error}")
             continue
         outcomes.append(outcome)
         if not arguments.json:
             print(f"{log.name}:")
-            _print(outcome.search, outcome.chosen, arguments.keep)
+            _print_sampled(outcome.search, outcome.chosen, arguments.keep)
     if not outcomes:
         raise InputError(
             f"None of the {len(logs)} logs in {arguments.log} can be used, for the reasons above."
         )
     if arguments.json:
-        print_json([_document(one.search, one.chosen, arguments.keep) for one in outcomes])
+        print_json([_sampled_json(one.search, one.chosen, arguments.keep) for one in outcomes])
     return 0 if len(outcomes) == len(logs) else 1
 
 
-def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outcome:
+def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _Sampling:
     """Choose from one log, and write what was asked for.
 
     Raises:
@@ -144,10 +144,10 @@ def _outcome(log: Path, arguments: Namespace, performance: Path | None) -> _Outc
                 "are no GFLOP/s: give them with --shape."
             )
         write_performance(performance, figures)
-    return _Outcome(log, search, chosen)
+    return _Sampling(log, search, chosen)
 
 
-def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
+def _print_sampled(search: Search, chosen: list[Sampled], keep: int) -> None:
     from pytest_gpuenergy.report import time
 
     print_table(
@@ -170,7 +170,7 @@ def _print(search: Search, chosen: list[Sampled], keep: int) -> None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
 
 
-def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
+def _sampled_json(search: Search, chosen: list[Sampled], keep: int) -> dict[str, object]:
     return {
         "log": str(search.path),
         "tuner": search.tuner,
@@ -181,7 +181,7 @@ def _document(search: Search, chosen: list[Sampled], keep: int) -> dict[str, obj
     }
 
 
-def _count(word: str) -> int:
+def _positive(word: str) -> int:
     if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
         raise ArgumentTypeError(f"{word!r} is not a positive integer")
     return int(word)
