@@ -7,9 +7,8 @@ from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import Subparsers, add_command, tell
+from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options
 from pytest_gpuenergy.support import GpuEnergyError
 
 if TYPE_CHECKING:

@@ -108,8 +108,7 @@ def _chosen(arguments: Namespace) -> Report:
     from msgspec.structs import replace
 
     from pytest_gpuenergy.advice import of_model, one_model
-    from pytest_gpuenergy.commands.runs import find_runs
-    from pytest_gpuenergy.commands.selection import select
+    from pytest_gpuenergy.commands.runs import find_runs, select
     from pytest_gpuenergy.report import load_report, merge
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]

@@ -2,17 +2,281 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
+import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, count
-from pytest_gpuenergy.support import GpuEnergyError, is_there
+from pytest_gpuenergy.support import GpuEnergyError, InputError, is_link, is_there
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.clean_files import Found
+_HOME = ".gpuenergy"
+_SIGN = "# Made by pytest-gpuenergy"
+_DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
+_RUN_FILES = re.compile(
+    r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
+    rf"csv/[^/]+/(all\.csv|powercap[^/]+/results\.csv|"
+    rf"(powercap[^/]+/)?{_DRAFT})|{_DRAFT}"
+)
+"""The files that a run writes, by their path in its folder."""
+
+CACHE_FOLDERS = (
+    "charts",
+    "chosen",
+    "cubin",
+    "cutlass",
+    "emulated/host",
+    "emulated/traffic",
+    "lowered",
+    "programs",
+    "references",
+    "seeds",
+    "triton",
+    "verified",
+)
+"""Folders that this package creates in its cache."""
+
+_CACHE_ENTRY = re.compile(
+    r"(host-)?[0-9a-f]{12,64}([-.][\w.-]+)?|\.(gpuenergy-)?[0-9a-f]{16,64}[\w.-]*\.tmp|"
+    r"\.(host|build)-[\w-]+"
+)
+"""Names in these folders: the hash of what an entry was made from, or an unfinished build.
+
+The user can choose the cache folder, so the name of a folder in it alone proves nothing.
+"""
+
+
+_MAKING_S = 3600.0
+"""For how long a copy of a project may be unfinished."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The contents of our folders.
+
+    Attributes:
+        generated: files that we created, which may be removed.
+        folders: folders that we created, deepest first; removed if they are empty by then.
+        foreign: files, links and folders that we did not create.
+        groups: folders whose files are counted together: runs, caches, exports and copies.
+        used: folders that we created and that are in use.
+    """
+
+    generated: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+    foreign: tuple[Path, ...] = ()
+    groups: tuple[Path, ...] = ()
+    used: tuple[Path, ...] = ()
+
+    def __add__(self, other: Found) -> Found:
+        return Found(
+            self.generated + other.generated,
+            self.folders + other.folders,
+            self.foreign + other.foreign,
+            self.groups + other.groups,
+            self.used + other.used,
+        )
+
+
+def find_project_files(root: Path, *, keep: int = 0) -> Found:
+    """The runs under ``root/.gpuenergy``, except the last ``keep`` of them.
+
+    Raises:
+        InputError: there is a folder of that name that this package did not create.
+    """
+    home = root / _HOME
+    if not is_link(home) and not is_there(home):
+        return Found()
+    sign = home / ".gitignore"
+    if is_link(home) or not _is_ours(sign):
+        raise InputError(
+            f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
+            "inspect it and remove it by hand."
+        )
+    runs, pointer = home / "runs", home / "latest"
+    entries = list(_entries(runs)) if _is_folder(runs) else []
+    ours = [path for path in entries if _is_folder(path) and _is_file(path / "run.json")]
+    kept = _last(ours, keep, pointer)
+    found = Found()
+    for folder in entries:
+        if folder in ours:
+            found += Found() if folder in kept else _of_run(folder)
+        else:
+            found += Found(foreign=(folder,))
+    others = [path for path in _entries(home) if path not in (sign, pointer, runs)]
+    if (is_link(runs) or is_there(runs)) and not _is_folder(runs):
+        others.append(runs)
+    # The sign is removed last, so an interrupted clean can be repeated.
+    generated = tuple(path for path in (pointer, sign) if _is_file(path) and not kept)
+    if found.foreign or others:
+        generated = tuple(path for path in generated if path != sign)
+    folders = (runs,) if _is_folder(runs) else ()
+    return found + Found(generated, (*folders, home), tuple(others))
+
+
+def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
+    """The last ``count`` runs; their names begin with their time, and a resumed one is the last."""
+    latest = pointer.read_text(errors="replace").strip() if _is_file(pointer) else ""
+    ordered = sorted(runs, key=lambda run: (run.name == latest, run.name))
+    return set(ordered[len(ordered) - count :] if count else [])
+
+
+def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
+    """What fleets have left on this host for each project: copies of it, and its runs but the last.
+
+    Copies in which a process works are kept, and so are unfinished ones that may be in the making.
+
+    Args:
+        fleets: the folder ``fleet`` in the state folder.
+        keep: how many runs of each project are kept.
+
+    Raises:
+        InputError: a folder of runs was not made by this package.
+    """
+    found = Found()
+    if not _is_folder(fleets):
+        return found
+    for project in _entries(fleets):
+        copies = project / "copies"
+        if not _is_folder(project) or not _is_folder(copies):
+            found += Found(foreign=(project,))
+            continue
+        busy = _working_folders()
+        for copy in _entries(copies):
+            if not _is_folder(copy):
+                found += Found(foreign=(copy,))
+            elif _is_new(copy) or any(copy in (folder, *folder.parents) for folder in busy):
+                found += Found(used=(copy,))
+            else:
+                found += _with_links(copy) + Found(groups=(copy,))
+        found += find_project_files(project, keep=keep)
+        found += Found(folders=(copies, project))
+    return found
+
+
+def _with_links(path: Path) -> Found:
+    """A folder of ours with all that is in it; links are removed, and not followed."""
+    if not _is_folder(path):
+        return Found(generated=(path,))
+    found = Found()
+    for entry in _entries(path):
+        found += _with_links(entry)
+    return found + Found(folders=(path,))
+
+
+def _is_new(copy: Path) -> bool:
+    """Whether it may be in the making."""
+    return copy.name.startswith(".") and time.time() - copy.lstat().st_mtime < _MAKING_S
+
+
+def _working_folders() -> set[Path]:
+    """Where processes work, so far as this user may know."""
+    folders = set()
+    for process in Path("/proc").glob("[0-9]*/cwd"):
+        with suppress(OSError):
+            folders.add(process.readlink())
+    return folders
+
+
+def find_exports(root: Path) -> Found:
+    """What `kernels.export` has written to folders in ``root``, unless it was changed since.
+
+    Raises:
+        InputError: the list of a folder's files cannot be used.
+    """
+    from pytest_gpuenergy.kernels import SIGN, ExportedFolder
+
+    found = Found()
+    for folder in _entries(root):
+        if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
+            continue  # others' folders are no exports of ours
+        if (export := ExportedFolder.find(folder)) is None:
+            continue
+        ours = {*export.own, *export.folders, folder / SIGN}
+        foreign = tuple(path for path in _tops(folder, ours) if path not in ours)
+        # The sign is removed last, and only with the rest.
+        signs = () if export.changed or foreign else (folder / SIGN,)
+        own, folders = (*export.own, *signs), (*export.folders, folder)
+        found += Found(own, folders, foreign, (folder,))
+    return found
+
+
+def _tops(folder: Path, ours: Container[Path]) -> Iterator[Path]:
+    """What is in ``folder``, and in folders of ours below it."""
+    for path in _entries(folder):
+        yield path
+        if path in ours and _is_folder(path):
+            yield from _tops(path, ours)
+
+
+def find_cache_files(cache: Path) -> Found:
+    """Everything named by a hash in this package's folders in ``cache``, which itself is kept."""
+    found = Found()
+    for name in CACHE_FOLDERS:
+        folder = cache / name
+        if not _is_folder(folder) or not _is_folder(folder.parent):
+            continue
+        for path in _entries(folder):
+            if not _CACHE_ENTRY.fullmatch(path.name):
+                found += Found(foreign=(path,))
+            else:
+                found += _everything(path)
+        found += Found(folders=(folder,), groups=(folder,))
+    return found
+
+
+def _everything(path: Path) -> Found:
+    if _is_file(path):
+        return Found(generated=(path,))
+    if not _is_folder(path):
+        return Found(foreign=(path,))
+    found = Found()
+    for entry in _entries(path):
+        found += _everything(entry)
+    return found + Found(folders=(path,))
+
+
+def _of_run(folder: Path) -> Found:
+    found = _views(folder, folder)
+    # It identifies the folder as that of a run, so it is removed last, and only with the rest.
+    sign = folder / "run.json"
+    generated = tuple(path for path in found.generated if path != sign)
+    generated = generated if found.foreign else (*generated, sign)
+    return Found(generated, found.folders, found.foreign, (folder,))
+
+
+def _views(folder: Path, run: Path) -> Found:
+    found = Found()
+    for path in _entries(folder):
+        name = path.relative_to(run).as_posix()
+        if _is_folder(path) and name.split("/")[0] == "csv":
+            found += _views(path, run)
+        elif _is_file(path) and _RUN_FILES.fullmatch(name):
+            found += Found(generated=(path,))
+        else:
+            found += Found(foreign=(path,))
+    return found + Found(folders=(folder,))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return iter(sorted(folder.iterdir()))
+
+
+def _is_file(path: Path) -> bool:
+    return is_there(path) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _is_folder(path: Path) -> bool:
+    return is_there(path) and stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _is_ours(sign: Path) -> bool:
+    return _is_file(sign) and sign.read_text(errors="replace").startswith(_SIGN)
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -57,12 +321,6 @@ gpuenergy clean --fleet
 
 def run(arguments: Namespace) -> int:
     """List, ask, remove; 1 if the answer is no or something could not be removed."""
-    from pytest_gpuenergy.commands.clean_files import (
-        find_cache_files,
-        find_exports,
-        find_fleet_files,
-        find_project_files,
-    )
     from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
 
     here = Path.cwd()

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
+    add_clock_options,
     add_command,
     count,
+    named_setpoints,
     print_json,
     print_lines,
     tell,
 )
-from pytest_gpuenergy.commands.setpoint_options import add_clock_options, named_setpoints
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay import ReplayReport

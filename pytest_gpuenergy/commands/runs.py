@@ -10,6 +10,7 @@ from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.support import InputError, ReportError, matching
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.record import Measurement
     from pytest_gpuenergy.report import Report
 
 
@@ -112,3 +113,69 @@ def check_outputs(
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
     check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])
+
+
+_MOST_NAMES = 12
+"""Workloads that an error message lists; of more, it gives the number."""
+
+
+def select(
+    measurements: Sequence[Measurement],
+    cases: Sequence[str],
+    networks: Sequence[str],
+    root: Path,
+) -> tuple[Measurement, ...]:
+    """Return the measurements that ``--case`` and ``--network`` name; all if neither is given.
+
+    Args:
+        measurements: the measurements to choose from, whose order is kept.
+        cases: ids, names of workloads, ``5`` for ``case5``, or ``all`` for the seven cases.
+        networks: names of networks, see `workloads.network`.
+        root: the project's folder.
+
+    Raises:
+        InputError: a word names none of them.
+    """
+    from pytest_gpuenergy.report import is_named
+    from pytest_gpuenergy.workloads import (
+        ALL,
+        CASES,
+        check_named,
+        network,
+        numbered_case,
+        words_of,
+    )
+
+    if not cases and not networks:
+        return tuple(measurements)
+    check_named(cases, networks)
+    chosen: set[int] = set()
+    whole = [text for text in cases if any(is_named(m, text.strip()) for m in measurements)]
+    for word in [*whole, *words_of([text for text in cases if text not in whole])]:
+        name = word.strip()
+        names = {*CASES} if name == ALL else {numbered_case(name)}
+        chosen |= _indices(
+            word,
+            measurements,
+            (m.workload.name in names or (name != ALL and is_named(m, name)) for m in measurements),
+        )
+    for word in words_of(networks):
+        names = {workload.name for workload in network(word, root)}
+        chosen |= _indices(word, measurements, (m.workload.name in names for m in measurements))
+    return tuple(m for i, m in enumerate(measurements) if i in chosen)
+
+
+def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bool]) -> set[int]:
+    """Return the indices of the measurements that ``word`` chooses.
+
+    Raises:
+        InputError: it chooses none.
+    """
+    found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
+    if not found:
+        names = [*dict.fromkeys(m.workload.name for m in measurements)]
+        if len(names) > _MOST_NAMES:
+            names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+        listed = ", ".join(names) or "nothing"
+        raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {listed}.")
+    return found

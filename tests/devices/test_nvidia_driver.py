@@ -24,7 +24,7 @@ from pytest_gpuenergy.energy.card_samples import CardSamples
 from pytest_gpuenergy.energy.processes import processes_on
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import power_by_samples_w, read_conditions
-from pytest_gpuenergy.commands.doctor_gpu import check_gpus
+from pytest_gpuenergy.commands.doctor import check_gpus
 from pytest_gpuenergy.fleet.probe import probe_host
 from pytest_gpuenergy.support.errors import DeviceError
 
@@ -248,7 +248,7 @@ def doctor(driver: Path, **stub: str) -> dict[str, str]:
     """The doctor's checks of the GPUs, by name, each with its status."""
     code = (
         "import json\n"
-        "from pytest_gpuenergy.commands.doctor_gpu import check_gpus\n"
+        "from pytest_gpuenergy.commands.doctor import check_gpus\n"
         "print(json.dumps({one.name: f'{one.status}: {one.found}' for one in check_gpus()}))"
     )
     done = run_with(driver, "-c", code, stub=stub)
