@@ -28,8 +28,6 @@ from pytest_gpuenergy.pytest_plugin import (
     any_option_is_set,
     declarations,
     keep_rootdir,
-    named_device,
-    named_fleet,
     options_of_group,
     runs_items,
 )
@@ -106,7 +104,7 @@ def load_run(config: pytest.Config) -> RunPlugin:
 @pytest.hookimpl(tryfirst=True)  # before anybody looks at --tx and --dist
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
-    fleet = named_fleet(config)
+    fleet = str(declarations.FLEET.value(config)).strip()
     if fleet and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin import prepare
 
@@ -120,7 +118,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     pytest-xdist asks before collection, when it is not yet known whether there are items of ours.
     Without a named device, pytest-xdist's own default, the number of CPU cores, applies.
     """
-    device = named_device(config)
+    device = declarations.DEVICE.text(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from pytest_gpuenergy.opening import count_gpus

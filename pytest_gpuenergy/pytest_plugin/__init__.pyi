@@ -21,8 +21,6 @@ from .declarations import (
     WITH_VALUES as WITH_VALUES,
     add_options as add_options,
     any_option_is_set as any_option_is_set,
-    named_device as named_device,
-    named_fleet as named_fleet,
     runs_items as runs_items,
 )
 from .distribute.deferral import groups_of as groups_of

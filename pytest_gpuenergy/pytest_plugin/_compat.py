@@ -16,10 +16,10 @@ import argparse
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.config.findpaths import determine_setup
@@ -41,8 +41,7 @@ UNIT = "unit"
 """Key in a record's ``extra_info`` for a unit other than seconds."""
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """The content of a pytest-benchmark record, with one value per trial."""
 
     name: str
@@ -52,21 +51,6 @@ class Record:
     extra_info: Mapping[str, Any]
     param: str | None = None
     params: Mapping[str, Any] | None = None
-
-
-@dataclass
-class _Fixture:
-    """The part of pytest-benchmark's fixture that its records read."""
-
-    name: str
-    fullname: str
-    group: str
-    params: dict[str, Any] | None
-    extra_info: dict[str, Any]
-    param: str | None = None
-    cprofile_stats: None = None
-    has_error: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 def ini_value(config: pytest.Config, key: str) -> Any:
@@ -84,6 +68,15 @@ def command_line(config: pytest.Config) -> argparse.Namespace:
     given = [str(argument) for argument in config.invocation_params.args]
     found: argparse.Namespace = config._parser.parse_known_args(given, argparse.Namespace())
     return found
+
+
+def selects(expression: str, matches: Callable[[str], bool]) -> bool:
+    """Whether an expression of ``-k`` selects what has the names that ``matches`` accepts."""
+
+    def is_named(name: str, /, **_: object) -> bool:
+        return matches(name)
+
+    return Expression.compile(expression).evaluate(is_named)
 
 
 def unmatched(config: pytest.Config, item: pytest.Item) -> list[str]:
@@ -287,7 +280,17 @@ def add_records(session: Any, records: Sequence[Record]) -> None:
     for record in records:
         params = None if record.params is None else dict(record.params)
         info = dict(record.extra_info)
-        fixture = _Fixture(record.name, record.fullname, record.group, params, info, record.param)
+        fixture = SimpleNamespace(  # what a record reads of pytest-benchmark's own fixture
+            name=record.name,
+            fullname=record.fullname,
+            group=record.group,
+            params=params,
+            extra_info=info,
+            param=record.param,
+            cprofile_stats=None,
+            has_error=False,
+            options={},
+        )
         made = kind(fixture, iterations=1, options={})
         for value in record.values:
             made.update(value)

@@ -1,4 +1,4 @@
-"""The table of command-line and ini options.
+"""What pytest and other plugins see of this one: options, names of fixtures and markers, a hook.
 
 Every pytest run imports this module, even in projects that never measure anything, so it needs only
 the standard library and pytest.
@@ -6,8 +6,7 @@ the standard library and pytest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -21,14 +20,29 @@ POWERCAP_FIXTURE = "_gpuenergy_powercap"
 """Fixtures beneath ours: a project's own ``gpu`` or ``powercap`` is never mistaken for ours."""
 
 RUN = "gpuenergy-run"
-"""The plugin that measures in a pytest process, once it is loaded: a `run.RunPlugin`."""
+"""Name of the plugin that measures in a pytest process, a `RunPlugin`, once it is loaded."""
 
 EDP_MARKER, ENERGY_MARKER = BUDGET_MARKERS = ("edp_budget", "energy_budget")
 
 FIGURES = "gpuenergy"
 """The JUnit property with an item's figures as text."""
-BENCH = "bench"
-"""The group of the options of this repository's benches."""
+
+GROUP, BENCH = "gpuenergy", "bench"
+"""Groups of options: those of this plugin, and those of this repository's benches."""
+
+LARGEST_SEED = (1 << 32) - 1
+"""The largest ``--gpuenergy-seed``, which NumPy's generators take as 32 bits."""
+
+AUTO = "auto"
+_TIMEOUT_S, _LOCK_WAIT_S, _ANCHOR_S = 60.0, 10.0, 300.0
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_TEXTS = ("PATH", "DIR", "BASELINE", "FLEET")
+"""Placeholders of options whose value cannot be a number."""
+_ONLY_SHOW = (
+    *("collectonly", "help", "version", "markers"),
+    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
+)
+"""Options of pytest's with which it runs no items."""
 
 
 @pytest.hookspec
@@ -40,27 +54,12 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
     """
 
 
-TIMEOUT_S = 60.0
-LOCK_WAIT_S = 10.0
-ANCHOR_S = 300.0
-AUTO = "auto"
-LARGEST_SEED = (1 << 32) - 1
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_NAMES = ("PATH", "DIR", "BASELINE", "FLEET")
-"""Placeholders of what is no number."""
-_ONLY_SHOW = (
-    *("collectonly", "help", "version", "markers"),
-    *("showfixtures", "show_fixtures_per_test", "cacheshow"),
-)
-
-
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """A command-line option and the ini option of the same name.
 
     Attributes:
         name: the option with its two dashes.
-        help: starts with a capital letter and ends without a period.
+        help: text for ``--help``; starts with a capital letter and ends without a period.
         metavar: placeholder for its value.
         default: default of the ini option.
         flag: whether it takes no value.
@@ -79,12 +78,34 @@ class Option:
         """The option's name in pytest's configuration and in the ini file."""
         return self.name.lstrip("-").replace("-", "_")
 
+    def given(self, config: pytest.Config) -> Any:
+        """Return the value on the command line, or None."""
+        return config.getoption(self.key)
+
+    def value(self, config: pytest.Config) -> Any:
+        """Return the value on the command line, or else that in the ini file.
+
+        Raises:
+            pytest.UsageError: the ini option is of a type that the option does not take.
+        """
+        given = self.given(config)
+        return self.stated(config) if given is None else given
+
+    def text(self, config: pytest.Config) -> str | None:
+        """Return the value as text, or None when neither the command line nor the ini file sets it.
+
+        Raises:
+            pytest.UsageError: the ini option is of a type that the option does not take.
+        """
+        given = self.given(config)
+        return (str(self.stated(config)) or None) if given is None else str(given)
+
     def is_set(self, config: pytest.Config) -> bool:
         """Whether the command line or the ini file sets it."""
-        return config.getoption(self.key) is not None or self.stated(config) != self._ini_default
+        return self.given(config) is not None or self.stated(config) != self._ini_default
 
     def stated(self, config: pytest.Config) -> str | bool:
-        """The ini option's value: a number as its text, and a list joined by commas.
+        """Return the ini option's value: a number as its text, a list joined by commas.
 
         Raises:
             pytest.UsageError: it is of a type that the option does not take.
@@ -98,13 +119,13 @@ class Option:
                 return text in _TRUE
             advice = "true or false"
         else:
-            listed = isinstance(value, list) and (self.append or self.metavar == "LIST")
-            parts = value if listed else [value]
-            wanted = (str,) if self.metavar in _NAMES else (str, int, float)
-            if all(isinstance(one, wanted) and not isinstance(one, bool) for one in parts):
+            may_be_list = self.append or self.metavar == "LIST"
+            parts = value if isinstance(value, list) and may_be_list else [value]
+            types = (str,) if self.metavar in _TEXTS else (str, int, float)
+            if all(isinstance(part, types) and not isinstance(part, bool) for part in parts):
                 return ",".join(map(str, parts))
-            advice = "a string" if self.metavar in _NAMES else "a string or a number"
-            if self.append or self.metavar == "LIST":
+            advice = "a string" if self.metavar in _TEXTS else "a string or a number"
+            if may_be_list:
                 advice += ", or a list of these"
         raise pytest.UsageError(f"{self.key} in {config.inipath} is {value!r:.80}: give {advice}.")
 
@@ -122,162 +143,188 @@ class Option:
         return False if self.flag else self.default
 
 
-OPTIONS = (
-    Option(
-        "--gpu-device",
-        "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
-        "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
-        metavar="DEVICE",
-    ),
-    Option(
-        "--gpuenergy-fleet",
-        "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
-        'slurm:"OPTIONS OF SRUN" xN',
-        metavar="FLEET",
-    ),
-    Option(
-        "--powercap",
-        "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
-        "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
-        "current on a real GPU, all on the emulated one",
-        metavar="LIST",
-    ),
-    Option(
-        "--smclock",
-        "Clocks to lock the SMs to, each with each power cap, comma-separated: megahertz such as "
-        "1500MHz, all (five even steps of what the card supports), or current (leave them as they "
-        "are; the default)",
-        metavar="LIST",
-    ),
-    Option(
-        "--strict-powercap",
-        "Fail items whose power cap or clock cannot be set, instead of skipping them",
-        flag=True,
-    ),
-    Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH"),
-    Option("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR"),
-    Option(
-        "--gpuenergy-html",
-        "Write the report to this file as a self-contained HTML page",
-        metavar="PATH",
-    ),
-    Option(
-        "--gpuenergy-sort",
-        "Sort the tables of the summary by rank, name, time, energy, edp, power, gflops or "
-        "gflops_per_w, the best first (default: rank)",
-        metavar="KEY",
-        default="rank",
-    ),
-    Option(
-        "--gpuenergy-durations",
-        "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
-        flag=True,
-    ),
-    Option(
-        "--gpuenergy-resume",
-        "Continue the last run: skip items that were measured without a flag",
-        flag=True,
-    ),
-    Option(
-        "--gpuenergy-timeout",
-        f"Seconds after which a kernel counts as hung (default: {TIMEOUT_S:g})",
-        metavar="S",
-        default=f"{TIMEOUT_S:g}",
-    ),
-    Option(
-        "--gpuenergy-lock-wait",
-        "Seconds to wait for a GPU that another run is using, before giving up (default: "
-        f"{LOCK_WAIT_S:g})",
-        metavar="S",
-        default=f"{LOCK_WAIT_S:g}",
-    ),
-    Option(
-        "--gpuenergy-cache",
-        "State of the L2 cache at each launch: hot (launches share their buffers; the default) or "
-        "cold (buffers rotate through more than the L2)",
-        metavar="STATE",
-        default="hot",
-    ),
-    Option(
-        "--gpuenergy-order",
-        "Order of items with several power caps or kernels: interleaved (spreads the warming of "
-        "the card evenly over both; the default) or file (as written)",
-        metavar="ORDER",
-        default="interleaved",
-    ),
-    Option(
-        "--gpuenergy-preheat",
-        "Most seconds to heat the card up before the first measurement, and again after a pause, "
-        "until its temperature has settled; 0 for none (default: auto, which is 5 for each item, "
-        "and at most 30)",
-        metavar="S",
-        default=AUTO,
-    ),
-    Option(
-        "--gpuenergy-anchor",
-        "Seconds between measurements of an anchor kernel, by which long runs detect and flag "
-        f"drift; 0 disables them (default: {ANCHOR_S:g})",
-        metavar="S",
-        default=f"{ANCHOR_S:g}",
-    ),
-    Option(
-        "--gpuenergy-boards",
-        "Whether each GPU first measures two kernels of ours under each power cap, by which "
-        "boards are compared: auto (in runs on several GPUs; the default), always or never",
-        metavar="WHEN",
-        default=AUTO,
-    ),
-    Option(
-        "--gpuenergy-seed",
-        "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
-        "message names (default: one that is drawn on this machine)",
-        metavar="N",
-    ),
-    Option(
-        "--gpuenergy-export",
-        "Write verified kernels and their inputs to this folder, and measure nothing",
-        metavar="DIR",
-    ),
-    Option(
-        "--gpuenergy-verify-only",
-        "Verify kernels and measure nothing, as on a CI machine without a GPU: an item passes when "
-        "its kernel is correct, its budgets and the baseline are not judged, and no power limit is "
-        "set",
-        flag=True,
-    ),
-    Option(
-        "--gpuenergy-compare",
-        "Compare the measurements with this run: a JSON report, a run folder or a run id",
-        metavar="BASELINE",
-    ),
-    Option(
-        "--gpuenergy-fail",
-        "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
-        "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
-        metavar="METRIC:PERCENT",
-        append=True,
-    ),
-    Option(
-        "--gpuenergy-strict",
-        "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline, and the "
-        "run if it lacks what the baseline has and the command line did not deselect",
-        flag=True,
-    ),
-    Option(
-        "--gpuenergy-session-sd",
-        "Standard deviation of a figure between sessions (default, on the same board: "
-        "time:0.17%,energy:0.44%,edp:0.54%)",
-        metavar="LIST",
-    ),
-    Option(
-        "--gpuenergy-allow",
-        "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
-        "board, driver; and clocks, to lock those of a card that somebody else seems to have "
-        "locked, which are unlocked afterwards",
-        metavar="LIST",
-    ),
+DEVICE = Option(
+    "--gpu-device",
+    "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
+    "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
+    metavar="DEVICE",
+)
+FLEET = Option(
+    "--gpuenergy-fleet",
+    "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
+    'slurm:"OPTIONS OF SRUN" xN',
+    metavar="FLEET",
+)
+POWERCAP = Option(
+    "--powercap",
+    "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
+    "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
+    "current on a real GPU, all on the emulated one",
+    metavar="LIST",
+)
+SMCLOCK = Option(
+    "--smclock",
+    "Clocks to lock the SMs to, each with each power cap, comma-separated: megahertz such as "
+    "1500MHz, all (five even steps of what the card supports), or current (leave them as they "
+    "are; the default)",
+    metavar="LIST",
+)
+STRICT_POWERCAP = Option(
+    "--strict-powercap",
+    "Fail items whose power cap or clock cannot be set, instead of skipping them",
+    flag=True,
+)
+JSON = Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
+CSV = Option("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
+HTML = Option(
+    "--gpuenergy-html",
+    "Write the report to this file as a self-contained HTML page",
+    metavar="PATH",
+)
+SORT = Option(
+    "--gpuenergy-sort",
+    "Sort the tables of the summary by rank, name, time, energy, edp, power, gflops or "
+    "gflops_per_w, the best first (default: rank)",
+    metavar="KEY",
+    default="rank",
+)
+DURATIONS = Option(
+    "--gpuenergy-durations",
+    "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
+    flag=True,
+)
+RESUME = Option(
+    "--gpuenergy-resume",
+    "Continue the last run: skip items that were measured without a flag",
+    flag=True,
+)
+TIMEOUT = Option(
+    "--gpuenergy-timeout",
+    f"Seconds after which a kernel counts as hung (default: {_TIMEOUT_S:g})",
+    metavar="S",
+    default=f"{_TIMEOUT_S:g}",
+)
+LOCK_WAIT = Option(
+    "--gpuenergy-lock-wait",
+    "Seconds to wait for a GPU that another run is using, before giving up (default: "
+    f"{_LOCK_WAIT_S:g})",
+    metavar="S",
+    default=f"{_LOCK_WAIT_S:g}",
+)
+CACHE = Option(
+    "--gpuenergy-cache",
+    "State of the L2 cache at each launch: hot (launches share their buffers; the default) or "
+    "cold (buffers rotate through more than the L2)",
+    metavar="STATE",
+    default="hot",
+)
+ORDER = Option(
+    "--gpuenergy-order",
+    "Order of items with several power caps or kernels: interleaved (spreads the warming of "
+    "the card evenly over both; the default) or file (as written)",
+    metavar="ORDER",
+    default="interleaved",
+)
+PREHEAT = Option(
+    "--gpuenergy-preheat",
+    "Most seconds to heat the card up before the first measurement, and again after a pause, "
+    "until its temperature has settled; 0 for none (default: auto, which is 5 for each item, "
+    "and at most 30)",
+    metavar="S",
+    default=AUTO,
+)
+ANCHOR = Option(
+    "--gpuenergy-anchor",
+    "Seconds between measurements of an anchor kernel, by which long runs detect and flag "
+    f"drift; 0 disables them (default: {_ANCHOR_S:g})",
+    metavar="S",
+    default=f"{_ANCHOR_S:g}",
+)
+BOARDS = Option(
+    "--gpuenergy-boards",
+    "Whether each GPU first measures two kernels of ours under each power cap, by which "
+    "boards are compared: auto (in runs on several GPUs; the default), always or never",
+    metavar="WHEN",
+    default=AUTO,
+)
+SEED = Option(
+    "--gpuenergy-seed",
+    "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
+    "message names (default: one that is drawn on this machine)",
+    metavar="N",
+)
+EXPORT = Option(
+    "--gpuenergy-export",
+    "Write verified kernels and their inputs to this folder, and measure nothing",
+    metavar="DIR",
+)
+VERIFY_ONLY = Option(
+    "--gpuenergy-verify-only",
+    "Verify kernels and measure nothing, as on a CI machine without a GPU: an item passes when "
+    "its kernel is correct, its budgets and the baseline are not judged, and no power limit is "
+    "set",
+    flag=True,
+)
+COMPARE = Option(
+    "--gpuenergy-compare",
+    "Compare the measurements with this run: a JSON report, a run folder or a run id",
+    metavar="BASELINE",
+)
+FAIL = Option(
+    "--gpuenergy-fail",
+    "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
+    "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
+    metavar="METRIC:PERCENT",
+    append=True,
+)
+STRICT = Option(
+    "--gpuenergy-strict",
+    "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline, and the "
+    "run if it lacks what the baseline has and the command line did not deselect",
+    flag=True,
+)
+SESSION_SD = Option(
+    "--gpuenergy-session-sd",
+    "Standard deviation of a figure between sessions (default, on the same board: "
+    "time:0.17%,energy:0.44%,edp:0.54%)",
+    metavar="LIST",
+)
+ALLOW = Option(
+    "--gpuenergy-allow",
+    "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
+    "board, driver; and clocks, to lock those of a card that somebody else seems to have "
+    "locked, which are unlocked afterwards",
+    metavar="LIST",
 )
 
+OPTIONS = (
+    DEVICE,
+    FLEET,
+    POWERCAP,
+    SMCLOCK,
+    STRICT_POWERCAP,
+    JSON,
+    CSV,
+    HTML,
+    SORT,
+    DURATIONS,
+    RESUME,
+    TIMEOUT,
+    LOCK_WAIT,
+    CACHE,
+    ORDER,
+    PREHEAT,
+    ANCHOR,
+    BOARDS,
+    SEED,
+    EXPORT,
+    VERIFY_ONLY,
+    COMPARE,
+    FAIL,
+    STRICT,
+    SESSION_SD,
+    ALLOW,
+)
 
 WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
 """The options that take a value, as they are written."""
@@ -285,7 +332,7 @@ WITH_VALUES = {option.name for option in OPTIONS if not option.flag}
 
 def add_options(parser: pytest.Parser) -> None:
     """Add the options of group ``gpuenergy``, each with an ini option of the same name."""
-    group = parser.getgroup("gpuenergy", "energy of GPU kernels")
+    group = parser.getgroup(GROUP, "energy of GPU kernels")
     for option in OPTIONS:
         option.add(parser, group)
 
@@ -295,36 +342,6 @@ def any_option_is_set(config: pytest.Config) -> bool:
     return any(option.is_set(config) for option in OPTIONS)
 
 
-def stated(config: pytest.Config, key: str) -> str | bool:
-    """The ini option with this key, see `Option.stated`.
-
-    Raises:
-        pytest.UsageError: it is of a type that the option does not take.
-    """
-    return next(option for option in OPTIONS if option.key == key).stated(config)
-
-
-def either(config: pytest.Config, key: str) -> Any:
-    """The option from the command line or else the ini file.
-
-    Raises:
-        pytest.UsageError: the ini option is of a type that the option does not take.
-    """
-    given = config.getoption(key)
-    return stated(config, key) if given is None else given
-
-
-def named_device(config: pytest.Config) -> str | None:
-    """``--gpu-device`` from the command line or else the ini file; None when neither sets it."""
-    given = config.getoption("gpu_device")
-    return (str(stated(config, "gpu_device")) or None) if given is None else str(given)
-
-
-def named_fleet(config: pytest.Config) -> str:
-    """``--gpuenergy-fleet`` from the command line or else the ini file; empty if not set."""
-    return str(either(config, "gpuenergy_fleet")).strip()
-
-
 def runs_items(config: pytest.Config) -> bool:
-    """Whether items will be run, rather than something only be shown."""
+    """Whether pytest will run items, rather than only show something."""
     return not any(getattr(config.option, name, None) for name in _ONLY_SHOW)

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark.expression import Expression
 
-from pytest_gpuenergy.pytest_plugin._compat import command_line, unmatched
-from pytest_gpuenergy.pytest_plugin.declarations import POWERCAP_FIXTURE, either
+from pytest_gpuenergy.pytest_plugin._compat import command_line, selects, unmatched
+from pytest_gpuenergy.pytest_plugin.declarations import (
+    CACHE,
+    POWERCAP,
+    POWERCAP_FIXTURE,
+    SMCLOCK,
+)
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import HOME, RunFolder, ids_of, is_run
 from pytest_gpuenergy.support import GpuEnergyError, is_folder, is_there
@@ -126,8 +130,6 @@ COLLECTED = "gpuenergy_collected"
 _REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
 """Options, some of other plugins, that report to pytest what they deselect."""
 
-_CAPS = ("powercap", "smclock")
-
 
 class Selection:
     """The items that a run has collected, and the options that chose among them.
@@ -196,21 +198,20 @@ class Selection:
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
-            names = [each.casefold() for each in (*ids_of(one), *marks)]
-
-            def is_named(name: str, /, **_: object) -> bool:
-                return any(name.casefold() in each for each in names)
-
-            yield not Expression.compile(self._config.option.keyword).evaluate(is_named)
+            names = [name.casefold() for name in (*ids_of(one), *marks)]
+            yield not selects(
+                self._config.option.keyword,
+                lambda word: any(word.casefold() in name for name in names),
+            )
         if given.markexpr:
             alike = [each for each in self._deselected if each.partition("[")[0] == function]
             yield bool(alike) and not self._collects(function)
         if self._names("lf") and self._reruns_failures:  # what passed is not even collected
             yield is_there(self._config.rootpath / item.partition("::")[0])
-        if self._names(*_CAPS):
+        if self._names(POWERCAP.key, SMCLOCK.key):
             yield bool(self._caps) and one.cap not in self._caps
-        if self._names("gpuenergy_cache"):
-            yield one.cache != either(self._config, "gpuenergy_cache")
+        if self._names(CACHE.key):
+            yield one.cache != CACHE.value(self._config)
         yield any(
             self._config.hook.pytest_gpuenergy_deselected(config=self._config, measurement=one)
         )

@@ -29,7 +29,14 @@ from pytest_gpuenergy.fleet import (
     parse_fleet,
     tx_spec,
 )
-from pytest_gpuenergy.pytest_plugin.declarations import either, named_device, stated
+from pytest_gpuenergy.pytest_plugin.declarations import (
+    DEVICE,
+    EXPORT,
+    FLEET,
+    POWERCAP,
+    SMCLOCK,
+    VERIFY_ONLY,
+)
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
 from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
 
@@ -50,7 +57,7 @@ def prepare(config: pytest.Config, text: str) -> None:
     try:
         fleet = parse_fleet(text)
         _check_options(config)
-        device = named_device(config) or "auto"
+        device = DEVICE.text(config) or "auto"
         inside = _inside(config)
         root = str(config.rootpath)
         capping = _sets_limits(config, device)
@@ -180,15 +187,14 @@ def _expect_one_less(scheduler: Any) -> None:
 def _check_options(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin("xdist"):
         raise InputError(
-            "--gpuenergy-fleet needs pytest-xdist: pip install pytest-xdist, and leave out "
-            "-p no:xdist."
+            f"{FLEET.name} needs pytest-xdist: pip install pytest-xdist, and leave out -p no:xdist."
         )
     if config.option.numprocesses is not None or config.option.tx:
         raise InputError(
-            "--gpuenergy-fleet starts a worker for each GPU by itself: leave out -n and --tx."
+            f"{FLEET.name} starts a worker for each GPU by itself: leave out -n and --tx."
         )
     if config.getoption("usepdb"):
-        raise InputError("--gpuenergy-fleet has no terminal for --pdb: leave one of them out.")
+        raise InputError(f"{FLEET.name} has no terminal for --pdb: leave one of them out.")
 
 
 def _inside(config: pytest.Config) -> str:
@@ -196,24 +202,22 @@ def _inside(config: pytest.Config) -> str:
     here = config.invocation_params.dir
     if not here.is_relative_to(config.rootpath):
         raise InputError(
-            f"--gpuenergy-fleet needs to be called inside the project: change to {config.rootpath}."
+            f"{FLEET.name} needs to be called inside the project: change to {config.rootpath}."
         )
     return str(here.relative_to(config.rootpath))
 
 
 def _sets_limits(config: pytest.Config, device: str) -> bool:
     """Whether items ask for power limits or clocks that are not the card's own."""
-    if any(either(config, name) for name in ("gpuenergy_verify_only", "gpuenergy_export")):
+    if VERIFY_ONLY.value(config) or EXPORT.value(config):
         return False
     default = "current" if device == "auto" else "all"
-    caps = cap_words(_given(config, "powercap", default))
-    clocks = clock_words(_given(config, "smclock", "current"))
-    return any(word != "current" for word in [*caps, *clocks])
-
-
-def _given(config: pytest.Config, name: str, default: str) -> str:
-    given = config.getoption(name)
-    return str(stated(config, name) or default) if given is None else str(given)
+    caps, clocks = POWERCAP.text(config), SMCLOCK.text(config)
+    words = [
+        *cap_words(default if caps is None else caps),
+        *clock_words("current" if clocks is None else clocks),
+    ]
+    return any(word != "current" for word in words)
 
 
 def _counted(number: int, what: str) -> str:
