@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.engine import best_of
 from pytest_gpuenergy.gemm import (
-    Parameters,
+    GemmParameters,
     able_templates,
     configuration_named,
     cublas_call,
     cutlass_candidates,
     cutlass_program,
     find_headers,
-    fits,
+    fits_card,
     profiled_kernel,
-    ranked,
+    rank_gemm_kernels,
     triton_candidates,
 )
 from pytest_gpuenergy.support import InputError, KernelFault, UnavailableError, is_file
@@ -129,7 +129,7 @@ def best_record(
     card = card_of(gpu)
     able_templates(gemm, card)
     file = contender_records(folder, gemm, gpu.name, tuner)
-    return file, next((rank for rank in file.ranks if fits(file, rank, card)), None)
+    return file, next((rank for rank in file.ranks if fits_card(file, rank, card)), None)
 
 
 def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
@@ -143,10 +143,10 @@ def template_kernel(gemm: Gemm, bench: Bench) -> AnyKernel:
         file, rank = best_record(bench.records, gemm, bench.gpu, TEMPLATE)
         if rank is not None:
             return recorded_kernel(file, rank)
-    offered = ranked(gemm, card)
+    offered = rank_gemm_kernels(gemm, card)
     if bench.gpu.emulated or not bench.claimed:
         return offered[0].kernel(gemm)
-    tiles: dict[tuple[object, ...], Parameters] = {}
+    tiles: dict[tuple[object, ...], GemmParameters] = {}
     for one in offered:
         tiles.setdefault((one.template, one.tile_m, one.tile_n), one)
     tried = itertools.islice(tiles.values(), _TILES_TRIED)

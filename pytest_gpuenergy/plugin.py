@@ -17,16 +17,18 @@ import pytest
 from pytest_gpuenergy.pytest_plugin import (
     BENCH,
     BUDGET_MARKERS,
+    DEVICE,
     DEVICE_FIXTURE,
     EDP_MARKER,
     ENERGY_MARKER,
+    FLEET,
     POWERCAP_FIXTURE,
     RUN,
     WITH_VALUES,
+    Hooks,
     WorkerPlugin,
     add_options,
     any_option_is_set,
-    declarations,
     keep_rootdir,
     options_of_group,
     runs_items,
@@ -49,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare what a ``conftest.py`` may implement."""
-    pluginmanager.add_hookspecs(declarations)
+    pluginmanager.add_hookspecs(Hooks)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before anybody reads the ini file
@@ -104,7 +106,7 @@ def load_run(config: pytest.Config) -> RunPlugin:
 @pytest.hookimpl(tryfirst=True)  # before anybody looks at --tx and --dist
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Muster the fleet, unless this is one of its workers, or nothing is to be run."""
-    fleet = str(declarations.FLEET.value(config)).strip()
+    fleet = str(FLEET.value(config)).strip()
     if fleet and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin import prepare
 
@@ -118,7 +120,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     pytest-xdist asks before collection, when it is not yet known whether there are items of ours.
     Without a named device, pytest-xdist's own default, the number of CPU cores, applies.
     """
-    device = declarations.DEVICE.text(config)
+    device = DEVICE.text(config)
     if device is None or os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None
     from pytest_gpuenergy.opening import count_gpus
@@ -229,7 +231,7 @@ def energy_benchmark(request: pytest.FixtureRequest, _gpuenergy_device: Device) 
 
 @pytest.fixture
 def load_kernel(request: pytest.FixtureRequest) -> Callable[..., Kernel]:
-    """`pytest_gpuenergy.kernels.source.load_kernel` with paths relative to the test's folder."""
+    """`pytest_gpuenergy.kernels.load_kernel` with paths relative to the test's folder."""
     from pytest_gpuenergy.kernels import load_kernel as load
 
     return partial(load, folder=request.path.parent)

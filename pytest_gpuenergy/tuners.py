@@ -1,14 +1,16 @@
-"""The tuners: TVM for all kinds of workloads that it knows, our templates for some."""
+"""The registry of tuners: TVM for every kind of workload that it knows, our templates for some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuenergy.conv import TEMPLATES as CONVOLUTIONS
-from pytest_gpuenergy.gemm import TEMPLATES as PRODUCTS
+from pytest_gpuenergy import tuning
+from pytest_gpuenergy.conv import CONV_TEMPLATES
+from pytest_gpuenergy.gemm import GEMM_TEMPLATES
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
@@ -17,8 +19,7 @@ from pytest_gpuenergy.tuning import (
     RecordFile,
     TemplateForm,
     TunerName,
-    record_folders,
-    records,
+    find_records,
     usual_tuner,
 )
 from pytest_gpuenergy.tvm import METASCHEDULE, refuse_ansor
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 FORMS: Mapping[TunerName, RecipeForm] = {
     TVM: METASCHEDULE,
-    TEMPLATE: TemplateForm[Any]({**PRODUCTS, **CONVOLUTIONS}),
+    TEMPLATE: TemplateForm[Any]({**GEMM_TEMPLATES, **CONV_TEMPLATES}),
 }
-"""Of the recipes that each tuner writes."""
+"""The form of the recipes that each tuner writes."""
 
 
 def load_records(path: Path) -> RecordFile:
@@ -44,23 +45,23 @@ def load_records(path: Path) -> RecordFile:
         InputError: the file is missing, damaged, of another format or inconsistent.
     """
     try:
-        return records.load_records(path, FORMS.values())
+        return tuning.load_records(path, FORMS.values())
     except InputError:
-        refuse_ansor(path)  # old logs may have the name of a record file
+        refuse_ansor(path)  # an old log may have a name like that of a record file
         raise
 
 
 def records_of(
     folder: Path, workload: Workload, gpu: str | None = None, tuner: TunerName | None = None
 ) -> RecordFile:
-    """The records in ``folder`` that serve ``workload``, under its name.
+    """Return the records in ``folder`` that serve ``workload``, under its name.
 
     Args:
-        folder: contains record files, or one folder of them per GPU model.
+        folder: a folder of record files, or of one folder of them per GPU model.
         workload: what is to be computed.
-        gpu: model of the GPU that will compute it, whose records are preferred.
-        tuner: which wrote them; None: the usual one of this workload or, without its records,
-            another.
+        gpu: the model of the GPU that will compute it; records for this model are preferred.
+        tuner: the tuner that wrote the records. None stands for the usual tuner of this workload
+            or, if it has no records, another one.
 
     Raises:
         UnavailableError: there are none.
@@ -68,28 +69,62 @@ def records_of(
     """
     usual = usual_tuner(workload) if tuner is None else tuner
     try:
-        return record_folders.records_of(folder, workload, load_records, gpu, FORMS[usual].variant)
+        path = find_records(folder, workload, gpu, FORMS[usual].variant)
     except UnavailableError:
         for other in FORMS.keys() - {usual} if tuner is None else ():
             with suppress(UnavailableError):
-                return record_folders.records_of(
-                    folder, workload, load_records, gpu, FORMS[other].variant
-                )
-        raise
+                path = find_records(folder, workload, gpu, FORMS[other].variant)
+                break
+        else:
+            raise
+    file = load_records(path)
+    if file.workload.signature != workload.signature:
+        there, asked = file.workload.name, workload.name
+        if there == asked:
+            there, asked = file.workload.signature, workload.signature
+        raise InputError(
+            f"The record file {path} contains kernels of {there} instead of {asked}: restore the "
+            "original file."
+        )
+    return replace(file, workload=workload)
 
 
 def files_of_tuner(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:
-    """The record files in ``folder`` that a tuner wrote, by their paths.
+    """Return the record files in ``folder`` that a tuner wrote, by their paths.
 
     Raises:
-        InputError: one is damaged, of another format or inconsistent.
+        InputError: a file is damaged, of another format or inconsistent.
     """
     files = {path: load_records(path) for path in sorted(folder.glob("*.json"))}
     return {path: file for path, file in files.items() if file.form == FORMS[tuner]}
 
 
+def kernels_of(
+    file: RecordFile, ranks: Sequence[int], store: KernelStore | None = None
+) -> list[Kernel]:
+    """Return the kernels of these ranks of a record file, in that order.
+
+    Args:
+        file: the record file, of any tuner.
+        ranks: the ranks, all in the file.
+        store: makes the kernels of TVM's records; None makes a store for this call.
+
+    Raises:
+        InputError: there is no such rank; or TVM is needed and missing, or crashes on a record.
+        KernelFault: a record does not apply to its workload or cannot be lowered.
+    """
+    if file.form == FORMS[TEMPLATE]:
+        return [tuning.recorded_kernel(file, rank) for rank in ranks]
+    from pytest_gpuenergy.tvm import KernelStore
+
+    if store is not None:
+        return list(store.kernels(file, ranks))
+    with KernelStore() as own:
+        return list(own.kernels(file, ranks))
+
+
 class Spaces:
-    """Makes the search spaces of workloads; a context manager."""
+    """Makes the search spaces of workloads, with one store of kernels; a context manager."""
 
     def __init__(self) -> None:
         self._store: KernelStore | None = None
@@ -99,8 +134,7 @@ class Spaces:
         """Check that a tuner can be used.
 
         Raises:
-            InputError: it needs TVM, which is not installed, or of which the version is not
-                supported.
+            InputError: it needs TVM, which is not installed or is of an unsupported version.
         """
         if tuner == TVM:
             from pytest_gpuenergy.tvm import check_tvm
@@ -110,11 +144,11 @@ class Spaces:
     def of(
         self, tuner: TunerName, device: Device, search: SearchSettings
     ) -> Callable[[Workload], SearchSpace]:
-        """Returns what makes a tuner's space of a workload.
+        """Return a function that makes a tuner's search space of a workload.
 
         Args:
-            tuner: its name.
-            device: where candidates run.
+            tuner: the tuner's name.
+            device: the device on which candidates run.
             search: how TVM searches.
         """
         if tuner == TEMPLATE:
@@ -134,41 +168,15 @@ class Spaces:
 
 
 def _template_space(workload: Workload, device: Device) -> SearchSpace:
-    """The space of our templates for a workload.
+    """Return the search space of our templates for a workload.
 
     Raises:
-        InputError: there are none for it, or for this device.
+        InputError: there are no templates for it, or none for this device.
     """
     from pytest_gpuenergy.conv import ConvSpace
-    from pytest_gpuenergy.gemm import TemplateSpace
+    from pytest_gpuenergy.gemm import GemmSpace
     from pytest_gpuenergy.workloads import Conv2d
 
     if isinstance(workload, Conv2d):
         return ConvSpace(workload, device)
-    return TemplateSpace(workload, device)
-
-
-def kernels_of(
-    file: RecordFile, ranks: Sequence[int], store: KernelStore | None = None
-) -> list[Kernel]:
-    """The kernels of these ranks of a record file, in that order.
-
-    Args:
-        file: of any tuner.
-        ranks: in the file.
-        store: makes the kernels of TVM's records; None: one is made and closed again.
-
-    Raises:
-        InputError: no such rank; or TVM is needed and missing, or crashes on this record.
-        KernelFault: a record does not apply to its workload or cannot be lowered.
-    """
-    if file.form == FORMS[TEMPLATE]:
-        from pytest_gpuenergy.tuning import recorded_kernel
-
-        return [recorded_kernel(file, rank) for rank in ranks]
-    from pytest_gpuenergy.tvm import KernelStore
-
-    if store is not None:
-        return list(store.kernels(file, ranks))
-    with KernelStore() as own:
-        return list(own.kernels(file, ranks))
+    return GemmSpace(workload, device)

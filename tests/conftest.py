@@ -32,6 +32,8 @@ with contextlib.suppress(ImportError):
 pytest_plugins = ["pytester", "energy_fixtures", "report_fixtures"]
 # No deadlines: several tests at once share the processor.
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
+# Tests of finished studies, and long fuzzing, belong to the nightly run.
+collect_ignore = [] if THOROUGH else ["studies"]
 hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 15)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.gemm import TEMPLATE_FORM, Parameters
+from pytest_gpuenergy.gemm import GEMM_FORM, GemmParameters
 from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.workloads import Gemm
 
@@ -36,12 +36,12 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
     return replace(bare, lda=lda, ldb=ldb)
 
 
-def template_records(product: Gemm, parameters: Parameters) -> RecordFile:
+def template_records(product: Gemm, parameters: GemmParameters) -> RecordFile:
     """A record file with these parameters as its only record, tuned on an H200."""
-    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(parameters), 0.5)
+    recipe = GEMM_FORM.with_time(GEMM_FORM.recipe(parameters), 0.5)
     return RecordFile(
         product,
-        TEMPLATE_FORM,
+        GEMM_FORM,
         "NVIDIA H200",
         "580.1",
         {"gpuenergy": "0.1.0"},

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices.cuda import cublas
+from pytest_gpuenergy.devices.cuda import cublaslt as cublas
 from pytest_gpuenergy.workloads import numbers, rounded_to
 
 ALGORITHM = np.dtype([("data_", "<u8", (8,))])

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+pytest.importorskip("openai", reason="proposals of a language model need openai")
+
 Answer = Callable[["Exchange"], None]
 
 

@@ -39,7 +39,8 @@ def host_stands_in(
     import torch.cuda
 
     from pytest_gpuenergy.devices.cuda import graphs
-    from pytest_gpuenergy.replay import host_operators, live, plan, read_profile
+    from pytest_gpuenergy.replay import host_operators, read_profile
+    from pytest_gpuenergy.replay.play import live, replay_run
 
     labels: list[str] = []
 
@@ -60,11 +61,11 @@ def host_stands_in(
 
     def planner(
         _device: object, folder: Path, cache: Any, export: str = "", ranks: Ranks = ALONE
-    ) -> plan.Planner:
-        source = plan.source_of(read_profile(folder), export)
+    ) -> Any:
+        source = replay_run.source_of(read_profile(folder), export)
         return live.live_planner("cpu", cache, source, ranks)
 
-    patch.setattr(plan, "planner_for", planner)
+    patch.setattr(replay_run, "planner_for", planner)
     patch.setattr(graphs, "GraphRepeater", repeat)
     patch.setattr(Harness, "measure_callable", measure)
     patch.setattr(live, "launches", host_operators)
@@ -77,7 +78,7 @@ def host_stands_in(
 def main() -> int:
     """Run a command as one rank, which has an emulated GPU and computes on the host."""
     from pytest_gpuenergy import cli
-    from pytest_gpuenergy.replay import ranks
+    from pytest_gpuenergy.replay.play import replay_run
 
     rank, _, number = os.environ.get(KILLED_AFTER, "-1:0").partition(":")
 
@@ -85,13 +86,13 @@ def main() -> int:
         if os.environ["RANK"] == rank and runs > int(number):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    joined = ranks.joined
+    joined = replay_run.joined
     with pytest.MonkeyPatch.context() as patch:
         host_stands_in(patch, after)
         patch.setattr(
-            ranks, "device_word", lambda _spec, own, count: (f"emulated:h200x{count}", own)
+            replay_run, "device_word", lambda _spec, own, count: (f"emulated:h200x{count}", own)
         )
-        patch.setattr(ranks, "joined", lambda count, _device: joined(count, "cpu"))
+        patch.setattr(replay_run, "joined", lambda count, _device: joined(count, "cpu"))
         return cli.main(sys.argv[1:])
 
 

@@ -14,7 +14,7 @@ import pytest
 from kernel_specs import SCALE
 from report_fixtures import a_run
 
-from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.search.running import kernel_folder
 from pytest_gpuenergy.support import dump
 
 KERNEL = Path("kernels/_scale")
@@ -83,7 +83,7 @@ def write_search(out: Path, root: str = ROOT, one: str = ONE) -> Path:
 @contextmanager
 def disk_with_room(files: int) -> Iterator[Callable[[], bool]]:
     """Searches can write so many files; yields what tells whether they wanted to write more."""
-    real: Callable[..., None] = folder.write_atomically
+    real: Callable[..., None] = kernel_folder.write_atomically
     left = files
 
     def write_if_there_is_room(*arguments: Any, **named: Any) -> None:
@@ -94,5 +94,5 @@ def disk_with_room(files: int) -> Iterator[Callable[[], bool]]:
         real(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folder, "write_atomically", write_if_there_is_room)
+        patch.setattr(kernel_folder, "write_atomically", write_if_there_is_room)
         yield lambda: left < 0

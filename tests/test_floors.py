@@ -1,8 +1,10 @@
-"""Each package imports only from the floors below its own."""
+"""Each package imports only what packages on the floors below its own declare."""
 
 from __future__ import annotations
 
 import ast
+import functools
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,15 +46,42 @@ STANDS_ON = {
 """Packages that may not even use everything below them."""
 
 
+ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.pyi")}
+"""Packages that declare their names, in a stub beside their ``__init__``."""
+
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, str]]:
+    """The modules of ours, and the names from them, that a file imports, also in functions."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+
+
 def imported(path: Path) -> Iterator[str]:
     """The packages of ours that a module imports, at the top or within functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        for name in names:
-            first, _, rest = name.partition(".")
-            if first == PACKAGE.name and rest:
-                yield rest.partition(".")[0]
+    for module, _ in imports_of(path):
+        first, _, rest = module.partition(".")
+        if first == PACKAGE.name and rest:
+            yield rest.partition(".")[0]
+
+
+@functools.cache
+def declared(room: str) -> dict[str, str]:
+    """The module that defines each name a room declares."""
+    stub = ast.parse((PACKAGE / room / "__init__.pyi").read_text(encoding="utf-8"))
+    return {
+        alias.name: f"{PACKAGE.name}.{room}.{node.module}"
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def allowed(package: str) -> set[str]:
@@ -80,8 +109,59 @@ def test_every_package_has_a_floor() -> None:
     assert names == set().union(*FLOORS)
 
 
+@functools.cache
+def defined(module: str) -> set[str]:
+    """The names that a module of ours assigns, defines or imports at its top."""
+    names: set[str] = set()
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        else:
+            names |= {found.id for found in ast.walk(node) if isinstance(found, ast.Name)}
+    return names
+
+
+def test_rooms_import_from_each_other_what_they_declare() -> None:
+    files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "bench").rglob("*.py")]
+    found = [
+        f"{path.relative_to(PACKAGE.parent)}: {name} of {module}"
+        for path in files
+        for module, name in imports_of(path)
+        if (parts := module.split("."))[0] == PACKAGE.name
+        if len(parts) > 1 and parts[1] in ROOMS
+        if not path.is_relative_to(PACKAGE / parts[1])
+        if len(parts) > 2 or name not in declared(parts[1])
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_what_a_room_declares_exists(room: str) -> None:
+    missing = [name for name, module in declared(room).items() if name not in defined(module)]
+    assert missing == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    names = {room: declared(room) for room in ROOMS}
+    graph: dict[str, set[str]] = {name: set() for name in MODULES}
+    for importer, path in MODULES.items():
+        for module, name in imports_of(path):
+            room = module.removeprefix(f"{PACKAGE.name}.")
+            whole = f"{module}.{name}"
+            used = names[room].get(name, whole) if room in ROOMS else module
+            used = whole if whole in MODULES and name not in names.get(room, {}) else used
+            if used in MODULES and used not in (importer, PACKAGE.name):
+                graph[importer].add(used)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 def test_a_report_can_be_read_without_devices_kernels_and_numpy() -> None:
-    code = "import sys, pytest_gpuenergy.report; print(*sys.modules)"
+    code = "import sys; from pytest_gpuenergy.report import load_report; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     above = set().union(*FLOORS) - {"record", "report", "support"}

@@ -18,7 +18,6 @@ from pytest_gpuenergy.gate import (
     Looks,
     Unmatched,
     count_comparisons,
-    label,
 )
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.report import Counterparts
@@ -70,7 +69,7 @@ def compare_pairs(
         if interrupted:
             found.failed.append(Unmatched(later.draft, "not measured: interrupted"))
             continue
-        name = label(later.draft.identity)
+        name = later.draft.identity.label
         tell(f"{name}: up to {rounds} rounds")
         setpoint = Setpoint.asked_for(later.draft)
         try:

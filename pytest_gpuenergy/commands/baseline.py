@@ -52,7 +52,7 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 def _update(arguments: Namespace) -> int:
     from pytest_gpuenergy.commands.runs import find_runs
-    from pytest_gpuenergy.gate import GateSettings, compare, label, terminal, update
+    from pytest_gpuenergy.gate import GateSettings, compare, terminal, update
     from pytest_gpuenergy.report import load_report, updating, write_json
 
     path = Path(arguments.to)
@@ -65,7 +65,7 @@ def _update(arguments: Namespace) -> int:
     if old is not None:
         print_lines(terminal(compare(old, new, GateSettings()), stdout_width()))
     print_lines(
-        f"left out: {label(left.measurement.identity)} ({left.why})" for left in changed.left_out
+        f"left out: {left.measurement.identity.label} ({left.why})" for left in changed.left_out
     )
     print(f"{path}: {len(changed.taken)} taken, {len(changed.kept)} kept")
     return 0

@@ -22,8 +22,6 @@ from pytest_gpuenergy.support import aligned, printable, terminal_width
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuenergy.control import Setpoint
-    from pytest_gpuenergy.devices import Gpu
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """What `argparse.ArgumentParser.add_subparsers` returns."""
@@ -168,11 +166,3 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
         help="clocks: lock those of a card that somebody else seems to have locked; they are "
         "unlocked afterwards",
     )
-
-
-def named_setpoints(gpu: Gpu, arguments: Namespace) -> Sequence[Setpoint]:
-    """What ``--powercap`` and ``--smclock`` name; raises as `NamedSetpoints.of`."""
-    from pytest_gpuenergy.control import NamedSetpoints
-
-    words = (arguments.powercap, Path.cwd(), arguments.smclock)
-    return NamedSetpoints.of(gpu, *words).setpoints

@@ -138,9 +138,9 @@ def _check_package(name: str) -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-    from pytest_gpuenergy.support import InputError, paths
+    from pytest_gpuenergy.support import InputError, cache_dir, state_dir
 
-    make: Callable[[], Path] = {"cache": paths.cache_dir, "state": paths.state_dir}[kind]
+    make: Callable[[], Path] = {"cache": cache_dir, "state": state_dir}[kind]
     name = f"{kind} folder"
     try:
         folder = make()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
@@ -13,10 +12,6 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
-from pytest_gpuenergy.support import UnavailableError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.replay import Extraction
 
 _SUFFIXES = (".gz", ".xz", ".json", ".jsonl", ".trace", ".pt")
 
@@ -56,31 +51,16 @@ gpuenergy extract bloom/ --json
 
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
-    from pytest_gpuenergy.replay import extract, json_document, terminal
+    from pytest_gpuenergy.replay import extract_kernels, json_document, terminal, write_results
 
-    found = extract(arguments.source)
+    found = extract_kernels(arguments.source)
     folder = arguments.out or _folder_for(arguments.source)
-    write_results(found, folder, arguments.source.name or folder.name)
+    write_results(found, folder, arguments.source.name or folder.name, tell)
     if arguments.json:
         print_json({**json_document(found), "folder": str(folder)})
     else:
         print_lines([*terminal(found), "", f"written to {folder}"])
     return 0
-
-
-def write_results(found: Extraction, folder: Path, name: str) -> None:
-    """Write all files of an extraction; without the plotting library, all but the charts.
-
-    Raises:
-        ReportError, OSError: a file cannot be written.
-    """
-    from pytest_gpuenergy.replay import write_charts, write_extraction
-
-    write_extraction(found, folder)
-    try:
-        write_charts(found, folder, f"Kernels of {name}")
-    except UnavailableError as error:
-        tell(f"There are no charts. {error}")
 
 
 def _folder_for(source: Path) -> Path:

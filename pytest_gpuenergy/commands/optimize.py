@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
 
 _BUILDS = 50
-_FACTORY = "pytest_gpuenergy.search.gpu_process:GpuProcess"
+_FACTORY = "pytest_gpuenergy.search.running.evaluators:GpuProcess"
 """The class whose object evaluates variants in each GPU's own process."""
 
 
@@ -519,19 +519,19 @@ def strategy_for(
         BASELINE,
         MOVES,
         BottleneckPrior,
-        Card,
+        CardModel,
         GraphExplorer,
         Guide,
-        Part,
         Profiler,
         SearchParameters,
-        learn,
-        summary,
+        SearchTactics,
         tactics_at_start,
+        tactics_from,
+        write_tactics,
     )
 
     parameters = SearchParameters.of(identity.strategy)
-    part = Part(
+    part = SearchTactics(
         kernel=spec.name,
         gpu=identity.gpu,
         emulated=identity.emulated,
@@ -539,7 +539,7 @@ def strategy_for(
     )
     device = devices[0]
     tactics = tactics_at_start(arguments.outdir, folder.path, part, tell)
-    prior = BottleneckPrior(spec, Card.of(device), identity.objective, parameters, tactics)
+    prior = BottleneckPrior(spec, CardModel.of(device), identity.objective, parameters, tactics)
     # With several GPUs one would be profiled while it measures.
     profiles = not device.emulated and len(devices) == 1
     every = int(parameters.ncu_every) if profiles else 0
@@ -553,15 +553,13 @@ def strategy_for(
         spec,
         MOVES if llm is None else (*MOVES, llm),
         seed=identity.seed,
-        expected=guide.expected,
-        counted=prior.costs,
         parameters=parameters,
-        learned=guide.learned,
+        guide=guide,
     )
 
     def finish() -> None:
-        found = summary(spec.language, guide.observations(explorer.steps()))
-        learn(arguments.outdir, part, found, tell)
+        found = tactics_from(spec.language, guide.observations(explorer.steps()))
+        write_tactics(arguments.outdir, part, found, tell)
 
     return Strategy(explorer, finish)
 

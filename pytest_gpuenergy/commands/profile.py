@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,11 @@ from pytest_gpuenergy.commands.command_line import (
     count,
     print_json,
     print_lines,
+    tell,
 )
-from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.commands.profile_run import ProfileRun
+    from pytest_gpuenergy.replay import ProfileRun
 
 _MOST_SEED = 1 << 63
 
@@ -107,50 +106,27 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 
 
 def run(arguments: Namespace) -> int:
-    """Load, profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.commands.profile_run import profiled
-    from pytest_gpuenergy.replay import check_packages, is_rank, run_ranks
-    from pytest_gpuenergy.report import check_writable
+    """Profile, extract, write, and print a summary; with ``--tp``, in several processes."""
+    from pytest_gpuenergy.replay import ProfileOptions, profile_model
 
-    _check(arguments)
-    check_packages(arguments.model)
-    check_writable(arguments.out, folder=True)
-    if arguments.tp > 1 and not is_rank():
-        return run_ranks(arguments.command_line, arguments.tp, arguments.out)
-    with ExitStack() as stack:
-        found = profiled(arguments, stack)
-    if found.record.rank == 0:
+    options = ProfileOptions(
+        arguments.model,
+        arguments.out,
+        device=arguments.gpu_device,
+        ranks=arguments.tp,
+        runs=arguments.runs,
+        dtype=arguments.dtype,
+        attention=arguments.attention,
+        seed=arguments.seed,
+        prompt_tokens=arguments.prompt_tokens,
+        new_tokens=arguments.new_tokens,
+        batch=arguments.batch,
+        export=arguments.export,
+    )
+    code, found = profile_model(options, arguments.command_line, tell)
+    if found is not None:
         _print(arguments, found)
-    return 0
-
-
-def _check(arguments: Namespace) -> None:
-    """Refuse what would fail after the model has run, or have no effect.
-
-    Raises:
-        InputError: a function or an exported file is asked for what it cannot do.
-        ReportError: the file to export to cannot be written.
-    """
-    from pytest_gpuenergy.replay import is_export, is_function
-    from pytest_gpuenergy.report import check_writable
-
-    if arguments.tp > 1 and (is_function(arguments.model) or is_export(arguments.model)):
-        what = "a function" if is_function(arguments.model) else "an exported file"
-        raise InputError(
-            f"--tp divides language models, and {arguments.model} is {what}: leave it out."
-        )
-    if arguments.tp > 1 and arguments.export is not None:
-        raise InputError("--export writes whole models, which --tp divides: leave out one of them.")
-    if is_export(arguments.model):
-        if arguments.export is not None:
-            raise InputError(f"{arguments.model} is an exported file already: copy it.")
-        if arguments.dtype is not None or arguments.attention is not None:
-            raise InputError(
-                f"{arguments.model} has the type and the attention that it was exported with: "
-                "leave out --dtype and --attention."
-            )
-    if arguments.export is not None:
-        check_writable(arguments.export, folder=False)
+    return code
 
 
 def _print(arguments: Namespace, found: ProfileRun) -> None:

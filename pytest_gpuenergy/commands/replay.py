@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
     add_command,
     count,
-    named_setpoints,
     print_json,
     print_lines,
     tell,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.replay import ReplayReport
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -111,21 +103,14 @@ gpuenergy replay bloom/ --gpu-device emulated:h200 --powercap all
 
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
-    from pytest_gpuenergy.opening import check_spec
     from pytest_gpuenergy.replay import (
-        combined,
-        device_word,
-        is_rank,
-        page_values,
-        rank_folders,
-        rank_of_process,
-        read_profile,
+        ReplayOptions,
+        replay_profile,
         report_lines,
-        run_ranks,
+        report_path,
         schema_document,
-        write_report,
     )
-    from pytest_gpuenergy.report import Report, check_writable, write_html, write_view
+    from pytest_gpuenergy.report import write_view
     from pytest_gpuenergy.support import InputError, plain
 
     if arguments.schema is not None:
@@ -138,125 +123,29 @@ def run(arguments: Namespace) -> int:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
-    read_profile(arguments.folder)
-    folders = rank_folders(arguments.folder)
-    ranks = len(folders) or 1
-    if ranks > 1 and arguments.runs:
-        raise InputError(
-            "--runs is for models on one GPU, since several launch what they exchange equally "
-            "often: leave it out."
-        )
-    if arguments.html is not None:
-        check_writable(arguments.html, folder=False)
-    if ranks == 1:
-        reports = _replayed(arguments, arguments.folder, (arguments.gpu_device, 0))
-    elif check_spec(arguments.gpu_device) is not None:  # emulated GPUs need not wait for each other
-        reports = [
-            report
-            for rank, folder in enumerate(folders)
-            for report in _replayed(arguments, folder, (arguments.gpu_device, rank))
-        ]
-    elif not is_rank():
-        device_word(arguments.gpu_device, 0, ranks)  # said once, if there are too few
-        return run_ranks(arguments.command_line, ranks, arguments.folder)
-    else:
-        rank = rank_of_process(ranks)
-        word = device_word(arguments.gpu_device, rank, ranks)
-        reports = _replayed(arguments, folders[rank], word, ranks)
-        if rank:
-            return 0
-    report = combined(reports)
-    path = write_report(report, arguments.folder)
-    if arguments.html is not None:
-        write_html(
-            Report(report.run, report.measurements), arguments.html, replay=page_values(report)
-        )
-    if arguments.json:
+    options = ReplayOptions(
+        arguments.folder,
+        device=arguments.gpu_device,
+        powercap=arguments.powercap,
+        smclock=arguments.smclock,
+        allow_clocks=arguments.allow == "clocks",
+        cache=arguments.cache,
+        export=arguments.export,
+        step=arguments.step,
+        runs=arguments.runs,
+        kernels=arguments.kernels or (),
+        resume=arguments.resume,
+        power_log=arguments.power_log,
+        interval_s=arguments.interval,
+        html=arguments.html,
+    )
+    code, report = replay_profile(options, arguments.command_line, tell)
+    if report is not None and arguments.json:
         print_json(plain(report))
-    else:
+    elif report is not None:
+        path = report_path(report, arguments.folder)
         print_lines([*report_lines(report), "", f"written to {path}"])
-    return 0
-
-
-def _replayed(
-    arguments: Namespace, folder: Path, word: tuple[str, int], count: int = 1
-) -> list[ReplayReport]:
-    """Replay one profile, or one rank's part of it.
-
-    Args:
-        arguments: of the command.
-        folder: of the profile, or the rank.
-        word: what `open_device` takes as ``spec`` and ``index``.
-        count: of the ranks that replay their parts at the same time.
-
-    Returns:
-        The reports of all these ranks.
-    """
-    from pytest_gpuenergy.energy import PowerLog
-    from pytest_gpuenergy.engine import Station
-    from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.replay import ALONE, Replay, joined, planner_for
-
-    with ExitStack() as stack:
-        stack.enter_context(_alone_in(folder))
-        device = stack.enter_context(open_device(word[0], index=word[1]))
-        ranks = ALONE
-        if count > 1:
-            ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
-        planner = planner_for(device, folder, arguments.cache, arguments.export, ranks)
-        setpoints = named_setpoints(device, arguments)
-        station = stack.enter_context(Station(device, allow_clocks=arguments.allow == "clocks"))
-        for sentence in station.restored:
-            tell(sentence)
-        log = None
-        own = folder.relative_to(arguments.folder)  # "." unless it is a rank's
-        if arguments.power_log is not None:
-            path = arguments.power_log
-            path = path.with_stem("-".join(filter(None, (path.stem, own.name))))
-            log = stack.enter_context(PowerLog(device, path, arguments.interval))
-
-        def announce(line: str) -> None:
-            tell(line)
-            if log is not None:
-                log.collect()
-
-        replay = Replay(
-            folder,
-            station,
-            planner,
-            arguments.cache,
-            arguments.step,
-            arguments.kernels or (),
-            setpoints,
-            str(arguments.folder.name / own),
-            arguments.runs,
-            announce=announce,
-            ranks=ranks,
-        )
-        if arguments.resume:
-            replay.resume()
-        return ranks.gathered(replay.run())
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Refuse to replay what another process replays, whose figures would be lost.
-
-    Raises:
-        InputError: another process does.
-        OSError: the folder cannot be read.
-    """
-    from pytest_gpuenergy.support import InputError, lock
-
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not lock(descriptor, wait=False):
-            raise InputError(
-                f"Another process is replaying {folder}: wait for it to end, or replay a copy."
-            )
-        yield
-    finally:
-        os.close(descriptor)
+    return code
 
 
 def _names(text: str) -> list[str]:

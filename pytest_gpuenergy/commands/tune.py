@@ -25,7 +25,9 @@ from pytest_gpuenergy.commands.tune_options import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning import TuneResult
+    from pytest_gpuenergy.tuning import TuneResult, TuningGpus
+
+_GPU_PROCESS = "pytest_gpuenergy.tuning.tuning_gpus:TuningGpu"
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -59,7 +61,6 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.commands.tune_gpus import claim_all
     from pytest_gpuenergy.support import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
@@ -72,7 +73,7 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         spaces = stack.enter_context(Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
-        gpus = claim_all(stack, arguments)
+        gpus = _claim(stack, arguments)
         device = gpus.devices[0]
         for group in groups:
             tuner = Tuner(
@@ -96,6 +97,30 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         if complete and not arguments.json:
             stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
+
+
+def _claim(stack: ExitStack, arguments: Namespace) -> TuningGpus:
+    """Claim the GPUs that the options name, of this host or of a fleet, until the stack is closed.
+
+    Raises:
+        InputError: there are none, or they are of several models.
+        DeviceError: a GPU cannot be claimed, or a host does not answer.
+    """
+    from pytest_gpuenergy.commands.gpus import claim_gpus
+    from pytest_gpuenergy.engine import Settings
+    from pytest_gpuenergy.tuning import TuningGpus
+
+    settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
+    if arguments.fleet is None:
+        gpus = claim_gpus(
+            stack, arguments.gpu_device, settings, option="--gpu-device", factory=_GPU_PROCESS
+        )
+        return TuningGpus.of_this_host(gpus.stations, gpus.team, tell)
+    from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
+
+    fleet = parse_fleet(arguments.fleet, "--fleet")
+    found = claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
+    return TuningGpus(found.devices, found.team, found.confirm, far=True)
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

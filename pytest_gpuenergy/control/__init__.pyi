@@ -1,16 +1,19 @@
-from .clocks import (
-    CURRENT_CLOCKS as CURRENT_CLOCKS,
-    STEPS as STEPS,
-    clock_words as clock_words,
-    even_steps as even_steps,
-    resolve_clock as resolve_clock,
-    resolve_clocks as resolve_clocks,
-    supported_clocks as supported_clocks,
+from .cap_tables import (
+    NamedSetpoints as NamedSetpoints,
+    cap_table as cap_table,
+    cap_words as cap_words,
+    one_setpoint as one_setpoint,
+    project_tables as project_tables,
+    resolve_one as resolve_one,
+    resolve_setpoints as resolve_setpoints,
+    resolve_words as resolve_words,
 )
 from .lease import (
     Lease as Lease,
+    restore_dead_runs as restore_dead_runs,
     restore_kept as restore_kept,
     restore_leftover as restore_leftover,
+    restore_leftovers as restore_leftovers,
 )
 from .lease_record import (
     Change as Change,
@@ -23,41 +26,40 @@ from .lease_record import (
     restorable_uuids as restorable_uuids,
     run_uuids as run_uuids,
 )
-from .leftovers import (
-    restore_dead_runs as restore_dead_runs,
-    restore_leftovers as restore_leftovers,
-)
-from .limits import (
+from .setpoint import (
+    CURRENT as CURRENT,
+    UNKNOWN as UNKNOWN,
     PowerLimits as PowerLimits,
+    Setpoint as Setpoint,
     enforced_setpoint as enforced_setpoint,
     present_limit_mw as present_limit_mw,
     read_limits as read_limits,
 )
-from .setpoint import CURRENT as CURRENT, UNKNOWN as UNKNOWN, Setpoint as Setpoint
-from .tables import (
-    NamedSetpoints as NamedSetpoints,
-    cap_table as cap_table,
-    cap_words as cap_words,
-    one_setpoint as one_setpoint,
-    project_tables as project_tables,
-    resolve_one as resolve_one,
-    resolve_setpoints as resolve_setpoints,
-    resolve_words as resolve_words,
+from .sm_clocks import (
+    CURRENT_CLOCKS as CURRENT_CLOCKS,
+    STEPS as STEPS,
+    clock_words as clock_words,
+    even_steps as even_steps,
+    resolve_clock as resolve_clock,
+    resolve_clocks as resolve_clocks,
+    supported_clocks as supported_clocks,
 )
-from .writers import (
-    SettingsWriter as SettingsWriter,
-    check_setpoint as check_setpoint,
-    choose_writer as choose_writer,
-)
-from .writers.nvml import NvmlWriter as NvmlWriter, may_change_settings as may_change_settings
-from .writers.sudo import SudoWriter as SudoWriter, find_sudo as find_sudo
-from .writers.sudo_rule import (
+from .sudo import (
+    SudoWriter as SudoWriter,
     clock_rule as clock_rule,
     clocks_line as clocks_line,
     digit_patterns as digit_patterns,
+    find_sudo as find_sudo,
     own_name as own_name,
     rule as rule,
     safe_program as safe_program,
     sudoers_line as sudoers_line,
 )
-from .writers.zeusd import ZeusdWriter as ZeusdWriter, find_zeusd as find_zeusd, pci_key as pci_key
+from .writers import (
+    NvmlWriter as NvmlWriter,
+    SettingsWriter as SettingsWriter,
+    check_setpoint as check_setpoint,
+    choose_writer as choose_writer,
+    may_change_settings as may_change_settings,
+)
+from .zeusd import ZeusdWriter as ZeusdWriter, find_zeusd as find_zeusd, pci_key as pci_key

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gpuenergy.control.clocks import refuse_unsupported
-from pytest_gpuenergy.control.lease_record import kept_record
-from pytest_gpuenergy.control.ledger import Ledger
+from pytest_gpuenergy.control.lease_record import Ledger, kept_record
+from pytest_gpuenergy.control.sm_clocks import refuse_unsupported
 from pytest_gpuenergy.control.writers import SettingsWriter
 from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import SetpointError, SettingRefusedError, uninterrupted

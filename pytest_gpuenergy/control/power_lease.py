@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from pytest_gpuenergy.control.lease_record import Change
-from pytest_gpuenergy.control.ledger import Ledger
-from pytest_gpuenergy.control.limits import enforced_limit_w, present_limit_mw
+from pytest_gpuenergy.control.lease_record import Change, Ledger
+from pytest_gpuenergy.control.setpoint import enforced_limit_w, present_limit_mw
 from pytest_gpuenergy.control.writers import SettingsWriter
 from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import SetpointError, uninterrupted

@@ -1,4 +1,9 @@
-from .depthwise import DepthwiseParameters as DepthwiseParameters
-from .grouped import GroupedParameters as GroupedParameters
-from .space import TEMPLATE_FORM as TEMPLATE_FORM, ConvSpace as ConvSpace
-from .templates import TEMPLATES as TEMPLATES, Parameters as Parameters, ranked as ranked
+from .conv_templates import (
+    CONV_FORM as CONV_FORM,
+    CONV_TEMPLATES as CONV_TEMPLATES,
+    ConvParameters as ConvParameters,
+    ConvSpace as ConvSpace,
+    DepthwiseParameters as DepthwiseParameters,
+    GroupedParameters as GroupedParameters,
+    rank_conv_kernels as rank_conv_kernels,
+)

@@ -2,17 +2,122 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
+import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from pytest_gpuenergy.devices.arrays import Arrays, HostArrays, Memory
-from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
 from pytest_gpuenergy.workloads import Array, Tensor, repeated, stored_as, write_repeated
+
+
+class Arrays(Protocol):
+    """Moves arrays from the host to some place and back.
+
+    NumPy's functions compute there what they are given from there, by the protocols of NEP 13, 18
+    and 35; they refuse a mixture with arrays of another place.
+    """
+
+    def used(self) -> AbstractContextManager[None]:
+        """While arrays are used, in each thread that does.
+
+        At the end, work on them is finished, and memory that nothing holds is given back.
+        """
+
+    def put(self, array: Array) -> Array:
+        """An array there with these contents: ``array`` itself if it is there."""
+
+    def get(self, array: Array) -> Array:
+        """An array on the host with the contents of one that is there."""
+
+
+class Memory(Protocol):
+    """Bytes that this process shares with the one that runs kernels."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """Where they are."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether kernels run on these bytes, rather than on copies."""
+
+    def image(self, *, writable: bool = False) -> Bytes:
+        """All bytes, as an array of the place where they are."""
+
+
+class DeviceArrays(Arrays, Protocol):
+    """Arrays in the memory of a device."""
+
+    def memory(self, nbytes: int) -> Memory:
+        """Memory of the device, which its kernels run on.
+
+        Raises:
+            DeviceError: there is not enough, or processes cannot share it.
+        """
+
+
+class HostArrays:
+    """Arrays in the host's own memory."""
+
+    def used(self) -> AbstractContextManager[None]:
+        """There is nothing to prepare."""
+        return nullcontext()
+
+    def put(self, array: Array) -> Array:
+        """The array itself."""
+        return array
+
+    def get(self, array: Array) -> Array:
+        """The array itself."""
+        return array
+
+
+GUARD_BYTES = 65536
+"""Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def guard(name: str, start: int, count: int) -> Bytes:
+    """Bytes ``start`` to ``start + count`` of the guard bands of the buffer ``name``.
+
+    Each two bytes are 0x7FF1 to 0x7FFE: NaN as a floating-point number of any size, and never equal
+    to the 0xFF of unwritten memory and of -1. They are drawn from the name, so that what a kernel
+    copies past the end of one buffer from past the end of another is seen.
+    """
+    return np.resize(np.roll(_pattern(name), -start), count)
+
+
+def written(name: str, before: Bytes, after: Bytes, nbytes: int) -> npt.NDArray[np.intp]:
+    """Positions at which guard bands have changed, counted from the start of the first.
+
+    Args:
+        name: of the buffer.
+        before: the first guard band.
+        after: the second, with up to 255 bytes of padding in front.
+        nbytes: of the buffer, which lies between them.
+    """
+    end = GUARD_BYTES + nbytes
+    first = np.flatnonzero(before != guard(name, 0, GUARD_BYTES))
+    second = np.flatnonzero(after != guard(name, end, len(after)))
+    return np.concatenate([first, second + end])
+
+
+@functools.lru_cache(maxsize=64)
+def _pattern(name: str) -> Bytes:
+    draw = np.random.default_rng(zlib.crc32(name.encode(errors="surrogatepass")))
+    pattern = np.full(GUARD_BYTES, 0x7F, np.uint8)
+    pattern[::2] = draw.integers(0xF1, 0xFF, GUARD_BYTES // 2, np.uint8)
+    pattern.flags.writeable = False
+    return pattern
+
 
 _ALIGNMENT = 256
 

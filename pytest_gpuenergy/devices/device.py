@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.arrays import DeviceArrays
+from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract
@@ -375,3 +374,22 @@ class Device(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@dataclass(frozen=True)
+class NvmlGpu:
+    """A GPU whose power limit can be managed even where neither CUDA nor CuPy works.
+
+    The attributes are those of a `Device`.
+    """
+
+    nvml: Any
+    handle: Any
+    name: str
+    uuid: str
+    clock: Clock
+    emulated: bool = False
+
+
+Gpu = Device | NvmlGpu
+"""Anything with a power limit."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_gpuenergy.devices.gpu import Gpu
+from pytest_gpuenergy.devices.device import Gpu
 from pytest_gpuenergy.support import DeviceError, keeps_entries, lock, open_file, state_dir
 
 # The same for all users, whatever their TMPDIR. On some systems only root can write in /run/lock.

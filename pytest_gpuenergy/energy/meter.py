@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
 
 from pytest_gpuenergy.devices import Device, Repeater
-from pytest_gpuenergy.energy.drift import PowerHistory
-from pytest_gpuenergy.energy.evaluation import Observation, evaluate
-from pytest_gpuenergy.energy.preheat import Announce, Preheat
-from pytest_gpuenergy.energy.reading import Reading
+from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
+from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
     Restraint,
     power_by_samples_w,
     read_conditions,
     read_restraint,
+    read_temperature,
 )
-from pytest_gpuenergy.energy.settings import MeterSettings
-from pytest_gpuenergy.energy.source import Edge, EnergySource
-from pytest_gpuenergy.energy.statistics import estimate
-from pytest_gpuenergy.energy.steadiness import Steadiness
-from pytest_gpuenergy.energy.warmth import WarmthWatch
+from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Steadiness
+from pytest_gpuenergy.energy.thermal import Sample, Settling, ThermalModel
 
 _PRESENT_S = 0.3
 """In a heat-up, the time over which the present temperature is taken."""
@@ -201,3 +197,144 @@ def _launches(reading: Reading) -> float:
 
 def _seconds(reading: Reading) -> float:
     return sum(one.seconds for one in reading.trials)
+
+
+LEAST_PAUSE_S = 5.0
+"""After a shorter pause a card is still warm."""
+SETTLED = 0.003
+"""The preheating ends when the power is not expected to change by more than this fraction, by its
+root mean square over all that the run so far leaves open."""
+_FIRST_NEWS_S, _NEWS_S = 1.0, 5.0
+"""When the time left is announced: at first, and how often from then on."""
+
+Announce = Callable[[float], object]
+"""Is told from time to time for how many seconds the preheating may go on."""
+
+
+class Preheat:
+    """The time that a card may be heated up beyond what each measurement needs.
+
+    Args:
+        longest_s: in all; a pause of some seconds gives as many back.
+        announce: shows the time left.
+    """
+
+    def __init__(self, longest_s: float, announce: Announce) -> None:
+        self._longest_s = longest_s
+        self._left_s = longest_s
+        self._announce = announce
+        self._since_s: float | None = None
+        self._told_s = 0.0
+
+    def paused(self, pause_s: float) -> None:
+        """Take note of a pause before a run."""
+        if pause_s > LEAST_PAUSE_S:
+            self._left_s = min(self._longest_s, self._left_s + pause_s)
+
+    def goes_on(self, now_s: float, settling: Settling | None) -> bool:
+        """Whether to heat the card further at ``now_s``; when not, `end` was called."""
+        if self._since_s is None:
+            self._since_s = now_s
+            self._told_s = now_s + _FIRST_NEWS_S - _NEWS_S
+        left_s = self._left_s - (now_s - self._since_s)
+        if settling is None or settling.possible_gain <= SETTLED or left_s <= 0:
+            self.end(now_s)
+            return False
+        if now_s - self._told_s >= _NEWS_S:
+            self._told_s = now_s
+            self._announce(left_s)
+        return True
+
+    def end(self, now_s: float) -> None:
+        """Stop counting: the heat-up is over."""
+        if self._since_s is not None:
+            self._left_s = max(0.0, self._left_s - (now_s - self._since_s))
+            self._since_s = None
+
+
+class WarmthWatch:
+    """Feeds a `ThermalModel` with the readings of one device.
+
+    It says nothing about a device that does not report its temperature or, between runs, its power.
+
+    Args:
+        device: whose temperature is read.
+        history: of its power.
+    """
+
+    def __init__(self, device: Device, history: PowerHistory) -> None:
+        self._device = device
+        self._history = history
+        self._model: ThermalModel | None = None
+        self._edges: list[Edge] = []
+        self._readings_c: list[int | None] = []
+        self._so_far: list[Sample] | None = []
+
+    def begin(self, temperature_c: int | None) -> None:
+        """Begin a run after a pause that leaves the device at ``temperature_c``."""
+        self._edges, self._readings_c, self._so_far = [], [], []
+        power_w = self._history.since_last_w()
+        if power_w is None or temperature_c is None:
+            self._model = None
+            return
+        pause = Sample(self._device.clock.now_s(), power_w, temperature_c)
+        if self._model is None:
+            self._model = ThermalModel(pause)
+        else:
+            self._model.add_pause(pause)
+
+    def note(self, edge: Edge) -> None:
+        """Read the temperature at an edge of the run.
+
+        Raises:
+            DeviceError: the card does not respond.
+        """
+        self._edges.append(edge)
+        self._readings_c.append(read_temperature(self._device))
+        if self._so_far is not None and len(self._edges) > 1:
+            before = self._edges[-2]
+            sample = self._sample(len(self._edges) - 1, before.time_s, edge.time_s)
+            if sample is None:
+                self._so_far = None
+            else:
+                self._so_far.append(sample)
+
+    def readings_c(self, trials: int) -> list[int | None]:
+        """The temperatures at the ends of the last so many intervals between edges."""
+        return self._readings_c[-trials:]
+
+    def settling(self, trials: int, times_s: Sequence[float] = ()) -> Settling | None:
+        """Where the temperature is and will be; None if it is not known.
+
+        Args:
+            trials: the number of intervals between edges, at the end, that are trials.
+            times_s: of the edges, if they are known better than each edge knows its own.
+        """
+        run = self._samples(times_s)
+        return None if self._model is None or not run else self._model.settling(run, trials)
+
+    def finish(self, times_s: Sequence[float]) -> None:
+        """End the run, and learn from it."""
+        if self._model is not None and (run := self._samples(times_s)):
+            self._model.add_run(run)
+
+    def _samples(self, times_s: Sequence[float]) -> Sequence[Sample]:
+        """The run so far; empty if a part of it is not known."""
+        if not times_s:  # as after each edge
+            return self._so_far or []
+        samples = []
+        for number in range(1, len(self._edges)):
+            sample = self._sample(number, times_s[number - 1], times_s[number])
+            if sample is None:
+                return []
+            samples.append(sample)
+        return samples
+
+    def _sample(self, number: int, begin_s: float, end_s: float) -> Sample | None:
+        """What was read at edge ``number``, and since the one before it."""
+        seconds = end_s - begin_s
+        joules = (self._edges[number].energy_mj - self._edges[number - 1].energy_mj) / 1e3
+        reading_c = self._readings_c[number]
+        if reading_c is None or seconds <= 0 or joules <= 0:
+            return None
+        return Sample(end_s, joules / seconds, reading_c)

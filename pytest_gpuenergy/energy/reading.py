@@ -1,11 +1,29 @@
-"""What one measurement of a kernel found."""
+"""From what was observed of one measurement to a `Reading`: trials, intervals and flags."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
 
+import numpy as np
+
+from pytest_gpuenergy.devices import Timeline
+from pytest_gpuenergy.energy.clock_states import clock_states, mean_clock_mhz, stepped
+from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
+from pytest_gpuenergy.energy.sensors import (
+    RESTRAINING_REASONS,
+    SW_POWER_CAP,
+    Restraint,
+    all_reasons,
+    doubts,
+)
+from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, unsettled
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
+from pytest_gpuenergy.support import NORMAL, student_t
 
 
 @dataclass(frozen=True)
@@ -59,3 +77,363 @@ class Reading:
         """The figure of ``metric`` with its interval."""
         found: Estimate = getattr(self, metric.field)
         return found
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was observed of one measurement.
+
+    Attributes:
+        start_s: when the kernel began to repeat, by the device's clock.
+        before_w: mean power before that; None when it is unknown.
+        restrained: see `Steadiness`.
+        warm: edges of the heat-up, up to the first of ``edges``.
+        edges: the edges between which the trials are.
+        timeline: of the kernel's launches.
+        samples_w: mean power over the trials by the card's power samples; None without samples.
+        settling: of the temperature; None if it is not known.
+        meanwhile: what restrained the card at the edges of the trials.
+        temperatures_c: readings at the ends of the trials.
+        start: state of the card before the heat-up.
+        begin: state of the card before the trials.
+        end: state of the card after the trials.
+        heat_wall_s: the host's time until the trials began.
+    """
+
+    start_s: float
+    before_w: float | None
+    restrained: bool
+    warm: Sequence[Edge]
+    edges: Sequence[Edge]
+    timeline: Timeline
+    samples_w: float | None
+    settling: Settling | None
+    meanwhile: frozenset[Restraint]
+    temperatures_c: Sequence[int | None]
+    start: Conditions
+    begin: Conditions
+    end: Conditions
+    heat_wall_s: float
+
+
+def evaluate(seen: Observation, source: EnergySource, settings: MeterSettings) -> Reading:
+    """The reading that follows from an observation.
+
+    Args:
+        seen: what was observed.
+        source: which its edges come from.
+        settings: which intervals and differences are small enough.
+    """
+    steadiness = Steadiness(source, settings, seen.start_s, seen.restrained)
+    window = _window(seen, steadiness)
+    gain_of = gains(seen.settling, _headroom(seen, window.power_w))
+    figures = _figures(seen, window, gain_of, settings)
+    gain = gain_of[Metric.ENERGY]
+    states = _clock_states(seen, window)
+    flags = {
+        "not_steady": steadiness.drifts([*seen.warm[:-1], *seen.edges]),
+        "interval_wide": figures[Metric.ENERGY].relative_half_width
+        > math.hypot(2 * settings.relative_half_width, NORMAL * gain.error),
+        "not_settled": NORMAL * gain.error > settings.settled_half_width,
+        "host_gaps": window.busy < settings.least_busy,
+        "sources_disagree": seen.samples_w is not None
+        and abs(seen.samples_w / window.power_w - 1) > settings.sources_tolerance,
+        "clock_step": stepped(states),
+        "power_limit_changed": len(set(_limits_mw(seen))) > 1,
+        **doubts(seen.begin, seen.end, seen.meanwhile),
+    }
+    return Reading(
+        time_ms=figures[Metric.TIME],
+        energy_mj=figures[Metric.ENERGY],
+        edp_mj_ms=figures[Metric.EDP],
+        power_w=window.power_w * gain.factor,
+        raw_energy_mj=window.energy_mj,
+        settling=seen.settling,
+        settling_error=gain.error,
+        warm_trials=window.warm_trials,
+        trials=window.trials,
+        start=seen.start,
+        begin=seen.begin,
+        end=seen.end,
+        flags=tuple(name for name, raised in flags.items() if raised),
+        energy_source=source.name,
+        heat_wall_s=seen.heat_wall_s,
+        event_reasons=_reasons(seen),
+        temperature_c=_mean_temperature_c(seen),
+        effective_sm_clock_mhz=mean_clock_mhz(seen.timeline.clocks, window.begin_s, window.end_s),
+        clock_states=states,
+    )
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The trials of one measurement and the time that they span.
+
+    ``error_s`` is the standard error of the length of that time.
+    """
+
+    warm_trials: tuple[Window, ...]
+    trials: tuple[Window, ...]
+    begin_s: float
+    end_s: float
+    error_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
+
+    @property
+    def power_w(self) -> float:
+        return sum(trial.joules for trial in self.trials) / self.length_s
+
+    @property
+    def energy_mj(self) -> float:
+        """Mean energy of a launch."""
+        return sum(trial.energy_mj for trial in self.trials) / len(self.trials)
+
+    @property
+    def busy(self) -> float:
+        """Fraction of the time in which the GPU was busy."""
+        return sum(trial.busy_seconds for trial in self.trials) / self.length_s
+
+
+def _window(seen: Observation, steadiness: Steadiness) -> _Window:
+    edges = [*seen.warm[:-1], *seen.edges]
+    begin = len(seen.warm) - 1
+    edge_times, error_s = steadiness.source.times_s(edges, begin)
+    warm = steadiness.like_trials(seen.warm)
+    chosen = [*warm, *range(begin, len(edges))]
+    times = [edge_times[index] for index in chosen]
+    cut = cut_windows(times, [edges[index].energy_mj for index in chosen], seen.timeline)
+    count = len(warm)
+    return _Window(cut[:count], cut[count:], times[count], times[-1], error_s)
+
+
+def _headroom(seen: Observation, power_w: float) -> float:
+    """By which fraction the power can rise; infinite where there is no limit to see."""
+    moments: list[Conditions | Restraint] = [seen.begin, seen.end, *seen.meanwhile]
+    if all((moment.event_reasons or 0) & SW_POWER_CAP for moment in moments):
+        return 0.0
+    limits_w = [limit_mw / 1e3 for limit_mw in _limits_mw(seen) if limit_mw is not None]
+    return max(0.0, min(limits_w, default=math.inf) / power_w - 1)
+
+
+def _figures(
+    seen: Observation, window: _Window, gain_of: Mapping[Metric, Gain], settings: MeterSettings
+) -> dict[Metric, Estimate]:
+    middle_s = (window.begin_s + window.end_s) / 2
+    # The trials' scatter shows the errors at the window's ends only in part, so they are added in
+    # full. What is left of the former power counts as two standard deviations.
+    left = unsettled(seen.before_w, window.power_w, middle_s - seen.start_s)
+    shared = (window.error_s / window.length_s) ** 2 + (left / 2) ** 2
+    placed = placement_variance(seen.timeline, window.begin_s, window.end_s)
+    unseen = {Metric.TIME: placed, Metric.ENERGY: shared, Metric.EDP: shared + placed}
+    return {
+        metric: _figure(
+            window,
+            metric,
+            gain_of[metric],
+            unseen[metric],
+            settings.wander[metric],
+        )
+        for metric in Metric
+    }
+
+
+def _figure(window: _Window, metric: Metric, gain: Gain, unseen: float, wander: float) -> Estimate:
+    """The mean over the trials, whose interval also counts what they do not show.
+
+    Args:
+        window: with the trials.
+        metric: which figure.
+        gain: from the trials' figures to those of the settled card.
+        unseen: relative variance from errors that the trials share.
+        wander: relative standard deviation of the item about the kernel's mean.
+    """
+    before, own = (
+        [gain.factor * getattr(trial, metric.field) for trial in trials]
+        for trials in (window.warm_trials, window.trials)
+    )
+    mean = sum(own) / len(own)
+    return estimate(
+        own,
+        extra_variance=unseen * mean * mean,
+        known_variance=(wander**2 + gain.error**2) * mean * mean,
+        successive=True,
+        before=before,
+    )
+
+
+def _clock_states(seen: Observation, window: _Window) -> tuple[ClockState, ...]:
+    """None where something holds the clock back, because it then moves anyway."""
+    if _reasons(seen) & RESTRAINING_REASONS:
+        return ()
+    return clock_states(seen.timeline.clocks, seen.start_s, window.begin_s, window.end_s)
+
+
+def _mean_temperature_c(seen: Observation) -> float | None:
+    """Over the trials; None if the card has not reported it."""
+    readings = [seen.begin.temperature_c, *seen.temperatures_c]
+    known = [reading for reading in readings if reading is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _reasons(seen: Observation) -> int:
+    return all_reasons(seen.begin, seen.end, *seen.meanwhile)
+
+
+def _limits_mw(seen: Observation) -> Iterator[int | None]:
+    yield from (seen.start.power_limit_mw, seen.end.power_limit_mw)
+    yield from (moment.power_limit_mw for moment in seen.meanwhile)
+
+
+_SLOWED = 0.3
+"""A card at its power limit that gets warmer leaks more, has less power left for its work, and
+slows down: by so many per cent for a per cent of power. For a kernel that waits for the memory it
+is nothing; for one that computes and whose power grows with the square of its clock or more, up to
+0.5. One that computes showed 0.3 on an H100 (docs/notes/temperature.md)."""
+
+
+class Gain(NamedTuple):
+    """By which factor a figure changes until the card has settled; ``error`` is relative."""
+
+    factor: float
+    error: float
+
+
+UNCHANGED = Gain(1.0, 0.0)
+
+
+def gains(settling: Settling | None, headroom: float) -> dict[Metric, Gain]:
+    """The gain of each metric.
+
+    The power rises as far as the limit allows. How much longer a launch takes beyond that depends
+    on the kernel, and is counted as an error.
+
+    Args:
+        settling: of the temperature; None if it is not known.
+        headroom: by which fraction the power can rise before it reaches its limit; with 0 it stays
+            there, also on a card that cools.
+    """
+    if settling is None:
+        return dict.fromkeys(Metric, UNCHANGED)
+    if 0 < headroom > settling.gain:
+        free = Gain(1 + settling.gain, settling.gain_error)
+        return {Metric.TIME: UNCHANGED, Metric.ENERGY: free, Metric.EDP: free}
+    slowed = _SLOWED * math.hypot(settling.gain - headroom, settling.gain_error)
+    return {
+        Metric.TIME: Gain(1.0, slowed),
+        Metric.ENERGY: Gain(1 + headroom, slowed),
+        Metric.EDP: Gain(1 + headroom, 2 * slowed),
+    }
+
+
+def cut_windows(
+    times_s: Sequence[float], energies_mj: Sequence[float], timeline: Timeline
+) -> tuple[Window, ...]:
+    """The windows between successive edges, with the launches and GPU time within them."""
+    launches = np.interp(times_s, timeline.time_s, timeline.launches)
+    busy_s = np.interp(times_s, timeline.time_s, timeline.busy_s)
+    table = zip(
+        np.diff(times_s),
+        np.diff(energies_mj) / 1e3,
+        np.diff(launches),
+        np.diff(busy_s),
+        strict=True,
+    )
+    return tuple(Window(*(float(value) for value in row)) for row in table)
+
+
+def placement_variance(timeline: Timeline, begin_s: float, end_s: float) -> float:
+    """Relative variance of the mean time because only a sample of memory placements was measured.
+
+    This is the squared standard error, relative to the mean, of the mean over
+    `Timeline.placements`: the variance of their means divided by their number. Only batches that
+    ended after ``begin_s`` and no later than ``end_s`` count. 0 if fewer than two placements have
+    such batches.
+    """
+    inside = (timeline.time_s[1:] > begin_s) & (timeline.time_s[1:] <= end_s)
+    turns = np.arange(len(inside)) % timeline.placements
+    launches, busy_s = np.diff(timeline.launches), np.diff(timeline.busy_s)
+    times_s = [
+        busy_s[own].sum() / launches[own].sum()
+        for turn in range(timeline.placements)
+        if launches[own := inside & (turns == turn)].sum() > 0
+    ]
+    if len(times_s) < 2:
+        return 0.0
+    return float(np.var(times_s, ddof=1) / len(times_s) / np.mean(times_s) ** 2)
+
+
+def estimate(
+    values: Sequence[float],
+    *,
+    extra_variance: float = 0.0,
+    known_variance: float = 0.0,
+    successive: bool = False,
+    before: Sequence[float] = (),
+) -> Estimate:
+    """Mean of ``values`` with its 95 % interval by Student's t.
+
+    The squares of the half widths from the estimated variances (Student's t) and from
+    ``known_variance`` (normal) are added, which is exact if either is 0 and conservative otherwise.
+
+    Args:
+        values: two or more.
+        extra_variance: variance of the mean from errors common to all values, which their scatter
+            does not show, estimated in the same measurement.
+        known_variance: the same, but known beforehand.
+        successive: whether the values are neighbours in time and depend on each other, see
+            `variance_of_mean`; otherwise they are independent.
+        before: see `variance_of_mean`.
+
+    Raises:
+        ValueError: there are fewer than two values, or one is not finite.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, [*values, *before])):
+        raise ValueError("an interval needs at least two finite values")
+    mean, degrees = fmean(values), len(values) - 1
+    if successive:
+        own = variance_of_mean(values, before)
+        degrees += len(before)
+    else:
+        own = stdev(values) ** 2 / len(values)
+    half = math.hypot(
+        student_t(degrees) * math.sqrt(own + extra_variance), NORMAL * math.sqrt(known_variance)
+    )
+    return Estimate(mean, mean - half, mean + half)
+
+
+def variance_of_mean(values: Sequence[float], before: Sequence[float] = ()) -> float:
+    """Variance of the mean of ``values``, which follow each other in time.
+
+    Neighbouring windows share an edge, whose error makes one of them larger and the other smaller,
+    and cancels in the sum. A slowly varying power has the opposite effect. The autocovariances c(l)
+    reflect both; the variance of the mean of n values is
+
+        (c(0) + 2 sum over l of (1 - l/n) w(l) c(l)) / n
+
+    (T. W. Anderson, "The Statistical Analysis of Time Series", 1971, section 8.3.1), here over lags
+    up to a quarter of the values, but at least two. The weights w are 1 at lag 1, where the errors
+    of the edges appear, and decrease linearly to zero. Computed about the mean of N values, each c
+    is too small by about c(0) / N if the values are independent; this is corrected. The errors of
+    the two outermost edges do not cancel, so the result is no less than the variance they would
+    cause if all the scatter came from edges.
+
+    Args:
+        values: two or more.
+        before: values of the same process from just before. They are not part of the mean, but
+            help to estimate the autocovariances.
+    """
+    series = [*before, *values]
+    count, total = len(values), len(series)
+    mean = fmean(series)
+    gaps = [value - mean for value in series]
+    variance = math.fsum(gap * gap for gap in gaps) / (total - 1)
+    lags = min(count - 1, max(2, round(count / 4)))
+    longrun = variance
+    for lag in range(1, lags + 1):
+        products = math.fsum(a * b for a, b in zip(gaps, gaps[lag:], strict=False))
+        weight = (1 - lag / count) * (1 - (lag - 1) / lags)
+        longrun += 2 * weight * (products / (total - 1) + variance / total)
+    return max(longrun / count, variance / count**2)

@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from pytest_gpuenergy.devices import Device, Gpu, absence
 from pytest_gpuenergy.energy.counter import EnergyCounter
-from pytest_gpuenergy.energy.source import CounterError, Edge, EnergySource
+from pytest_gpuenergy.energy.energy_source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.support import DeviceError
 
 READINGS_PER_PERIOD = 2

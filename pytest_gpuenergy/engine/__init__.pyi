@@ -4,19 +4,43 @@ from .arena_check import (
     check_again as check_again,
     falsified as falsified,
 )
-from .array_memory import overlap as overlap, overwrite as overwrite
 from .best_of import best_of as best_of
-from .board_kernels import board_kernels as board_kernels
-from .boards import BoardWatch as BoardWatch
-from .callable_check import CallableCheck as CallableCheck, WatchedRepeater as WatchedRepeater
-from .callable_inputs import first_call as first_call
-from .callables import VerifiedCallable as VerifiedCallable
-from .claim import Settings as Settings, claim as claim
-from .clock_check import keeps_to_lock as keeps_to_lock, lock_flags as lock_flags
+from .boards import BoardWatch as BoardWatch, board_kernels as board_kernels
+from .callables import (
+    CallableCheck as CallableCheck,
+    VerifiedCallable as VerifiedCallable,
+    WatchedRepeater as WatchedRepeater,
+    first_call as first_call,
+)
+from .candidates import (
+    DURATION_S as DURATION_S,
+    QUICK as QUICK,
+    SWINGS_S as SWINGS_S,
+    TIMEOUT_S as TIMEOUT_S,
+    Evaluation as Evaluation,
+    Rig as Rig,
+    Sustained as Sustained,
+    Typical as Typical,
+    confirm as confirm,
+    cost_ms as cost_ms,
+    evaluate as evaluate,
+    measure_sustained as measure_sustained,
+    measure_time_ms as measure_time_ms,
+    median_time_ms as median_time_ms,
+    promising as promising,
+    quick_job as quick_job,
+    verify_timed as verify_timed,
+)
 from .comparison import Reference as Reference, compare as compare
-from .evaluate import Rig as Rig, confirm as confirm, evaluate as evaluate
-from .foreign_lock import pinned_at as pinned_at, refuse_locked as refuse_locked
-from .harness import Harness as Harness, Subject as Subject, describe_workload as describe_workload
+from .harness import (
+    Harness as Harness,
+    Replayable as Replayable,
+    Subject as Subject,
+    Verifier as Verifier,
+    describe_workload as describe_workload,
+    keeps_to_lock as keeps_to_lock,
+    lock_flags as lock_flags,
+)
 from .identity import git_revision_of as git_revision_of, run_info as run_info
 from .jobs import (
     StoredJob as StoredJob,
@@ -24,24 +48,6 @@ from .jobs import (
     read_job as read_job,
     save_arrays as save_arrays,
     write_job as write_job,
-)
-from .objective import (
-    Evaluation as Evaluation,
-    Typical as Typical,
-    cost_ms as cost_ms,
-    promising as promising,
-)
-from .quick import (
-    DURATION_S as DURATION_S,
-    QUICK as QUICK,
-    SWINGS_S as SWINGS_S,
-    TIMEOUT_S as TIMEOUT_S,
-    Sustained as Sustained,
-    measure_sustained as measure_sustained,
-    measure_time_ms as measure_time_ms,
-    median_time_ms as median_time_ms,
-    quick_job as quick_job,
-    verify_timed as verify_timed,
 )
 from .references import (
     Case as Case,
@@ -51,15 +57,28 @@ from .references import (
     case_of as case_of,
     make_reference as make_reference,
 )
-from .replayable import Replayable as Replayable
-from .results import Expected as Expected, Specification as Specification, expect as expect
+from .results import (
+    Expected as Expected,
+    Specification as Specification,
+    expect as expect,
+    overlap as overlap,
+    overwrite as overwrite,
+)
 from .seeds import (
     LARGEST_SEED as LARGEST_SEED,
     SEEDS as SEEDS,
     drawings_of as drawings_of,
     drawn_seed as drawn_seed,
 )
-from .station import LOCK_WAIT_S as LOCK_WAIT_S, Station as Station, open_station as open_station
+from .station import (
+    LOCK_WAIT_S as LOCK_WAIT_S,
+    Settings as Settings,
+    Station as Station,
+    claim as claim,
+    open_station as open_station,
+    pinned_at as pinned_at,
+    refuse_locked as refuse_locked,
+)
 from .team import (
     HostLostError as HostLostError,
     Member as Member,
@@ -72,4 +91,3 @@ from .verification import (
     check_of as check_of,
     verify as verify,
 )
-from .verified import Verifier as Verifier

@@ -13,10 +13,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine.evaluate import Rig, evaluate
+from pytest_gpuenergy.engine.candidates import (
+    KEEP_ONE_OF,
+    Rig,
+    evaluate,
+    measure_time_ms,
+    verify_timed,
+)
 from pytest_gpuenergy.engine.identity import software
-from pytest_gpuenergy.engine.objective import KEEP_ONE_OF
-from pytest_gpuenergy.engine.quick import measure_time_ms, verify_timed
 from pytest_gpuenergy.engine.verification import arenas_for
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Metric

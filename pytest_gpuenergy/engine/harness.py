@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import TypeVar
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control import CURRENT, UNKNOWN, Setpoint
 from pytest_gpuenergy.devices import Device, HostClock, Repeater
 from pytest_gpuenergy.energy import (
+    RESTRAINING_REASONS,
     SW_POWER_CAP,
     Announce,
     CounterError,
@@ -23,13 +24,33 @@ from pytest_gpuenergy.energy import (
     Reading,
 )
 from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.clock_check import keeps_to_lock, lock_flags
-from pytest_gpuenergy.engine.verification import arenas_for, check_of
-from pytest_gpuenergy.engine.verified import Verifier
-from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job, launch_infos
-from pytest_gpuenergy.record import Identity, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
+from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Replayable:
+    """Work whose repeater is at hand; `Harness.measure_callable` measures it.
+
+    Attributes:
+        key: what its maker calls it.
+        label: of what does the work, for the record.
+        workload: as the record is to describe it.
+        repeater: makes what launches it.
+        details: of what does the work, for the record.
+        together: whether other processes have to measure it at the same time.
+    """
+
+    key: str
+    label: str
+    workload: WorkloadInfo
+    repeater: Callable[[], AbstractContextManager[Repeater]]
+    details: Mapping[str, str | int | float] = field(default_factory=dict)
+    together: bool = False
+
 
 R = TypeVar("R", bound=Repeater)
 
@@ -277,7 +298,7 @@ def describe_kernel(kernel: AnyKernel, label: str) -> KernelInfo:
         origin.kind,
         origin.rank,
         dict(origin.details),
-        launch_infos(kernel),
+        kernel.launch_infos,
     )
 
 
@@ -314,3 +335,95 @@ def _with_figures(draft: Measurement, reading: Reading, flags: tuple[str, ...]) 
         energy_source=reading.energy_source,
         validity=(*flags, *lock_flags(reading, locked_mhz)),
     )
+
+
+class Verifier:
+    """Verifies on one device; on an emulated one, each kernel of a workload once.
+
+    This includes workloads that are functions, which no hash identifies in other processes.
+
+    Args:
+        device: where to run.
+        timeout_s: for one run of a kernel.
+        seed: of the last inputs; by default one that is drawn.
+    """
+
+    def __init__(self, device: Device, timeout_s: float, seed: int | None) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+        self._seed = seed
+        self._known: dict[tuple[str, Workload], Correctness] = {}
+
+    def verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
+        """See `verification.verify`.
+
+        Raises:
+            KernelFault: the kernel is wrong or fails; it will then be verified again.
+            InputError: the reference is not finite.
+        """
+        subject = (kernel.digest, workload)
+        remembered = self._device.emulated and _is_hashable(workload)
+        if remembered and (known := self._known.get(subject)) is not None:
+            return known
+        found = verify(self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s)
+        if remembered:
+            self._known[subject] = found
+        return found
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+TOLERANCE = 0.02
+"""A clock that differs from the lock by less than this fraction keeps to it.
+
+The clocks of two kernels on an H200 that NVML reported to be the same differed by up to 1 %.
+"""
+
+
+def lock_flags(reading: Reading, locked_mhz: int | None) -> tuple[str, ...]:
+    """Validity flags of a measurement under a lock.
+
+    ``lock_lost``: the clock kept to the lock when the trials began, and exceeded it later.
+    ``clock_above_lock``: it exceeded the lock throughout. ``clock_below_lock``: it stayed below the
+    lock, and NVML gives no reason, such as a power cap, for that.
+
+    Args:
+        reading: what was measured.
+        locked_mhz: the clock that the SMs were locked to; None without a lock.
+    """
+    if locked_mhz is None:
+        return ()
+    achieved_mhz = _achieved_mhz(reading)
+    above = [mhz for mhz in achieved_mhz if mhz > (1 + TOLERANCE) * locked_mhz]
+    if above:
+        kept_at_first = _is_at(reading.begin.sm_clock_mhz, locked_mhz)
+        return ("lock_lost" if kept_at_first else "clock_above_lock",)
+    below = any(mhz < (1 - TOLERANCE) * locked_mhz for mhz in achieved_mhz)
+    explained = reading.event_reasons & RESTRAINING_REASONS
+    return ("clock_below_lock",) if below and not explained else ()
+
+
+def keeps_to_lock(reading: Reading, locked_mhz: int | None) -> bool:
+    """Whether it was a lock that held the clock, rather than a power cap."""
+    if locked_mhz is None:
+        return False
+    achieved_mhz = _achieved_mhz(reading)
+    return bool(achieved_mhz) and all(_is_at(mhz, locked_mhz) for mhz in achieved_mhz)
+
+
+def _is_at(mhz: float | None, locked_mhz: int) -> bool:
+    return mhz is not None and abs(mhz / locked_mhz - 1) <= TOLERANCE
+
+
+def _achieved_mhz(reading: Reading) -> list[float]:
+    """The mean clock of an SM, or what NVML reports where that is unknown, and that at the end."""
+    mean_mhz: float | None = reading.effective_sm_clock_mhz
+    if mean_mhz is None:
+        mean_mhz = reading.begin.sm_clock_mhz
+    return [float(mhz) for mhz in (mean_mhz, reading.end.sm_clock_mhz) if mhz is not None]

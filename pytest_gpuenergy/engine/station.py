@@ -7,18 +7,37 @@ in an orderly way. Closing restores the card's settings and cannot be interrupte
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from pytest_gpuenergy.control import CURRENT, Lease, Setpoint, SettingsWriter, restore_leftovers
-from pytest_gpuenergy.devices import Device, Gpu, gpu_lock
-from pytest_gpuenergy.energy import PREHEAT_S, Announce, MeterSettings, choose_source
-from pytest_gpuenergy.engine.foreign_lock import refuse_locked
+from pytest_gpuenergy.control import (
+    CURRENT,
+    Lease,
+    Setpoint,
+    SettingsWriter,
+    one_setpoint,
+    restore_leftovers,
+    supported_clocks,
+)
+from pytest_gpuenergy.devices import ClockSamples, Device, Gpu, gpu_lock
+from pytest_gpuenergy.energy import (
+    PREHEAT_S,
+    RESTRAINING_REASONS,
+    Announce,
+    MeterSettings,
+    choose_source,
+    read_conditions,
+)
 from pytest_gpuenergy.engine.harness import Harness
 from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.record import Conditions
 from pytest_gpuenergy.support import (
     DeviceError,
+    KernelFault,
+    SetpointError,
     remove_leftovers,
     termination_as_interrupt,
     uninterrupted,
@@ -199,3 +218,151 @@ def open_station(
         Station(device, lock_wait_s=lock_wait_s, allow_clocks=allow_clocks) as own,
     ):
         yield own
+
+
+RAMP_S = 0.6
+"""How long the clock may take to rise from that of a card at rest."""
+
+READINGS, READING_S = 8, 0.05
+"""How often the clock is then read, and the time between two readings."""
+
+HIGHEST = 0.98
+"""A card that reaches this fraction of its highest clock is not locked, as far as can be seen."""
+
+SPREAD = 0.005
+"""A clock that moves by more than this fraction is not pinned."""
+
+_GPU_IDLE, _SYNC_BOOST = 0x1, 0x10
+_EXPLAIN = RESTRAINING_REASONS | _GPU_IDLE | _SYNC_BOOST
+
+
+def refuse_locked(gpu: Gpu) -> None:
+    """Refuse a card whose clocks somebody else seems to have locked.
+
+    A card that cannot run anything here, because it was opened for its settings only, is not
+    refused: nothing is known of it.
+
+    Raises:
+        SetpointError: they seem to be locked, or the card does not run the load.
+    """
+    if not isinstance(gpu, Device):
+        return
+    try:
+        pinned_mhz, highest_mhz = _pinned_mhz(gpu), supported_clocks(gpu)[-1]
+    except KernelFault as fault:
+        raise SetpointError(
+            f"Whether somebody else has locked the SM clocks of {gpu.name} cannot be seen "
+            f"({fault}): to lock them all the same, give --gpuenergy-allow clocks (commands: "
+            "--allow clocks)."
+        ) from None
+    if pinned_mhz is not None:
+        raise SetpointError(
+            f"Somebody else seems to have locked the SM clocks of {gpu.name}: under a light load "
+            f"they stay at {pinned_mhz:.0f} MHz of {highest_mhz} MHz, and NVML gives no reason. "
+            "What they are locked to cannot be read, so it could not be restored: unlock them "
+            "(nvidia-smi -rgc), or give --gpuenergy-allow clocks (commands: --allow clocks), after "
+            "which they are unlocked."
+        )
+
+
+def pinned_at(
+    readings: Sequence[Conditions], achieved: ClockSamples | None, highest_mhz: float
+) -> float | None:
+    """The clock in MHz at which a card under a light load is pinned; None if it is not.
+
+    Args:
+        readings: of the card's clock and event reasons during the load.
+        achieved: the clock of an SM meanwhile; None if it is unknown.
+        highest_mhz: the highest clock that the card supports.
+
+    Returns:
+        None too where the readings cannot tell: NVML explains the clock, or nothing is known.
+    """
+    if any((one.event_reasons or 0) & _EXPLAIN for one in readings):
+        return None
+    told = [float(one.sm_clock_mhz) for one in readings if one.sm_clock_mhz is not None]
+    seen = [] if achieved is None else achieved.mhz.tolist()
+    for clocks in (seen, told):
+        if clocks and (
+            max(clocks) >= HIGHEST * highest_mhz or max(clocks) - min(clocks) > SPREAD * max(clocks)
+        ):
+            return None
+    return next((max(clocks) for clocks in (told, seen) if clocks), None)
+
+
+def _pinned_mhz(device: Device) -> float | None:
+    readings = []
+    with device.light_load() as repeater:
+        repeater.start()
+        try:
+            device.clock.sleep_s(RAMP_S)
+            begin_s = device.clock.now_s()
+            for _ in range(READINGS):
+                readings.append(read_conditions(device))
+                device.clock.sleep_s(READING_S)
+        finally:
+            timeline = repeater.stop()
+    clocks = timeline.clocks
+    if clocks is not None:
+        late = clocks.begin_s >= begin_s
+        clocks = ClockSamples(clocks.begin_s[late], clocks.end_s[late], clocks.mhz[late])
+    return pinned_at(readings, clocks, supported_clocks(device)[-1])
+
+
+SEARCH_LOCK_WAIT_S = 2.0
+"""How long a search waits for a GPU that another run is using."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What GPUs are set to while they are claimed.
+
+    Attributes:
+        powercap: one power limit, as ``--powercap`` takes it.
+        smclock: one clock, as ``--smclock`` takes it.
+        allow_clocks: see `Station`.
+    """
+
+    powercap: str
+    smclock: str
+    allow_clocks: bool
+
+    @property
+    def writes(self) -> bool:
+        """Whether they change anything of a card."""
+        return any(word != "current" for word in (self.powercap, self.smclock))
+
+    def __str__(self) -> str:
+        words = [f"--powercap {self.powercap}", f"--smclock {self.smclock}"]
+        return " and ".join(word for word in words if not word.endswith(" current"))
+
+
+def claim(
+    stack: ExitStack,
+    device: Device,
+    settings: Settings,
+    tell: Callable[[str], None],
+    *,
+    lock_wait_s: float = SEARCH_LOCK_WAIT_S,
+) -> Station:
+    """Claim an opened GPU and hold it at a setpoint until the stack is closed.
+
+    Args:
+        stack: closed by the caller.
+        device: to claim.
+        settings: of the card.
+        tell: called with sentences about settings that dead runs have left.
+        lock_wait_s: see `Station`.
+
+    Raises:
+        InputError: the settings name several setpoints.
+        DeviceError: it cannot be claimed, or not be set.
+    """
+    station = stack.enter_context(
+        Station(device, lock_wait_s=lock_wait_s, allow_clocks=settings.allow_clocks)
+    )
+    for sentence in station.restored:
+        tell(sentence)
+    setpoint = one_setpoint(device, settings.powercap, Path.cwd(), settings.smclock)
+    stack.enter_context(station.under(setpoint))
+    return station

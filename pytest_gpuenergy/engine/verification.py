@@ -22,7 +22,6 @@ from pytest_gpuenergy.devices import (
 )
 from pytest_gpuenergy.engine.arena_check import ArenaCheck, check_again
 from pytest_gpuenergy.engine.comparison import Reference, places
-from pytest_gpuenergy.engine.precision import check_precision
 from pytest_gpuenergy.engine.references import (
     Case,
     CaseOf,
@@ -351,3 +350,22 @@ def _recall(path: Path) -> Correctness | None:
         return decode(path.read_bytes(), Correctness)
     except (OSError, FormError):
         return None
+
+
+def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
+    """Refuse tensor cores where the workload does not allow them.
+
+    The machine code of a library cannot be looked through, so that its word must be taken.
+
+    Raises:
+        KernelFault: ``correctness``, if the machine code uses them; or the kernel does not compile.
+    """
+    if workload.allows_tensor_cores:
+        return
+    if found := device.tensor_core_instructions(Job.of(kernel, workload)):
+        raise KernelFault(
+            "correctness",
+            f"The machine code has instructions for tensor cores ({', '.join(sorted(found))}), but "
+            f"{workload.name} is declared as float32: declare mode=3xtf32 if it is as exact, or "
+            "else mode=tf32.",
+        )

@@ -58,7 +58,7 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.tuning import Confirm, TimingTask, confirm_with
 from pytest_gpuenergy.workloads import Workload
 
-_FACTORY = "pytest_gpuenergy.tuning.gpu_process:TuningGpu"
+_FACTORY = "pytest_gpuenergy.tuning.tuning_gpus:TuningGpu"
 _RESTS_WITHIN_S = 120.0
 
 

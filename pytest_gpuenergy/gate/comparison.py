@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from pytest_gpuenergy.gate.doubt import Doubt
-from pytest_gpuenergy.gate.relative import JudgedShift, Tails, judge_shift
-from pytest_gpuenergy.gate.settings import GateSettings
-from pytest_gpuenergy.gate.verdict import Judgement, Verdict, count_comparisons, fails, judge
+from pytest_gpuenergy.gate.error_rates import Tails, count_comparisons
+from pytest_gpuenergy.gate.gate_settings import GateSettings
+from pytest_gpuenergy.gate.verdict import (
+    Doubt,
+    JudgedShift,
+    Judgement,
+    Verdict,
+    fails,
+    judge,
+    judge_shift,
+)
 from pytest_gpuenergy.record import Identity, Measurement, Metric, RunInfo
 from pytest_gpuenergy.report import (
     Counterparts,
@@ -312,3 +319,46 @@ def _refuse_legacy(run: RunInfo) -> None:
             f"Run {run.run_id} is marked legacy, because how it was measured is unknown: "
             "measure again and compare with the new run."
         )
+
+
+class Identities:
+    """The identities of a run's items, each held by a single item.
+
+    Args:
+        earlier: the measurements the run had before it was resumed.
+    """
+
+    def __init__(self, earlier: Iterable[Measurement] = ()) -> None:
+        self._earlier = {m.identity: m.node_id for m in earlier}
+        self._holders = dict(self._earlier)
+
+    def assign(self, identity: Identity, node_id: str) -> None:
+        """Assign an identity to an item; an item that runs again keeps it.
+
+        Raises:
+            InputError: another item has this identity.
+        """
+        holder = self._holders.setdefault(identity, node_id)
+        if holder == node_id:
+            return
+        problem = _shared(identity, holder, node_id, "would both be recorded")
+        if self._earlier.get(identity) == holder:
+            problem += " If the test was renamed, run without --gpuenergy-resume."
+        raise InputError(problem)
+
+
+def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
+    """A sentence for each item of a run that shares its identity with an earlier item."""
+    holders: dict[Identity, str] = {}
+    return [
+        _shared(m.identity, holder, m.node_id, "were both recorded")
+        for m in measurements
+        if (holder := holders.setdefault(m.identity, m.node_id)) != m.node_id
+    ]
+
+
+def _shared(identity: Identity, first: str, second: str, verb: str) -> str:
+    return (
+        f"{first} and {second} {verb} as {identity.label}, which would make them "
+        "indistinguishable: give energy_benchmark a label= of its own in each."
+    )

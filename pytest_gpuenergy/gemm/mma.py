@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.estimate import Step, cycles_of
-from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
-from pytest_gpuenergy.gemm.tiling import Tiling
+from pytest_gpuenergy.gemm.tiling import Step, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, Card

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.estimate import SCHEDULERS, Step, cycles_of
-from pytest_gpuenergy.gemm.tiled_kernel import copied_kernel
-from pytest_gpuenergy.gemm.tiling import Tiling
+from pytest_gpuenergy.gemm.tiling import SCHEDULERS, Step, Tiling, copied_kernel, cycles_of
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuning import FIRST_ASYNCHRONOUS, SHARED_BYTES_PER_CYCLE, WARP_LANES, Card
@@ -49,7 +47,7 @@ _PRODUCT_CYCLES = 1.15
 _TRANSPOSED_SHARE = 0.87
 """Of these cycles, if A is transposed in shared memory, a scheduler issues a multiplication in each
 cycle, and a thread has more than 4 x 4 sums: by the banks of registers (see
-``bench/register_banks.py``)."""
+``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """For each row of which a warp copies elements to transpose them, by pairs of kernels on an
 H100 (see ``docs/notes/products.md``)."""

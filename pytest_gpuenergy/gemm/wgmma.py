@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pytest_gpuenergy.gemm.boxes import can_be_mapped, matrix_map
 from pytest_gpuenergy.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
@@ -15,6 +14,8 @@ from pytest_gpuenergy.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
+    can_be_mapped,
+    matrix_map,
     places_after,
 )
 from pytest_gpuenergy.kernels import TensorMap

@@ -1,12 +1,3 @@
-from .calls import LIBRARY_ENTRIES as LIBRARY_ENTRIES, LibraryCall as LibraryCall
-from .export import export_kernels as export_kernels, workload_header as workload_header
-from .exported_folder import (
-    SIGN as SIGN,
-    ExportedFolder as ExportedFolder,
-    check_exportable as check_exportable,
-    write_export as write_export,
-)
-from .folder import read_kernel as read_kernel, write_kernel as write_kernel
 from .job import CACHE_STATES as CACHE_STATES, CacheState as CacheState, Job as Job
 from .kernel import (
     AnyKernel as AnyKernel,
@@ -18,10 +9,30 @@ from .kernel import (
     check_source as check_source,
     is_entry as is_entry,
 )
-from .launch_info import launch_infos as launch_infos, static_shared_bytes as static_shared_bytes
-from .launch_source import RankedKernel as RankedKernel, launch_source as launch_source
-from .program import CudaProgram as CudaProgram, Headers as Headers
+from .kernel_export import (
+    SIGN as SIGN,
+    ExportedFolder as ExportedFolder,
+    RankedKernel as RankedKernel,
+    check_exportable as check_exportable,
+    export_kernels as export_kernels,
+    launch_source as launch_source,
+    workload_header as workload_header,
+    write_export as write_export,
+)
+from .kernel_files import (
+    load_kernel as load_kernel,
+    plan_of as plan_of,
+    read_kernel as read_kernel,
+    read_plan as read_plan,
+    write_kernel as write_kernel,
+)
+from .kernel_kinds import (
+    LIBRARY_ENTRIES as LIBRARY_ENTRIES,
+    Constant as Constant,
+    CudaProgram as CudaProgram,
+    Headers as Headers,
+    LibraryCall as LibraryCall,
+    TritonKernel as TritonKernel,
+)
 from .reachable import HOST_HEADER as HOST_HEADER, reachable as reachable
-from .source import load_kernel as load_kernel, plan_of as plan_of, read_plan as read_plan
 from .tensor_map import MapType as MapType, TensorMap as TensorMap
-from .triton import Constant as Constant, TritonKernel as TritonKernel

@@ -23,11 +23,11 @@ class Job:
     It can be pickled and written to disk: any process can run it, without the project it is from.
 
     Attributes:
-        kernel: what to run.
+        kernel: the kernel to run.
         io: the tensors and scalars it computes on.
-        seed: of the inputs.
-        cache: state of the L2 cache when it runs back to back.
-        timeout_s: for one run, and for each step of running it back to back.
+        seed: the seed of the inputs.
+        cache: the state of the L2 cache when the kernel runs back to back.
+        timeout_s: the most time for one run, and for each step of running back to back.
         apart: whether the figures are to be kept. The kernel then runs in a process that has run no
             other kernel back to back, so that earlier measurements have no influence, and on
             several sets of buffers in rotation, each for some milliseconds, so that the result does

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -12,19 +13,40 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
-from pytest_gpuenergy.record import AboveZero
+from pytest_gpuenergy.record import AboveZero, LaunchInfo
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Tensor, whole, whole_sizes
 
 Kind = Literal["cuda", "triton", "library", "program"]
 Dim3 = tuple[int, int, int]
 
-# A function or an instance of a template. It is inserted into C++ text.
 _GRID = re.compile(r"(\w+)\s*[=({]\s*(?:\w+::)*this_grid\s*\(|\bgrid_group\s*&?\s*(\w+)")
-"""Names of groups of a whole grid."""
+"""Finds the names of groups that span a whole grid."""
+# A function or an instance of a template. It is inserted into C++ text.
 _ENTRY = re.compile(
     r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*(?: ?(?P<arguments><[\w :,<>()*&+-]*>))?", re.ASCII
 )
+
+
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_SHARED = re.compile(
+    r"(?P<extern>\bextern\s+)?\b__shared__\s+"
+    r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?(?P<type>[A-Za-z_][\w \t]*?)\s*"
+    r"(?P<names>\b[A-Za-z_]\w*\s*(?:\[[^;\]]*\]\s*)*(?:,\s*\w+\s*(?:\[[^;\]]*\]\s*)*)*);"
+)
+_DIMENSION = re.compile(r"\[([^\]]*)\]")
+_ONE_BYTE = ("char", "bool", "int8_t", "uint8_t")
+_TWO_BYTES = ("short", "half", "__half", "__nv_bfloat16", "int16_t", "uint16_t")
+_FOUR_BYTES = ("int", "unsigned", "float", "int32_t", "uint32_t", "half2", "__half2")
+_EIGHT_BYTES = ("double", "float2", "int2", "uint2", "long long", "int64_t", "uint64_t")
+_SIXTEEN_BYTES = ("float4", "int4", "uint4", "double2")
+_BYTES = {
+    name: 1 << power
+    for power, names in enumerate(
+        (_ONE_BYTE, _TWO_BYTES, _FOUR_BYTES, _EIGHT_BYTES, _SIXTEEN_BYTES)
+    )
+    for name in names
+}
 
 
 @dataclass(frozen=True)
@@ -123,9 +145,9 @@ class AnyKernel(ABC):
     Equality and `digest` cover what is executed, not where it comes from.
 
     Attributes:
-        kind: tells a worker how to run it.
-        workspaces: buffers of its own.
-        origin: where it comes from.
+        kind: the kind of kernel, which tells a worker how to run it.
+        workspaces: buffers that only the kernel itself uses.
+        origin: where the kernel comes from.
     """
 
     kind: ClassVar[Kind]
@@ -150,6 +172,11 @@ class AnyKernel(ABC):
     @property
     def modules(self) -> tuple[str, ...]:
         """Python modules that a process needs to run it on a real GPU."""
+        return ()
+
+    @property
+    def launch_infos(self) -> tuple[LaunchInfo, ...]:
+        """The launches for reports; none where a library or a host program decides."""
         return ()
 
     @cached_property
@@ -196,10 +223,10 @@ class Kernel(AnyKernel):
     """CUDA text with everything needed to launch it.
 
     Attributes:
-        source: the text.
-        launches: of its functions, one after another.
-        tensor_maps: that the launches take.
-        recorded: its figures on real GPUs.
+        source: the CUDA text.
+        launches: launches of its functions, one after another.
+        tensor_maps: the tensor maps that the launches take.
+        recorded: figures of the kernel on real GPUs.
     """
 
     kind = "cuda"
@@ -228,6 +255,15 @@ class Kernel(AnyKernel):
             "launches": launches,
             **({"tensor_maps": maps} if maps else {}),  # most have none, and keep their digest
         }
+
+    @property
+    def launch_infos(self) -> tuple[LaunchInfo, ...]:
+        # With several launches, the text does not say which of them an array belongs to.
+        static = _static_shared_bytes(self.source) if len(self.launches) == 1 else None
+        return tuple(
+            LaunchInfo(launch.entry, launch.grid, launch.block, launch.shared_bytes, static)
+            for launch in self.launches
+        )
 
     @property
     def has_grid_barrier(self) -> bool:
@@ -266,3 +302,28 @@ def check_source(source: str) -> None:
             f"The kernel's text has half of a surrogate pair at position {error.start}, which JSON "
             "allows: write it as UTF-8."
         ) from None
+
+
+def _static_shared_bytes(source: str) -> int | None:
+    """The bytes of the arrays that CUDA text declares ``__shared__``, without dynamic ones.
+
+    None when a size is not a number in the text, or the type of an element is not known.
+    """
+    text = _COMMENTS.sub(" ", source)
+    total = 0
+    found = 0
+    for declaration in _SHARED.finditer(text):
+        found += 1
+        if declaration["extern"]:
+            continue
+        words = declaration["type"].split()
+        element = " ".join(word for word in words if word not in ("signed", "volatile", "const"))
+        size = _BYTES.get(element.removeprefix("unsigned ") or "int")
+        if size is None:
+            return None
+        for name in declaration["names"].split(","):
+            dimensions = [words.strip() for words in _DIMENSION.findall(name)]
+            if not all(words.isascii() and words.isdecimal() for words in dimensions):
+                return None
+            total += size * math.prod(map(int, dimensions))
+    return total if found == len(re.findall(r"\b__shared__\b", text)) else None

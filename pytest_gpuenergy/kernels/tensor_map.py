@@ -26,14 +26,15 @@ class TensorMap:
     Management"). What a box has outside the tensor is read as zeros, and not written.
 
     Attributes:
-        name: by which launches take it.
-        tensor: name of the tensor or workspace, at whose beginning it starts.
-        dtype: of the elements.
-        dims: elements in each dimension, the innermost first.
-        strides_bytes: from one index to the next, of all dimensions but the innermost.
-        box: elements that are copied at once, in each dimension.
-        swizzle_bytes: length of a box's rows, of which the pieces of 16 bytes are permuted in
-            shared memory, so that columns have no bank conflicts; 0: they are not.
+        name: the name by which launches take the map.
+        tensor: the name of the tensor or workspace at whose beginning the map starts.
+        dtype: the type of the elements.
+        dims: the number of elements in each dimension, the innermost first.
+        strides_bytes: the distance from one index to the next, for each dimension but the
+            innermost.
+        box: the number of elements that are copied at once, in each dimension.
+        swizzle_bytes: the length of the rows in a box, whose pieces of 16 bytes are permuted in
+            shared memory so that columns have no bank conflicts; 0: not permuted.
 
     Raises:
         InputError: no such map exists.
@@ -60,7 +61,7 @@ class TensorMap:
 
     @property
     def nbytes(self) -> int:
-        """From the beginning of the tensor to the end of its last element."""
+        """The number of bytes from the beginning of the tensor to the end of its last element."""
         last = sum(
             (dim - 1) * stride
             for dim, stride in zip(self.dims[1:], self.strides_bytes, strict=True)
@@ -69,7 +70,7 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """What a copy of one box adds to the count of a barrier."""
+        """The number of bytes that a copy of one box adds to the count of a barrier."""
         return math.prod(self.box) * self.itemsize
 
     def _problem(self) -> str | None:

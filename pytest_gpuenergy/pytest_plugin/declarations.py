@@ -45,13 +45,16 @@ _ONLY_SHOW = (
 """Options of pytest's with which it runs no items."""
 
 
-@pytest.hookspec
-def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:  # type: ignore[empty-body]
-    """Report whether an option of the project leaves out a kernel that the baseline has.
+class Hooks:
+    """The hook that a project's ``conftest.py`` may implement."""
 
-    It is called for kernels of the baseline that the run did not collect, such as those that an
-    option ``--kernels`` left out of the parameters of a test. Without it, they are missing.
-    """
+    @pytest.hookspec
+    def pytest_gpuenergy_deselected(self, config: pytest.Config, measurement: Measurement) -> bool:  # type: ignore[empty-body]
+        """Report whether an option of the project leaves out a kernel that the baseline has.
+
+        It is called for kernels of the baseline that the run did not collect, such as those that an
+        option ``--kernels`` left out of the parameters of a test. Without it, they are missing.
+        """
 
 
 class Option(NamedTuple):

@@ -291,7 +291,7 @@ class EnergyBenchmark:
     def _claim(self, named: Subject, workload: str) -> None:
         """Reject an item that could not be distinguished from another item of the run."""
         identity = named.identity(workload, self._session.options.cache)
-        self._session.identities.claim(identity, named.node_id)
+        self._session.identities.assign(identity, named.node_id)
 
     def _kernel(self, kernel: AnyKernel, workload: Workload | None, named: Subject) -> Measurement:
         if workload is None:

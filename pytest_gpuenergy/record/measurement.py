@@ -1,25 +1,162 @@
-"""The frozen record of one item."""
+"""The record of one item: what was measured, the figures, and the state of the card."""
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pytest_gpuenergy.record.amounts import Megahertz, NotNegative, Whole
-from pytest_gpuenergy.record.clock_state import ClockState
-from pytest_gpuenergy.record.conditions import Conditions
-from pytest_gpuenergy.record.correctness import Correctness
-from pytest_gpuenergy.record.estimate import Estimate, Interval
-from pytest_gpuenergy.record.identity import Identity
-from pytest_gpuenergy.record.infos import KernelInfo, WorkloadInfo
-from pytest_gpuenergy.record.metrics import Metric
-from pytest_gpuenergy.record.window import Window
+from pytest_gpuenergy.record.metrics import (
+    AboveZero,
+    Bytes,
+    Count,
+    Estimate,
+    Extent,
+    Interval,
+    Megahertz,
+    Metric,
+    NotNegative,
+    Whole,
+)
 from pytest_gpuenergy.support import Outcome
 
 FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per_w")
+"""The fields of a `Measurement` that are all present or all missing."""
 VERIFIED = "verified, not measured"
-"""What is said of a kernel that was only verified."""
+"""The text that stands for the figures of a kernel that was only verified."""
 PHASES = ("compile", "verify", "load", "heat", "measure")
+"""The parts of an item's wall time, in order."""
+
+
+class WorkloadInfo(Struct, frozen=True):
+    """The workload that was measured; ``flops`` and ``bytes_moved`` are for one launch."""
+
+    name: str
+    parameters: dict[str, Whole | str]
+    flops: Count
+    bytes_moved: Count
+
+
+class LaunchInfo(Struct, frozen=True, gc=False):
+    """A launch of a kernel: its entry, blocks in x, y and z, and the threads of a block.
+
+    ``shared_bytes`` is the dynamic shared memory of a block (None: the compiler decides),
+    ``static_shared_bytes`` what its text declares (None: not known).
+    """
+
+    entry: str
+    grid: tuple[Extent, Extent, Extent]
+    block: tuple[Extent, Extent, Extent]
+    shared_bytes: Bytes | None = None
+    static_shared_bytes: Bytes | None = None
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return math.prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return math.prod(self.block)
+
+
+class KernelInfo(Struct, frozen=True):
+    """The kernel that was measured: its label in item ids, content hash, origin and rank.
+
+    ``launches`` are in the order in which they follow each other; none where a library or a program
+    decides, and in older records.
+    """
+
+    label: str
+    digest: str
+    origin: str
+    rank: Whole | None = None
+    details: dict[str, str | Whole | float] = field(default_factory=dict)
+    launches: tuple[LaunchInfo, ...] = ()
+
+
+class Correctness(Struct, frozen=True):
+    """The largest errors over all seeds, and their bounds.
+
+    ``max_relative_error`` is max|out - ref| / max|ref|, ``normwise_error`` ||out - ref|| / ||ref||.
+    """
+
+    max_relative_error: float
+    normwise_error: float
+    max_relative_bound: float
+    normwise_bound: float
+    seeds: tuple[int, ...]
+
+
+class Conditions(Struct, frozen=True, gc=False):
+    """The state of the card at one moment; None for what it does not report."""
+
+    temperature_c: Whole | None
+    sm_clock_mhz: Whole | None
+    memory_clock_mhz: Whole | None
+    event_reasons: Whole | None
+    power_limit_mw: Whole | None
+
+
+class ClockState(Struct, frozen=True, gc=False):
+    """A level of the SM clock that a card kept for a while; NVML does not report it.
+
+    ``name`` is the clock in words, ``share`` the part of the trials in which the card was in this
+    state: 0 if only during the heat-up.
+    """
+
+    name: str
+    clock_mhz: NotNegative
+    share: NotNegative
+
+
+class Window(Struct, frozen=True, gc=False):
+    """One window between two edges (updates) of the energy source."""
+
+    seconds: AboveZero
+    joules: NotNegative
+    launches: AboveZero
+    busy_seconds: NotNegative
+
+    @property
+    def time_ms(self) -> float:
+        """GPU time per launch."""
+        return 1e3 * self.busy_seconds / self.launches
+
+    @property
+    def energy_mj(self) -> float:
+        """Energy per launch."""
+        return 1e3 * self.joules / self.launches
+
+    @property
+    def edp_mj_ms(self) -> float:
+        """Energy-delay product per launch."""
+        return self.energy_mj * self.time_ms
+
+
+class Identity(NamedTuple):
+    """The key by which measurements of different runs are matched.
+
+    Attributes:
+        workload: the workload's name.
+        kernel: the kernel's label.
+        cap: the setpoint's label, which names every requested setting, such as ``450W``.
+        cache: the cache state.
+    """
+
+    workload: str
+    kernel: str
+    cap: str
+    cache: str
+
+    @property
+    def label(self) -> str:
+        """The label in item ids, ``case1-k01-300W``, with the cache state unless it is hot."""
+        *names, cache = self
+        return "-".join(names if cache == "hot" else [*names, cache])
 
 
 class Measurement(Struct, frozen=True):

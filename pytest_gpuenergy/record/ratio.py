@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 
-from pytest_gpuenergy.record.estimate import WANDER, Estimate
 from pytest_gpuenergy.record.measurement import Measurement
-from pytest_gpuenergy.record.metrics import Metric
+from pytest_gpuenergy.record.metrics import WANDER, Estimate, Metric
 from pytest_gpuenergy.support import NORMAL, student_t
 
 _MANY = 1000

@@ -1,13 +1,18 @@
-from .account import Account as Account, account as account, savings as savings
-from .calls import (
-    CallForm as CallForm,
-    UniqueCall as UniqueCall,
-    read_calls as read_calls,
-    unevenly_called as unevenly_called,
-    unique_calls as unique_calls,
-    write_calls as write_calls,
+from .account.account import (
+    Account as Account,
+    account_for_step as account_for_step,
+    savings as savings,
 )
-from .capture import CallRecorder as CallRecorder, copy_of as copy_of, describe as describe
+from .account.figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
+from .account.replay_report import (
+    ReplayReport as ReplayReport,
+    combined as combined,
+    page_values as page_values,
+    report_lines as report_lines,
+    report_path as report_path,
+    schema_document as schema_document,
+    write_report as write_report,
+)
 from .clocks import (
     CLOCK as CLOCK,
     Bracket as Bracket,
@@ -15,86 +20,116 @@ from .clocks import (
     ClockRead as ClockRead,
     align as align,
 )
-from .exchanges import merged as merged
-from .export_record import ExportRecord as ExportRecord, read_record as read_record
-from .exported import Export as Export, program_of as program_of
-from .exporting import Exported as Exported, export_program as export_program
-from .extraction import (
+from .extract.calls import (
+    CallForm as CallForm,
+    UniqueCall as UniqueCall,
+    read_calls as read_calls,
+    unevenly_called as unevenly_called,
+    unique_calls as unique_calls,
+    write_calls as write_calls,
+)
+from .extract.exchanges import merged as merged
+from .extract.extraction import (
     Extraction as Extraction,
-    extract as extract,
+    extract_kernels as extract_kernels,
     write_extraction as write_extraction,
 )
-from .figures import EAGER as EAGER, GRAPH as GRAPH, LAYERS as LAYERS, step_key as step_key
-from .kernel_list import KernelList as KernelList, read_list as read_list, understood as understood
-from .launches import Launch as Launch, host_operators as host_operators, launches as launches
-from .live import capture_step as capture_step
-from .models import (
+from .extract.kernel_list import (
+    KernelList as KernelList,
+    read_list as read_list,
+    understood as understood,
+)
+from .extract.summary import (
+    PhasePower as PhasePower,
+    json_document as json_document,
+    phase_powers as phase_powers,
+    terminal as terminal,
+)
+from .extract.timeline import (
+    chart_specs as chart_specs,
+    write_charts as write_charts,
+    write_results as write_results,
+)
+from .extract.trace import (
+    Event as Event,
+    Launch as Launch,
+    host_operators as host_operators,
+    launches as launches,
+    read_trace as read_trace,
+    write_trace as write_trace,
+)
+from .extract.unique_kernels import (
+    Signature as Signature,
+    signature_of as signature_of,
+    unique_kernels as unique_kernels,
+)
+from .play.live import capture_step as capture_step
+from .play.plan import (
+    Plan as Plan,
+    key_of as key_of,
+    model_name as model_name,
+    step_workload as step_workload,
+)
+from .play.recorded import argument_bytes as argument_bytes
+from .play.replay_run import (
+    ReplayOptions as ReplayOptions,
+    planner_for as planner_for,
+    replay_profile as replay_profile,
+    source_of as source_of,
+)
+from .play.replaying import Replay as Replay
+from .power import (
+    PowerAlignment as PowerAlignment,
+    PowerCurve as PowerCurve,
+    PowerSampler as PowerSampler,
+    Span as Span,
+    read_power as read_power,
+    write_power as write_power,
+)
+from .profile.capture import CallRecorder as CallRecorder, copy_of as copy_of, describe as describe
+from .profile.exported import Export as Export, program_of as program_of
+from .profile.exporting import Exported as Exported, export_program as export_program
+from .profile.models import (
     LanguageModel as LanguageModel,
     load_model as load_model,
     load_program as load_program,
 )
-from .plan import (
-    Plan as Plan,
-    key_of as key_of,
-    model_name as model_name,
-    planner_for as planner_for,
-    source_of as source_of,
-    step_workload as step_workload,
-)
-from .power import (
-    PhasePower as PhasePower,
-    PowerAlignment as PowerAlignment,
-    PowerCurve as PowerCurve,
-    Span as Span,
-    phase_powers as phase_powers,
-    read_power as read_power,
-    write_power as write_power,
-)
-from .profiling import (
-    HOST as HOST,
+from .profile.profiling import (
     Profiled as Profiled,
-    ProfileRecord as ProfileRecord,
+    ProfileOptions as ProfileOptions,
+    ProfileRun as ProfileRun,
+    profile_model as profile_model,
     profile_program as profile_program,
-    rank_folders as rank_folders,
-    read_profile as read_profile,
-    write_profile as write_profile,
 )
-from .programs import (
+from .profile.programs import (
+    ExportRecord as ExportRecord,
     Prompt as Prompt,
     check_packages as check_packages,
     is_export as is_export,
     is_function as is_function,
+    read_record as read_record,
+)
+from .profile.reuse import (
+    Reuse as Reuse,
+    ReuseSpan as ReuseSpan,
+    ReuseStack as ReuseStack,
+    copies as copies,
+)
+from .profile_folder import (
+    HOST as HOST,
+    ProfileRecord as ProfileRecord,
+    folder_of_rank as folder_of_rank,
+    rank_folders as rank_folders,
+    read_profile as read_profile,
+    write_profile as write_profile,
 )
 from .ranks import (
     ALONE as ALONE,
     EXCHANGES as EXCHANGES,
     Ranks as Ranks,
     device_word as device_word,
-    folder_of_rank as folder_of_rank,
     is_rank as is_rank,
     joined as joined,
     rank_of_process as rank_of_process,
     run_ranks as run_ranks,
 )
-from .recorded import argument_bytes as argument_bytes
-from .replaying import Replay as Replay
-from .report_text import report_lines as report_lines
-from .reporting import (
-    ReplayReport as ReplayReport,
-    combined as combined,
-    page_values as page_values,
-    schema_document as schema_document,
-    write_report as write_report,
-)
-from .reuse import (
-    Reuse as Reuse,
-    ReuseSpan as ReuseSpan,
-    ReuseStack as ReuseStack,
-    copies as copies,
-)
-from .sampling import PowerSampler as PowerSampler
-from .signature import Signature as Signature, signature_of as signature_of
-from .summary import json_document as json_document, terminal as terminal
-from .timeline import write_charts as write_charts
-from .trace import Event as Event, read_trace as read_trace, write_trace as write_trace
-from .unique import unique_kernels as unique_kernels

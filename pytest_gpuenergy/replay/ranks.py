@@ -67,11 +67,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def folder_of_rank(folder: Path, rank: int) -> Path:
-    """Where a rank writes to, in the folder of a profile of several."""
-    return folder / f"rank{rank}"
-
-
 def is_rank() -> bool:
     """Whether this process has been started as a rank, by `run_ranks` or by torchrun."""
     return _RANK in os.environ and _COUNT in os.environ

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.pointer_uses import Passed, ReadError, Use, follow
+from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     depth_of,
     field,
@@ -17,7 +18,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     text_of,
     walk,
 )
-from pytest_gpuenergy.search.pointer_uses import Passed, ReadError, Use, follow
 
 if TYPE_CHECKING:
     from tree_sitter import Node

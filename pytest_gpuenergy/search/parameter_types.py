@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.spec import KernelSpec
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.support import UnavailableError
 
 _KINDS = {

@@ -1,6 +1,8 @@
-from .children import run_child as run_child, run_together as run_together
-from .csv_output import Cell as Cell, csv_text as csv_text
-from .cuda_sources import cuda_dir as cuda_dir
+from .children import (
+    run_child as run_child,
+    run_together as run_together,
+    start_ticks as start_ticks,
+)
 from .elf import section_sizes as section_sizes, sections as sections
 from .endless import (
     LONGEST_S as LONGEST_S,
@@ -30,25 +32,23 @@ from .files import (
     check_folder_writable as check_folder_writable,
     check_room as check_room,
     drop_torn_line as drop_torn_line,
+    followed as followed,
     is_file as is_file,
     is_folder as is_folder,
     is_link as is_link,
     is_socket as is_socket,
     is_there as is_there,
     keep_for_later as keep_for_later,
+    keeps_entries as keeps_entries,
     lock as lock,
     matching as matching,
     open_file as open_file,
+    own_folder as own_folder,
+    roots_alone as roots_alone,
     unlock as unlock,
     write_atomically as write_atomically,
     written_atomically as written_atomically,
     written_to as written_to,
-)
-from .folders import (
-    followed as followed,
-    keeps_entries as keeps_entries,
-    own_folder as own_folder,
-    roots_alone as roots_alone,
 )
 from .hosts import (
     FLEET_GPU as FLEET_GPU,
@@ -57,7 +57,6 @@ from .hosts import (
     host_name as host_name,
     name_emulated_host as name_emulated_host,
 )
-from .imports import needs as needs, uncollected as uncollected
 from .json_input import (
     FormError as FormError,
     NotJsonError as NotJsonError,
@@ -72,24 +71,33 @@ from .json_input import (
     shown as shown,
     typed as typed,
 )
-from .json_output import dump as dump, encode as encode, plain as plain
 from .memory import enough_memory as enough_memory
-from .ncu import (
-    AS_MEASURED as AS_MEASURED,
-    FORBIDDEN as FORBIDDEN,
-    INSTALL as INSTALL,
-    forbidden as forbidden,
+from .output_formats import (
+    Cell as Cell,
+    csv_text as csv_text,
+    dump as dump,
+    encode as encode,
+    plain as plain,
 )
 from .paths import (
     cache_dir as cache_dir,
     compiled_dir as compiled_dir,
     compiled_variable as compiled_variable,
+    cuda_dir as cuda_dir,
+    nearest as nearest,
+    project_table as project_table,
     settle_places as settle_places,
     state_dir as state_dir,
     written_to_cache as written_to_cache,
 )
-from .pids import start_ticks as start_ticks
-from .project import nearest as nearest, project_table as project_table
+from .requirements import (
+    AS_MEASURED as AS_MEASURED,
+    FORBIDDEN as FORBIDDEN,
+    INSTALL as INSTALL,
+    forbidden as forbidden,
+    needs as needs,
+    uncollected as uncollected,
+)
 from .run_ids import new_run_id as new_run_id
 from .scratch import (
     build_folder as build_folder,
@@ -106,20 +114,18 @@ from .signals import (
     uninterrupted as uninterrupted,
 )
 from .statistics import NORMAL as NORMAL, largest_of as largest_of, student_t as student_t
-from .terminal import (
-    printable as printable,
-    printable_output as printable_output,
-    printable_text as printable_text,
-    show_section as show_section,
-    terminal_width as terminal_width,
-    without_controls as without_controls,
-)
 from .text import (
     aligned as aligned,
     emulated_mark as emulated_mark,
     fitted as fitted,
+    printable as printable,
+    printable_output as printable_output,
+    printable_text as printable_text,
     shortened as shortened,
+    show_section as show_section,
     span as span,
+    terminal_width as terminal_width,
+    without_controls as without_controls,
     wrapped as wrapped,
 )
 from .worker import (

@@ -1,4 +1,4 @@
-"""Commands that end when this process does, however it ends."""
+"""Child processes that end with this one, and how to tell a process from a later one of its ID."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ from pathlib import Path
 from typing import IO
 
 from pytest_gpuenergy.support.signals import uninterrupted
+
+
+def start_ticks(pid: int) -> int | None:
+    """When process ``pid`` started, in clock ticks since boot; None if it is not running.
+
+    Uses fields 3 (state; a zombie is not running) and 22 (start time) of ``/proc/PID/stat``,
+    counted from the end of the command's name, which is in parentheses and may contain anything:
+    see proc_pid_stat(5).
+    """
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = line.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
 
 PATIENCE_S = 20.0
 """How long a command may take to restore everything once it has received SIGTERM."""

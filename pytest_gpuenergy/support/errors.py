@@ -6,7 +6,7 @@ import os
 import re
 from typing import Literal
 
-from pytest_gpuenergy.support.terminal import printable_text
+from pytest_gpuenergy.support.text import printable_text
 
 Outcome = Literal["correct", "correctness", "compile", "runtime", "timeout", "constraints"]
 """The outcome of running a kernel, in the T4 vocabulary for auto-tuning results."""

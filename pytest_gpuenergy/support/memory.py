@@ -1,4 +1,4 @@
-"""Whether this machine's memory suffices."""
+"""How much of this machine's memory is left, and a refusal of what needs more."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_gpuenergy.support.children import start_ticks
 from pytest_gpuenergy.support.files import lock
-from pytest_gpuenergy.support.pids import start_ticks
 from pytest_gpuenergy.support.signals import uninterrupted
 from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, repositories_of
 

@@ -10,16 +10,69 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from queue import LifoQueue
-from threading import Lock
+from queue import LifoQueue, SimpleQueue
+from threading import Lock, Thread
 from typing import Any
 
 from pytest_gpuenergy.support.errors import DeviceError
-from pytest_gpuenergy.support.launcher import launched
 from pytest_gpuenergy.support.signals import signal_name
+
+_Popen = subprocess.Popen[bytes]
+_Order = tuple[Callable[[], _Popen], "Future[_Popen]"]
+
+
+class _Launcher:
+    """Calls what it is given on a thread of its own, which the first call starts."""
+
+    def __init__(self) -> None:
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._lock = Lock()
+
+    def call(self, start: Callable[[], _Popen]) -> _Popen:
+        """What ``start`` returns or raises there."""
+        with self._lock:
+            if self._thread is None:
+                # A daemon, because at exit others are waited for, and children would end too early.
+                self._thread = Thread(target=self._run, name="launcher", daemon=True)
+                self._thread.start()
+        future: Future[_Popen] = Future()
+        self._orders.put((start, future))
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            start, future = self._orders.get()
+            try:
+                future.set_result(start())
+            except BaseException as error:
+                future.set_exception(error)
+            del start, future  # or they would live until the next order
+
+
+_launcher = _Launcher()
+
+
+def _renew() -> None:
+    global _launcher
+    _launcher = _Launcher()  # the thread has not come along
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+def launched(start: Callable[[], _Popen]) -> _Popen:
+    """The process that ``start`` starts, which outlives the calling thread.
+
+    Raises:
+        Exception: whatever ``start`` raises.
+    """
+    return _launcher.call(start)
+
 
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of a child that needs no GPU and must not use the memory or time of one."""

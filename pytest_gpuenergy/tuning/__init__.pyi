@@ -1,36 +1,29 @@
-from .card import (
-    FIRST_ASYNCHRONOUS as FIRST_ASYNCHRONOUS,
-    SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
-    WARP_LANES as WARP_LANES,
-    Card as Card,
-    card_of as card_of,
+from .bands import (
+    Contender as Contender,
+    Representative as Representative,
+    representatives as representatives,
 )
-from .confirm import Confirm as Confirm, confirm_with as confirm_with
 from .far_device import FarDevice as FarDevice
-from .gpu_process import TimingTask as TimingTask
-from .loop import Loop as Loop, feedback as feedback
-from .names import (
-    TEMPLATE as TEMPLATE,
-    TUNER_NAMES as TUNER_NAMES,
-    TVM as TVM,
-    TunerName as TunerName,
-    usual_tuner as usual_tuner,
+from .loop import (
+    Loop as Loop,
+    SearchProgress as SearchProgress,
+    feedback as feedback,
+    live_stream as live_stream,
 )
-from .outcome import (
-    TuneResult as TuneResult,
-    is_kept as is_kept,
-    keep_outcome as keep_outcome,
-    write_performance as write_performance,
+from .raw_log import (
+    IDENTITY_FILE as IDENTITY_FILE,
+    TRIALS_FILE as TRIALS_FILE,
+    RawLog as RawLog,
+    Trial as Trial,
+    read_trials as read_trials,
+    writing as writing,
 )
-from .progress import SearchProgress as SearchProgress, live_stream as live_stream
-from .raw_log import RawLog as RawLog, writing as writing
 from .record_folders import (
     choose_ranks as choose_ranks,
     find_records as find_records,
     given_folder as given_folder,
     gpu_folder as gpu_folder,
     record_paths as record_paths,
-    records_of as records_of,
 )
 from .records import (
     BANDS as BANDS,
@@ -42,26 +35,45 @@ from .records import (
     file_name as file_name,
     load_records as load_records,
 )
-from .representatives import (
-    Contender as Contender,
-    Representative as Representative,
-    representatives as representatives,
-)
-from .space import (
+from .search_space import (
+    TEMPLATE as TEMPLATE,
+    TUNER_NAMES as TUNER_NAMES,
+    TVM as TVM,
     Candidate as Candidate,
     Feedback as Feedback,
     RecipeForm as RecipeForm,
     SearchSpace as SearchSpace,
+    TunerName as TunerName,
+    usual_tuner as usual_tuner,
 )
-from .template import LARGEST as LARGEST, TemplateParameters as TemplateParameters
+from .template import (
+    FIRST_ASYNCHRONOUS as FIRST_ASYNCHRONOUS,
+    LARGEST as LARGEST,
+    SHARED_BYTES_PER_CYCLE as SHARED_BYTES_PER_CYCLE,
+    WARP_LANES as WARP_LANES,
+    Card as Card,
+    Constant as Constant,
+    TemplateParameters as TemplateParameters,
+    card_of as card_of,
+    template_text as template_text,
+)
 from .template_form import TemplateForm as TemplateForm, recipe_of as recipe_of, untimed as untimed
-from .template_proposer import TemplateProposer as TemplateProposer
-from .template_space import ParameterSpace as ParameterSpace, recorded_kernel as recorded_kernel
-from .template_text import Constant as Constant, template_text as template_text
-from .trial import (
-    IDENTITY_FILE as IDENTITY_FILE,
-    TRIALS_FILE as TRIALS_FILE,
-    Trial as Trial,
-    read_trials as read_trials,
+from .template_space import (
+    ParameterSpace as ParameterSpace,
+    TemplateProposer as TemplateProposer,
+    recorded_kernel as recorded_kernel,
 )
-from .tuner import Tuner as Tuner, TuneSettings as TuneSettings
+from .tuner import (
+    Tuner as Tuner,
+    TuneResult as TuneResult,
+    TuneSettings as TuneSettings,
+    is_kept as is_kept,
+    keep_outcome as keep_outcome,
+    write_performance as write_performance,
+)
+from .tuning_gpus import (
+    Confirm as Confirm,
+    TimingTask as TimingTask,
+    TuningGpus as TuningGpus,
+    confirm_with as confirm_with,
+)

@@ -14,12 +14,11 @@ from pytest_gpuenergy.engine import Typical, cost_ms
 from pytest_gpuenergy.kernels import Origin
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuning.confirm import Confirm
-from pytest_gpuenergy.tuning.raw_log import RawLog
+from pytest_gpuenergy.tuning.bands import Contender, Representative, representatives
+from pytest_gpuenergy.tuning.raw_log import TRIALS_FILE, RawLog, Trial
 from pytest_gpuenergy.tuning.records import BANDS, Band, Measured
-from pytest_gpuenergy.tuning.representatives import Contender, Representative, representatives
-from pytest_gpuenergy.tuning.space import RecipeForm, SearchSpace
-from pytest_gpuenergy.tuning.trial import TRIALS_FILE, Trial
+from pytest_gpuenergy.tuning.search_space import RecipeForm, SearchSpace
+from pytest_gpuenergy.tuning.tuning_gpus import Confirm
 
 
 @dataclass(frozen=True)

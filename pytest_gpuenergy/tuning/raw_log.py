@@ -18,6 +18,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import Evaluation
+from pytest_gpuenergy.record import NotNegative
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -30,12 +32,59 @@ from pytest_gpuenergy.support import (
     lock,
     open_file,
     read_bytes,
+    read_unpacked,
     write_atomically,
 )
 from pytest_gpuenergy.tuning.far_device import setpoint_of
-from pytest_gpuenergy.tuning.space import RecipeForm
-from pytest_gpuenergy.tuning.trial import IDENTITY_FILE, TRIALS_FILE, Trial, read_trials
+from pytest_gpuenergy.tuning.search_space import RecipeForm
 from pytest_gpuenergy.workloads import Workload, from_parameters, to_parameters
+
+IDENTITY_FILE = "search.json"
+TRIALS_FILE = "trials.jsonl"
+
+_LARGEST_TRIALS_BYTES = 256 << 20
+
+
+class Trial(Evaluation, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One candidate of a search, and what is known about it.
+
+    Attributes:
+        index: its place in the search, from 0.
+        digest: of its kernel; None if there is no kernel.
+        elapsed_s: time from the start of its search until its result was known.
+    """
+
+    index: int
+    digest: str | None = None
+    elapsed_s: NotNegative | None = None
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """Every trial in ``trials.jsonl``, as of the last line about it.
+
+    An incomplete last line is ignored. The file may be compressed (``.gz``, ``.xz``).
+
+    Raises:
+        InputError: it cannot be read, or is damaged.
+    """
+    trials: list[Trial] = []
+    content = read_unpacked(path, "list of trials", _LARGEST_TRIALS_BYTES)
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            trial = decode(line, Trial)
+            if trial.good and trial.time_ms is None:
+                raise FormError("time_ms is missing")
+            if not 0 <= trial.index <= len(trials):
+                raise FormError("its index is out of order")
+        except FormError as error:
+            raise InputError(
+                f"Line {number} of {path} cannot be used, because {error}: restore the file, or "
+                "name another folder."
+            ) from None
+        trials[trial.index : trial.index + 1] = [trial]
+    return trials
+
 
 _LARGEST_BYTES = 1 << 20
 _NEVER = frozenset(

@@ -6,19 +6,16 @@ A folder contains record files, or else one folder of them per GPU model, such a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.support import InputError, UnavailableError, is_folder
-from pytest_gpuenergy.tuning.names import TVM, usual_tuner
 from pytest_gpuenergy.tuning.records import (
     PERFORMANCE_FOLDER,
-    WHAT,
-    RecordFile,
     ending_of,
     file_name,
 )
+from pytest_gpuenergy.tuning.search_space import TVM, usual_tuner
 from pytest_gpuenergy.workloads import KINDS, Workload
 
 _LONGEST_RANKS = 4000  # characters; Python refuses to convert longer numbers
@@ -93,32 +90,6 @@ def find_records(
         chosen = gpu_folder(gpu) if gpu_folder(gpu) in gpus else gpus[0]
         found = [path for path in found if path.parent.name == chosen]
     return next((path for path in found if path.name == name), found[0])
-
-
-def records_of(
-    folder: Path,
-    workload: Workload,
-    load: Callable[[Path], RecordFile],
-    gpu: str | None = None,
-    variant: str = "",
-) -> RecordFile:
-    """The records in ``folder`` that serve ``workload``, under its name; see `find_records`.
-
-    Raises:
-        UnavailableError: there are none.
-        InputError: the file cannot be used or is for another shape.
-    """
-    path = find_records(folder, workload, gpu, variant)
-    file = load(path)
-    if file.workload.signature != workload.signature:
-        there, asked = file.workload.name, workload.name
-        if there == asked:
-            there, asked = file.workload.signature, workload.signature
-        raise InputError(
-            f"The {WHAT} {path} contains kernels of {there} instead of {asked}: restore the "
-            "original file."
-        )
-    return replace(file, workload=workload)
 
 
 def _options_of(workload: Workload, variant: str) -> str:

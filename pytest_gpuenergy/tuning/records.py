@@ -26,7 +26,7 @@ from pytest_gpuenergy.support import (
     shown,
     write_atomically,
 )
-from pytest_gpuenergy.tuning.space import RecipeForm
+from pytest_gpuenergy.tuning.search_space import RecipeForm
 from pytest_gpuenergy.workloads import Workload, from_parameters, is_plain_name, to_parameters
 
 FORMAT = "gpuenergy-records"

@@ -21,7 +21,7 @@ from pytest_gpuenergy.engine import Evaluation, Team, promising
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
-from pytest_gpuenergy.tuning.gpu_process import REFERENCE_RUNS, TimingTask
+from pytest_gpuenergy.tuning.tuning_gpus import REFERENCE_RUNS, TimingTask
 
 _AHEAD = 2
 """Tasks for each GPU that are handed out at a time, so that none waits for this process."""

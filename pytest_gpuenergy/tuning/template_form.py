@@ -21,7 +21,7 @@ from pytest_gpuenergy.support import (
     shown,
     typed,
 )
-from pytest_gpuenergy.tuning.names import TEMPLATE
+from pytest_gpuenergy.tuning.search_space import TEMPLATE
 from pytest_gpuenergy.tuning.template import TemplateParameters
 from pytest_gpuenergy.workloads import Workload
 

@@ -1,8 +1,5 @@
-from .ansor import refuse_ansor as refuse_ansor
-from .build import parameters_of as parameters_of, to_kernel as to_kernel
-from .conv2d import Conv2dOperator as Conv2dOperator
-from .conv2d_forms import as_gemm as as_gemm, gemm_forms as gemm_forms
 from .database import (
+    METASCHEDULE as METASCHEDULE,
     RECORD_FILE as RECORD_FILE,
     WORKLOAD_FILE as WORKLOAD_FILE,
     Database as Database,
@@ -10,24 +7,27 @@ from .database import (
     load_database as load_database,
 )
 from .emitted import check_emitted as check_emitted
-from .filtered import (
-    is_database as is_database,
-    logs_in as logs_in,
-    plain_name as plain_name,
-    write_filtered as write_filtered,
+from .kernel_store import KernelCache as KernelCache, KernelStore as KernelStore
+from .lower import (
+    Lowerer as Lowerer,
+    apply_trace as apply_trace,
+    cuda_target as cuda_target,
+    parameters_of as parameters_of,
+    to_kernel as to_kernel,
 )
-from .gemm import (
+from .operators import (
+    Conv2dOperator as Conv2dOperator,
     GemmOperator as GemmOperator,
     apply_gemm_form as apply_gemm_form,
+    operator_of as operator_of,
     sizes_of as sizes_of,
 )
-from .gemm_forms import GemmForm as GemmForm, forms_of as forms_of
-from .generators import require_space as require_space, space_generator as space_generator
-from .kernel_cache import KernelCache as KernelCache
-from .lower import Lowerer as Lowerer, apply_trace as apply_trace, cuda_target as cuda_target
-from .operators import operator_of as operator_of
-from .proposer import TvmProposer as TvmProposer
-from .recipe import METASCHEDULE as METASCHEDULE
+from .product_forms import (
+    GemmForm as GemmForm,
+    as_gemm as as_gemm,
+    forms_of as forms_of,
+    gemm_forms as gemm_forms,
+)
 from .record_form import check_record as check_record
 from .requirements import (
     check_tvm as check_tvm,
@@ -35,18 +35,23 @@ from .requirements import (
     installed_tvm as installed_tvm,
     without_tensor_intrinsics as without_tensor_intrinsics,
 )
-from .sampling import (
+from .search_logs import (
     Sampled as Sampled,
     Search as Search,
+    is_database as is_database,
     load_search as load_search,
+    logs_in as logs_in,
+    plain_name as plain_name,
+    refuse_ansor as refuse_ansor,
     sample as sample,
+    write_filtered as write_filtered,
 )
-from .settings import (
+from .search_process import require_space as require_space, space_generator as space_generator
+from .search_settings import (
     SPACES as SPACES,
     STRATEGIES as STRATEGIES,
     SearchSettings as SearchSettings,
     Space as Space,
 )
-from .space import TvmSpace as TvmSpace
-from .store import KernelStore as KernelStore
 from .tvm_graph import check_stored_workload as check_stored_workload
+from .tvm_space import TvmProposer as TvmProposer, TvmSpace as TvmSpace

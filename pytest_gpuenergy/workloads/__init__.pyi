@@ -4,8 +4,7 @@ from .contract import (
     check_tensor as check_tensor,
     reference_values as reference_values,
 )
-from .conv2d import Conv2d as Conv2d, Conv2dShape as Conv2dShape
-from .distributions import NORMAL as NORMAL
+from .convolutions import Conv2d as Conv2d, Conv2dShape as Conv2dShape
 from .edges import (
     REACHES as REACHES,
     UNIFORM as UNIFORM,
@@ -13,9 +12,19 @@ from .edges import (
     Edges as Edges,
     fits as fits,
 )
-from .gemm import LAYOUTS as LAYOUTS, MODES as MODES, Gemm as Gemm, Layout as Layout, Mode as Mode
-from .gemm_sizes import (
+from .inputs import (
+    NORMAL as NORMAL,
+    beginning as beginning,
+    repeated as repeated,
+    write_repeated as write_repeated,
+)
+from .matrix_products import (
+    LAYOUTS as LAYOUTS,
+    MODES as MODES,
+    Gemm as Gemm,
     GemmRequest as GemmRequest,
+    Layout as Layout,
+    Mode as Mode,
     measured_products as measured_products,
     name_of as name_of,
     parse_gemm as parse_gemm,
@@ -42,15 +51,24 @@ from .number_types import (
     whole_sizes as whole_sizes,
 )
 from .registry import (
+    ALL as ALL,
+    CASES as CASES,
     KINDS as KINDS,
+    NETWORKS as NETWORKS,
+    all_networks as all_networks,
+    check_named as check_named,
+    choose_workloads as choose_workloads,
+    distinct_shapes as distinct_shapes,
+    find_workload as find_workload,
     from_parameters as from_parameters,
     kind_named as kind_named,
+    network as network,
+    networks_named as networks_named,
+    numbered_case as numbered_case,
+    parse_shape as parse_shape,
+    project_workloads as project_workloads,
     to_parameters as to_parameters,
-)
-from .repetition import (
-    beginning as beginning,
-    repeated as repeated,
-    write_repeated as write_repeated,
+    words_of as words_of,
 )
 from .sensitivity import (
     Condition as Condition,
@@ -59,22 +77,6 @@ from .sensitivity import (
     likely_conditions as likely_conditions,
     scales_of as scales_of,
     terms_of as terms_of,
-)
-from .table import (
-    ALL as ALL,
-    CASES as CASES,
-    NETWORKS as NETWORKS,
-    all_networks as all_networks,
-    check_named as check_named,
-    choose_workloads as choose_workloads,
-    distinct_shapes as distinct_shapes,
-    find_workload as find_workload,
-    network as network,
-    networks_named as networks_named,
-    numbered_case as numbered_case,
-    parse_shape as parse_shape,
-    project_workloads as project_workloads,
-    words_of as words_of,
 )
 from .workload import (
     IoContract as IoContract,

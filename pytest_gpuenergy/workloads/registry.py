@@ -1,17 +1,19 @@
-"""The kinds of workloads that can be named on a command line and stored in files.
+"""The kinds of workloads, and workloads by name, network or sizes, including a project's own.
 
-Here a kind defines how its sizes are written, how to make a workload from them, and its bundled
+A kind defines how its sizes are written, how a workload is made from them, and its bundled
 networks. Each tuner defines how to compute it (`tvm.operators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.workloads.conv2d_kind import Conv2dKind
-from pytest_gpuenergy.workloads.gemm_kind import GemmKind
+from pytest_gpuenergy.support import InputError, project_table
+from pytest_gpuenergy.workloads.convolutions import Conv2dKind
+from pytest_gpuenergy.workloads.matrix_products import GemmKind
 from pytest_gpuenergy.workloads.workload import Workload, is_plain_name
 
 
@@ -106,3 +108,266 @@ def from_parameters(parameters: Mapping[str, Any]) -> Workload:
     if type(kind) is not str:
         raise InputError(f"The workload's kind is {kind!r:.40} instead of a string.")
     return kind_named(kind).from_parameters(name, rest)
+
+
+NETWORKS: dict[str, tuple[Workload, ...]] = {
+    name: workloads for kind in KINDS.values() for name, workloads in kind.networks.items()
+}
+"""The bundled workloads, by network."""
+
+ALL = "all"
+"""The word of ``--case`` that stands for the network ``cases``."""
+
+CASES: dict[str, Workload] = {workload.name: workload for workload in NETWORKS["cases"]}
+"""The seven workloads of the benches, by name."""
+
+PROJECT = "project"
+"""The network of a project's own workloads."""
+
+_SHAPE = re.compile(r"(?:([^=:]*)=)?(?:([a-z0-9_]+):)?(.*)", re.ASCII | re.DOTALL)
+_MOST_NAMES = 7
+_TAKEN = frozenset({ALL, "and", "or", "not"})
+"""Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
+_WRITTEN = frozenset({"performance", "tuning.csv"})
+"""What ``gpuenergy tune`` writes beside the workloads' folders."""
+
+
+def find_workload(name: str, root: Path | None = None) -> Workload:
+    """The workload called ``name``.
+
+    Args:
+        name: of a bundled workload, or of one of the project's own.
+        root: the project's folder, or one inside it; None: no project's own workloads.
+
+    Raises:
+        InputError: there is no such workload, or the project's own are malformed.
+    """
+    return _named(name, all_networks(root))
+
+
+def all_networks(root: Path | None = None) -> dict[str, tuple[Workload, ...]]:
+    """All networks by name, with ``project``, which may be empty, if ``root`` is given.
+
+    Raises:
+        InputError: the project's own workloads are malformed.
+    """
+    return NETWORKS if root is None else {**NETWORKS, PROJECT: project_workloads(root)}
+
+
+def network(name: str, root: Path | None = None) -> tuple[Workload, ...]:
+    """The workloads of ``cases``, ``resnet``, ``yolo``, ``gemm``, or ``project`` (its own).
+
+    Raises:
+        InputError: there is no such network, or the project's own workloads are malformed.
+    """
+    return _network(name, all_networks(root))
+
+
+def networks_named(text: str, root: Path | None = None) -> list[str]:
+    """The networks with a workload that ``text``, such as pytest's ``-k`` expression, names.
+
+    A word names a workload if either one starts with the other.
+
+    Raises:
+        InputError: the project's own workloads are malformed.
+    """
+    words = re.findall(r"[\w.-]+", text.casefold())
+
+    def is_named(workload: Workload) -> bool:
+        name = workload.name.casefold()
+        return any(word.startswith(name) or name.startswith(word) for word in words)
+
+    return [name for name, group in all_networks(root).items() if any(map(is_named, group))]
+
+
+def choose_workloads(
+    cases: Sequence[str] = (),
+    networks: Sequence[str] = (),
+    shapes: Sequence[str] = (),
+    root: Path | None = None,
+) -> tuple[Workload, ...]:
+    """The workloads that a command line names, each once, in the order of the arguments.
+
+    Args:
+        cases: names, or comma-separated lists of them; ``all`` is the network ``cases``, and ``5``
+            is ``case5``.
+        networks: names of networks, or comma-separated lists of them.
+        shapes: see `parse_shape`.
+        root: see `find_workload`.
+
+    Raises:
+        InputError: there is no such workload or network, a shape is not understood or has the name
+            of another workload, or nothing is named.
+    """
+    known = all_networks(root)
+    by_name = _by_name(known)
+    chosen: dict[str, Workload] = {}
+    for word in words_of(cases):
+        found = tuple(CASES.values()) if word == ALL else (_named(word, known),)
+        chosen.update((workload.name, workload) for workload in found)
+    for word in words_of(networks):
+        chosen.update((workload.name, workload) for workload in _network(word, known))
+    for text in shapes:
+        workload = parse_shape(text)
+        other = {**by_name, **chosen}.get(workload.name, workload)
+        if other != workload:
+            raise InputError(
+                f"--shape {text!r} has the name of another workload, {other.name}, but other "
+                "sizes: choose another name."
+            )
+        chosen[workload.name] = workload
+    if not chosen:
+        raise InputError(
+            "No workload is named: give names such as case1, a network "
+            f"({', '.join(NETWORKS)}), or a shape ({CONV2D.grammar})."
+        )
+    return tuple(chosen.values())
+
+
+def parse_shape(text: str) -> Workload:
+    """The workload that ``[NAME=][KIND:]SIZES`` describes.
+
+    Without a kind it is a convolution, whose sizes are
+    ``N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]``. Without a name it is named after its
+    sizes: ``conv_1x56x56_64x64_3x3_s1_p1``.
+
+    Raises:
+        InputError: the text has another form, a size is out of range, or the name cannot be used.
+    """
+    match = _SHAPE.fullmatch(re.sub(r"\s*([,=:])\s*", r"\1", text.strip()))
+    assert match is not None  # it matches anything
+    name, named_kind, sizes = match.groups()
+    try:
+        kind = CONV2D if named_kind is None else kind_named(named_kind)
+    except InputError as error:
+        raise InputError(f"--shape {text!r}: {error}") from None
+    workload = kind.parse(sizes)
+    if workload is None:
+        form = kind.grammar if named_kind is None else f"{kind.name}:{kind.grammar}"
+        raise InputError(
+            f"--shape {text!r} is not understood: give [NAME=]{form}, such as {kind.example}."
+        )
+    if name is None:
+        return workload
+    if problem := _name_problem(name):
+        raise InputError(f"--shape {text!r}: {problem}.")
+    return workload.called(name)
+
+
+def project_workloads(root: Path) -> tuple[Workload, ...]:
+    """The workloads in ``[tool.gpuenergy.workloads]`` of the pyproject.toml above ``root``.
+
+    For example ``stem = [1, 224, 224, 64, 3, 7, 7, 2, 3]``: N, H, W, CO, CI, KH, KW, stride,
+    padding and, if they are not 1, dilation and groups. A table names its kind:
+    ``stem = {kind = "conv2d", N = 1, ...}``.
+
+    Raises:
+        InputError: the file or an entry is malformed, or a name is taken or cannot be used.
+    """
+    path, table = project_table(root, "workloads", "lists of sizes")
+    # pytest's -k and some file systems are case-insensitive.
+    names = {name.casefold(): name for name in _by_name(NETWORKS)}
+    workloads = []
+    for name, entry in table.items():
+        problem = _name_problem(name)
+        if not problem and (other := names.get(name.casefold())):
+            problem = f"the name {name!r} is taken by {other}: choose another one"
+        if problem:
+            raise InputError(f"{path}: {problem}.")
+        try:
+            workloads.append(_of_entry(name, entry))
+        except InputError as error:
+            raise InputError(f"{path}: the workload {name!r} {error}") from None
+        names[name.casefold()] = name
+    return tuple(workloads)
+
+
+def distinct_shapes(workloads: Iterable[Workload]) -> dict[Workload, tuple[Workload, ...]]:
+    """The first workload of each kind and shape, in order, with the others that compute the same.
+
+    Kernels tuned or recorded for the first one also serve the others.
+    """
+    groups: dict[str, dict[Workload, None]] = {}
+    for workload in workloads:
+        groups.setdefault(workload.signature, {})[workload] = None
+    return {first: tuple(others) for first, *others in groups.values()}
+
+
+def _of_entry(name: str, entry: object) -> Workload:
+    if isinstance(entry, dict) and "kind" in entry:
+        try:
+            return from_parameters({**entry, "name": name})
+        except InputError as error:
+            raise InputError(f"cannot be used: {error}") from None
+    if not isinstance(entry, list) or any(type(size) is not int for size in entry):
+        raise InputError(
+            f"must be a list of integers, {CONV2D.grammar}, or a table that names its kind."
+        )
+    try:
+        return CONV2D.from_sizes(name, entry)
+    except InputError as error:
+        raise InputError(f"cannot be used: {error}") from None
+
+
+def _by_name(known: dict[str, tuple[Workload, ...]]) -> dict[str, Workload]:
+    return {workload.name: workload for group in known.values() for workload in group}
+
+
+def _named(name: str, known: dict[str, tuple[Workload, ...]]) -> Workload:
+    by_name = _by_name(known)
+    found = by_name.get(name) or by_name.get(numbered_case(name))
+    if found is None:
+        raise InputError(
+            f"There is no workload {name!r}: choose one of "
+            f"{', '.join(map(_names_of, filter(None, known.values())))}."
+        )
+    return found
+
+
+def _names_of(group: tuple[Workload, ...]) -> str:
+    """The names of a network, without those in the middle if there are many."""
+    names = [workload.name for workload in group]
+    return f"{names[0]} ... {names[-1]}" if len(names) > _MOST_NAMES else ", ".join(names)
+
+
+def _network(name: str, known: dict[str, tuple[Workload, ...]]) -> tuple[Workload, ...]:
+    if name not in known:
+        raise InputError(f"There is no network {name!r}: choose one of {', '.join(known)}.")
+    if not known[name]:
+        raise InputError(
+            "This project has no workloads of its own: add them to [tool.gpuenergy.workloads] in "
+            "its pyproject.toml."
+        )
+    return known[name]
+
+
+def numbered_case(word: str) -> str:
+    """``case5`` for ``5``; other words as they are."""
+    return f"case{word}" if word.isascii() and word.isdecimal() else word
+
+
+def check_named(cases: Sequence[str], networks: Sequence[str]) -> None:
+    """Check that ``--case`` and ``--network``, if they are given, name something.
+
+    Raises:
+        InputError: one is given, for example as an unset variable, and neither names anything.
+    """
+    given = (*cases, *networks)
+    if given and not words_of(given):
+        raise InputError("--case and --network name nothing: give names, or leave them out.")
+
+
+def words_of(lists: Sequence[str]) -> list[str]:
+    """The words of an option that may be repeated and may list several with commas."""
+    return [word.strip() for words in lists for word in words.split(",") if word.strip()]
+
+
+def _name_problem(name: str) -> str:
+    """Why a user's workload cannot have that name; empty if it can."""
+    if not is_plain_name(name):
+        return f"{name!r} cannot name a workload: use letters, digits, '_', '-' and '.'"
+    if name.casefold() in _TAKEN:
+        return f"{name!r} is a command-line keyword and cannot name a workload: use another name"
+    if name.casefold() in _WRITTEN:
+        return f"{name!r} is a name that gpuenergy tune uses beside the workloads: use another name"
+    return ""

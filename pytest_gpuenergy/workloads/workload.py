@@ -8,8 +8,8 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.distributions import NORMAL, draw_from
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges
+from pytest_gpuenergy.workloads.inputs import NORMAL, beginning, draw_from, repeated
 from pytest_gpuenergy.workloads.number_types import (
     Array as Array,
     is_floating,
@@ -30,7 +30,6 @@ from pytest_gpuenergy.workloads.number_types import (
     stored_as,
     whole_sizes,
 )
-from pytest_gpuenergy.workloads.repetition import beginning, repeated
 
 _MOST_FLOPS = 1 << 63
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -49,11 +48,11 @@ class Tensor:
     """One buffer a kernel reads or writes: dense, row-major.
 
     Attributes:
-        name: of the kernel's argument.
-        shape: sizes in elements; a list, an array or a single integer is accepted.
-        dtype: of the elements: a name of NumPy's for real numbers or booleans, or ``bfloat16``,
-            whose arrays hold its bits as uint16.
-        role: what a launch does with it. An ``inout`` is drawn as an input is, and has these
+        name: the name of the kernel's argument.
+        shape: the sizes in elements; a list, an array or a single integer is accepted.
+        dtype: the type of the elements: NumPy's name of a type of real numbers or booleans, or
+            ``bfloat16``, whose arrays hold its bits as uint16.
+        role: what a launch does with the tensor. An ``inout`` is drawn like an input, and has these
             contents before each launch, which may read them and writes the result there.
         bound: the largest error of this output; by default that of its workload.
     """
@@ -93,9 +92,9 @@ class Scalar:
     """One kernel argument passed by value.
 
     Attributes:
-        name: of the kernel's argument.
-        dtype: as of a `Tensor`.
-        value: the number; NumPy's are accepted.
+        name: the name of the kernel's argument.
+        dtype: the type, as of a `Tensor`.
+        value: the number; a number of NumPy's is accepted.
 
     Raises:
         InputError: the type is unknown, or cannot represent the value.
@@ -148,7 +147,7 @@ class IoContract:
     """A workload's arguments and amount of work, as plain data.
 
     Attributes:
-        name: of the workload.
+        name: the name of the workload.
         tensors: inputs, then outputs.
         scalars: arguments passed by value.
         flops: floating-point operations of one run; 0 if unknown.
@@ -377,3 +376,17 @@ def whole_flops(flops: object, whose: str) -> int:
     raise InputError(
         f"{whose} cannot have these flops ({shown}): give the number of operations of one run."
     )
+
+
+def check_parameter_names(kind: str, known: Collection[Field[Any]], given: Collection[str]) -> None:
+    """Check that all parameters without a default are given, and no others than the known ones.
+
+    Raises:
+        InputError: one is missing or unknown.
+    """
+    names = [field.name for field in known]
+    missing = [f.name for f in known if f.default is MISSING and f.name not in given]
+    unknown = [name for name in given if name not in names]
+    if missing or unknown:
+        wrong = f"{missing[0]} is missing" if missing else f"it does not take {unknown[0]!r:.40}"
+        raise InputError(f"{kind} takes {', '.join(names)}; {wrong}.")

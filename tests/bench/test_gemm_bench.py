@@ -15,10 +15,7 @@ from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.report import load_report
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.tvm import (
-    METASCHEDULE,
-    store,  # imported before pytester notes what is
-)
+from pytest_gpuenergy.tvm import METASCHEDULE, kernel_store as store
 from pytest_gpuenergy.workloads import Gemm
 
 NAMED = "bench/test_gemm.py"

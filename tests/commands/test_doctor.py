@@ -14,8 +14,7 @@ import pytest
 from pytest_gpuenergy import devices
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.commands import Check, check_gpus, doctor
-from pytest_gpuenergy.control import Lease, Setpoint, writers
-from pytest_gpuenergy.control.writers import sudo_rule
+from pytest_gpuenergy.control import Lease, Setpoint, sudo as sudo_rule, writers
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.support import DeviceError
 

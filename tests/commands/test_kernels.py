@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 
 from pytest_gpuenergy import tvm
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.gemm import TEMPLATE_FORM, SimtParameters
+from pytest_gpuenergy.gemm import GEMM_FORM, SimtParameters
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, load_kernel
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import (
@@ -355,7 +355,7 @@ def test_kernels_of_one_tuner_are_chosen(project: Path, capsys: pytest.CaptureFi
     workload = Gemm("product", 8, 8, 8)
     file = template_records(workload, SimtParameters())
     folder = project / "bench" / "records" / "nvidia-h200"
-    dump_records(file, folder / file_name(workload, TEMPLATE_FORM.variant))
+    dump_records(file, folder / file_name(workload, GEMM_FORM.variant))
     for tuner, known in (("template", {"product"}), ("tvm", {"tiny", "other"})):
         assert main(["kernels", "list", "--tuner", tuner, "--json"]) == 0
         assert {one["workload"] for one in json.loads(capsys.readouterr().out)} == known

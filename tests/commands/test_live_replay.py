@@ -253,7 +253,7 @@ class TestWithPyTorch:
     ) -> None:
         import torch
 
-        from pytest_gpuenergy.replay import capture
+        from pytest_gpuenergy.replay.profile import capture
 
         def copy_of(_: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")

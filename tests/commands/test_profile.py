@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.commands import profile_run
 from pytest_gpuenergy.replay import CLOCK, read_power
 
 TINY = {
@@ -317,7 +316,7 @@ class TestWithPyTorch:
         """A card whose driver stamps samples by the host's clock; the host runs the program."""
         found = HostCard()
         monkeypatch.setattr(
-            profile_run, "torch_device", lambda *_: ("cpu", SimpleNamespace(device=found))
+            "pytest_gpuenergy.replay.profile.profiling.claim_for_torch", lambda *_: ("cpu", found)
         )
         return found
 

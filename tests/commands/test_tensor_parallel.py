@@ -13,7 +13,7 @@ import replay_on_host
 from recorded_profile import copy_bloom
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay import device_word, extract, rank_folders, ranks
+from pytest_gpuenergy.replay import device_word, extract_kernels, rank_folders, ranks
 from pytest_gpuenergy.support import DeviceError, InputError, run_together
 
 LLAMA = {
@@ -78,7 +78,7 @@ class TestRecordedFigures:
         for path in (recorded / "again").iterdir():
             path.rename(recorded / path.name)
         assert rank_folders(recorded) == []
-        assert extract(recorded).exchanges is None
+        assert extract_kernels(recorded).exchanges is None
 
     @pytest.mark.parametrize("command", [["replay"], ["extract"]])
     @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ class TestWithPyTorch:
         model = model_in(tmp_path, **config)
         text = f"""
 import torch
-from pytest_gpuenergy.replay.models import load_model
+from pytest_gpuenergy.replay.profile.models import load_model
 from pytest_gpuenergy.replay.ranks import joined
 
 with joined(2, "cpu") as ranks:

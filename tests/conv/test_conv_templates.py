@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
-from pytest_gpuenergy.conv import DepthwiseParameters, GroupedParameters, Parameters, ranked
+from pytest_gpuenergy.conv import (
+    ConvParameters,
+    DepthwiseParameters,
+    GroupedParameters,
+    rank_conv_kernels,
+)
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -89,7 +94,10 @@ def test_what_the_search_begins_with_is_right(
     device: EmulatedDevice, sizes: tuple[int, ...]
 ) -> None:
     conv = Conv2d.of("c", *sizes)
-    assert verify(device, ranked(conv, H100)[0].kernel(conv), conv).max_relative_error < 1e-5
+    assert (
+        verify(device, rank_conv_kernels(conv, H100)[0].kernel(conv), conv).max_relative_error
+        < 1e-5
+    )
 
 
 @pytest.mark.slow
@@ -101,7 +109,7 @@ def test_what_the_search_begins_with_is_right(
     ],
 )
 def test_a_missing_condition_is_found(
-    device: EmulatedDevice, chosen: Parameters, groups: int, right: str, wrong: str
+    device: EmulatedDevice, chosen: ConvParameters, groups: int, right: str, wrong: str
 ) -> None:
     conv = Conv2d.of("c", 1, 5, 5, 6, 9 if groups == 1 else groups, 3, 3, 1, 1, 1, groups)
     kernel = chosen.kernel(conv)
@@ -123,7 +131,7 @@ def test_the_search_begins_with_blocks_for_all_multiprocessors(
     height: int, width: int, channels: int, stride: int
 ) -> None:
     conv = Conv2d.of("c", 1, height, width, channels, channels, 3, 3, stride, 1, 1, channels)
-    offered = ranked(conv, H100)
+    offered = rank_conv_kernels(conv, H100)
     assert all(one.resident(conv, H100) > 0 for one in offered)
     for one in offered[:16]:
         warps = one.blocks(conv) * one.warps
@@ -133,23 +141,23 @@ def test_the_search_begins_with_blocks_for_all_multiprocessors(
 
 def test_a_depthwise_convolution_gets_the_template_that_does_less() -> None:
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 64)
-    assert {type(one) for one in ranked(conv, H100)} == {DepthwiseParameters}
+    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {DepthwiseParameters}
     conv = Conv2d.of("c", 1, 14, 14, 64, 64, 3, 3, 1, 1, 1, 16)
-    assert {type(one) for one in ranked(conv, H100)} == {GroupedParameters}
+    assert {type(one) for one in rank_conv_kernels(conv, H100)} == {GroupedParameters}
 
 
 @given(convolutions(depthwise=False), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_every_convolution_has_parameters(conv: Conv2d, small: bool) -> None:
     card = Card(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
-    first = ranked(conv, card)[0]
+    first = rank_conv_kernels(conv, card)[0]
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
 
 
 def test_a_window_that_is_too_large_is_told() -> None:
     conv = Conv2d.of("c", 1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4)
     with pytest.raises(InputError, match=r"window of 31 x 31, .* with --tuner tvm"):
-        ranked(conv, H100)
+        rank_conv_kernels(conv, H100)
 
 
 @pytest.mark.parametrize(

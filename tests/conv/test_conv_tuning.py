@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.conv import TEMPLATE_FORM, DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.conv import CONV_FORM, DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 from pytest_gpuenergy.tuners import FORMS, kernels_of, load_records, records_of
 from pytest_gpuenergy.tuning import TEMPLATE, find_records
@@ -72,7 +72,7 @@ def test_without_records_the_usual_tuner_is_named(tmp_path: Path) -> None:
 
 
 def stored(chosen: Any, **changed: Any) -> dict[str, Any]:
-    recipe = TEMPLATE_FORM.with_time(TEMPLATE_FORM.recipe(chosen), 0.5)
+    recipe = CONV_FORM.with_time(CONV_FORM.recipe(chosen), 0.5)
     content: dict[str, Any] = json.loads(recipe)
     return {**content, **changed}
 
@@ -81,8 +81,8 @@ def stored(chosen: Any, **changed: Any) -> dict[str, Any]:
 def test_what_is_stored_is_read_again(parameters: Any) -> None:
     form = FORMS[TEMPLATE]
     recipe = form.check(stored(parameters), DEPTHWISE)
-    assert TEMPLATE_FORM.parameters(recipe) == parameters
-    assert form.identity(recipe) == TEMPLATE_FORM.recipe(parameters)
+    assert CONV_FORM.parameters(recipe) == parameters
+    assert form.identity(recipe) == CONV_FORM.recipe(parameters)
 
 
 @pytest.mark.parametrize(

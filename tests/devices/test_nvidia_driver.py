@@ -17,11 +17,11 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses"
 IDS = "found = sorted(one.pid for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))"
 READINGS = """
 from dataclasses import asdict
-from pytest_gpuenergy.control.clocks import supported_clocks
-from pytest_gpuenergy.control.limits import enforced_limit_w, read_limits
+from pytest_gpuenergy.control.sm_clocks import supported_clocks
+from pytest_gpuenergy.control.setpoint import enforced_limit_w, read_limits
 from pytest_gpuenergy.opening import nvml_gpu
-from pytest_gpuenergy.energy.card_samples import CardSamples
-from pytest_gpuenergy.energy.processes import processes_on
+from pytest_gpuenergy.energy.power_log import CardSamples
+from pytest_gpuenergy.energy.sensors import processes_on
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import power_by_samples_w, read_conditions
 from pytest_gpuenergy.commands.doctor import check_gpus

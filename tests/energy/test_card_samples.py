@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.energy import CardSamples, card_samples, read_regularly
+from pytest_gpuenergy.energy import CardSamples, power_log as card_samples, read_regularly
 
 
 def test_each_sample_is_read_once() -> None:

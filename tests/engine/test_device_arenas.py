@@ -15,7 +15,7 @@ from pytest_gpuenergy.devices import GUARD_BYTES, Arena
 from pytest_gpuenergy.engine import arenas_for, check_of, read_job, references, verify, write_job
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Contract, Tensor, numbers, repetition, rounded_to
+from pytest_gpuenergy.workloads import Contract, Tensor, numbers, rounded_to
 
 SIZE = 2000
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint32"]
@@ -24,7 +24,7 @@ DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint32"]
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
-    monkeypatch.setattr(repetition, "DRAWN_ELEMENTS", 500)
+    monkeypatch.setattr("pytest_gpuenergy.workloads.inputs.DRAWN_ELEMENTS", 500)
 
 
 def doubled(dtype: str = "float32") -> Contract:

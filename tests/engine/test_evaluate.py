@@ -15,7 +15,6 @@ from pytest_gpuenergy.engine import (
     arenas_for,
     confirm,
     evaluate,
-    evaluate as module,
     quick_job,
 )
 from pytest_gpuenergy.record import Metric
@@ -46,7 +45,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluate]:
                 FAULT if word == "bad" else quick_job(word_kernel(word), WORKLOAD)
                 for word in words.split()
             ]
-            monkeypatch.setattr(module, "measure_sustained", sustained_at(time_ms, power_w))
+            power = sustained_at(time_ms, power_w)
+            monkeypatch.setattr("pytest_gpuenergy.engine.candidates.measure_sustained", power)
             rig = Rig(FakeDevice(time_ms), arenas, objective)
             seen: Found = []
             for pair in evaluate(rig, batch, known, lambda: len(seen) >= stop_after):

@@ -38,7 +38,7 @@ from pytest_gpuenergy.record import AnchorCheck
 from pytest_gpuenergy.replay import (
     PowerCurve,
     argument_bytes,
-    extract,
+    extract_kernels,
     rank_folders,
     read_calls,
     read_profile,
@@ -210,7 +210,7 @@ def profile(folder: Path) -> None:
 
 
 def extracted(folder: Path) -> None:
-    found = extract(folder)
+    found = extract_kernels(folder)
     list(terminal(found))
     write_extraction(found, folder / "out")
     shutil.rmtree(folder / "out")
@@ -315,7 +315,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "database": Reader(write_database, load_database),
         "trials": Reader(write_trials, lambda folder: read_trials(folder / "trials.jsonl")),
         "trace": Reader(
-            lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract
+            lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract_kernels
         ),
         "profile": Reader(write_profile, profile),
         "kernels": Reader(write_kernel_list, extracted),

@@ -221,6 +221,6 @@ def test_a_wrong_path_is_told(tmp_path: Path, version: str | None, words: str) -
 
 
 def test_without_headers_it_is_told_where_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gpuenergy.gemm.cutlass.headers.find_spec", lambda _: None)
+    monkeypatch.setattr("pytest_gpuenergy.gemm.cutlass_kernels.find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps nvidia-cutlass"):
         find_headers(None)

@@ -13,8 +13,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, Bench
-from pytest_gpuenergy.gemm import fastest_verified, profiled_kernel, profiler_options
-from pytest_gpuenergy.gemm.cutlass import profiler as profiler_module
+from pytest_gpuenergy.gemm import (
+    cutlass_profiler as profiler_module,
+    fastest_verified,
+    profiled_kernel,
+    profiler_options,
+)
 from pytest_gpuenergy.kernels import CudaProgram
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.workloads import Gemm

@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.gemm import TEMPLATE_FORM, Advice, TemplateSpace, advice
+from pytest_gpuenergy.gemm import GEMM_FORM, Advice, GemmSpace, advice
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Gemm, Layout, Mode
 
@@ -119,9 +119,9 @@ def test_another_version_of_it_gives_no_advice(install: Install) -> None:
 def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> None:
     install(TILES)
     with open_device("emulated:h200") as device:
-        space = TemplateSpace(GEMM, device)
+        space = GemmSpace(GEMM, device)
         proposer = space.propose(tmp_path, lambda: ())
-        found = [TEMPLATE_FORM.parameters(one.recipe) for one in proposer.take(16, Event())]
+        found = [GEMM_FORM.parameters(one.recipe) for one in proposer.take(16, Event())]
     assert space.effort.endswith("; first 2 with the tiles of nvidia-matmul-heuristics")
     assert [(one.tile_m, one.tile_n) for one in found[:2]] == [(32, 64), (64, 64)]
     assert len(found) == 4
@@ -131,7 +131,7 @@ def test_a_search_begins_with_its_tiles(install: Install, tmp_path: Path) -> Non
 def test_a_search_goes_on_without_its_tiles(install: Install, tmp_path: Path) -> None:
     install("os.abort()")
     with open_device("emulated:h200") as device:
-        space = TemplateSpace(GEMM, device)
+        space = GemmSpace(GEMM, device)
         found = space.propose(tmp_path, lambda: ()).take(4, Event())
     assert "; nvidia-matmul-heuristics failed: " in space.effort
     assert len(found) == 4

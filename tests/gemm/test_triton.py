@@ -10,7 +10,7 @@ from host_triton import host_triton
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.devices.cuda.binders import _triton_function
-from pytest_gpuenergy.gemm import CONFIGURATIONS, triton_candidates
+from pytest_gpuenergy.gemm import TRITON_CONFIGURATIONS, triton_candidates
 from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
 from pytest_gpuenergy.tuning import Card
@@ -64,10 +64,10 @@ def test_each_candidate_is_right_for_all_sizes(
     assert np.abs(found - expected).max() <= bound
 
 
-@pytest.mark.parametrize("mode", CONFIGURATIONS)
+@pytest.mark.parametrize("mode", TRITON_CONFIGURATIONS)
 def test_no_candidate_is_listed_twice(mode: Any) -> None:
     found = triton_candidates(Gemm("g", 4096, 4096, 4096, "nt", mode), H200)
-    assert len({one.digest for one in found}) == len(found) == len(CONFIGURATIONS[mode])
+    assert len({one.digest for one in found}) == len(found) == len(TRITON_CONFIGURATIONS[mode])
 
 
 @pytest.mark.parametrize(

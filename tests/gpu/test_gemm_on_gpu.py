@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify
-from pytest_gpuenergy.gemm import TEMPLATES, ranked
+from pytest_gpuenergy.gemm import GEMM_TEMPLATES, rank_gemm_kernels
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
@@ -40,7 +40,7 @@ def test_offered_parameters_are_right(
     gemm = Gemm("g", *sizes, layout, mode)
     chosen = [
         one
-        for kind in TEMPLATES.values()
+        for kind in GEMM_TEMPLATES.values()
         if mode in kind.modes and kind.suits(card_of(gpu))
         for offered in [list(kind.fitting(gemm, card_of(gpu)))]
         for one in offered[:: max(1, len(offered) // OFFERED)]
@@ -56,7 +56,7 @@ def test_offered_parameters_are_right(
 def test_machine_code_shows_whether_tensor_cores_are_used(
     gpu: Device, template: str, mode: Any
 ) -> None:
-    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), TEMPLATES[template]
+    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), GEMM_TEMPLATES[template]
     if mode not in kind.modes or not kind.suits(card_of(gpu)):
         pytest.skip(f"the template {template} does not compute in mode {mode} here")
     kernel = next(kind.fitting(gemm, card_of(gpu))).kernel(gemm)
@@ -65,6 +65,6 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
 
 def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
     split, float32 = Gemm("g", 64, 64, 64, mode="3xtf32"), Gemm("g", 64, 64, 64)
-    kernel = ranked(split, card_of(gpu))[0].kernel(split)
+    kernel = rank_gemm_kernels(split, card_of(gpu))[0].kernel(split)
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
         verify(gpu, kernel, float32)

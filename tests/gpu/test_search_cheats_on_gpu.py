@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import CudaDevice, Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import Bench, refusals
+from pytest_gpuenergy.search import Bench
+from pytest_gpuenergy.search.trust import variant_refusals
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +30,7 @@ def gpu() -> Iterator[Device]:
 @pytest.fixture
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     for check in ("additions", "outputs_read"):
-        monkeypatch.setattr(refusals, check, lambda *_: frozenset())
+        monkeypatch.setattr(variant_refusals, check, lambda *_: frozenset())
 
 
 def test_an_honest_kernel_is_correct_on_sizes_that_are_not_listed(gpu: Device) -> None:

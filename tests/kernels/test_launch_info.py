@@ -12,8 +12,6 @@ from pytest_gpuenergy.kernels import (
     Launch,
     LibraryCall,
     TritonKernel,
-    launch_infos,
-    static_shared_bytes,
 )
 from pytest_gpuenergy.record import LaunchInfo
 
@@ -23,6 +21,11 @@ ARRAYS = st.tuples(
     st.lists(st.integers(1, 99), max_size=3),
     st.sampled_from(["", "__align__(16) ", "volatile "]),
 )
+
+
+def static_shared_bytes(source: str) -> int | None:
+    kernel = Kernel(f"{source}\nvoid f", (Launch("f", (1, 1, 1), (1, 1, 1), ()),))
+    return kernel.launch_infos[0].static_shared_bytes
 
 
 @given(st.lists(ARRAYS, max_size=4))
@@ -48,13 +51,13 @@ def test_what_the_text_does_not_say_is_not_guessed(source: str) -> None:
 
 def test_a_library_decides_itself_and_triton_chooses_its_shared_memory() -> None:
     triton = TritonKernel("import triton", "add", (8, 2, 1), ("x",), num_warps=2)
-    assert launch_infos(triton) == (LaunchInfo("add", (8, 2, 1), (64, 1, 1)),)
-    assert launch_infos(LibraryCall.__new__(LibraryCall)) == ()
+    assert triton.launch_infos == (LaunchInfo("add", (8, 2, 1), (64, 1, 1)),)
+    assert LibraryCall.__new__(LibraryCall).launch_infos == ()
 
 
 def test_of_several_launches_no_one_knows_whose_the_arrays_are() -> None:
     launches = tuple(Launch("f", (count, 1, 1), (32, 1, 1), ()) for count in (1, 2))
-    infos = launch_infos(Kernel("__shared__ float a[4]; void f", launches))
+    infos = Kernel("__shared__ float a[4]; void f", launches).launch_infos
     assert [(one.grid, one.static_shared_bytes) for one in infos] == [
         ((1, 1, 1), None),
         ((2, 1, 1), None),

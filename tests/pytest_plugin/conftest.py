@@ -11,8 +11,8 @@ from small_project import BENCH, INI, PARTS
 # Imported here to stay imported: pytester forgets what an in-process run imports.
 import pytest_gpuenergy.emulator.device
 import pytest_gpuenergy.emulator.host
-import pytest_gpuenergy.gate.annotations
-import pytest_gpuenergy.kernels.source
+import pytest_gpuenergy.gate.comparison_views
+import pytest_gpuenergy.kernels.kernel_files
 import pytest_gpuenergy.pytest_plugin.bridge
 import pytest_gpuenergy.pytest_plugin.energy_benchmark
 import pytest_gpuenergy.pytest_plugin.outputs

@@ -15,7 +15,7 @@ MODULE = """
 import pytest
 from dataclasses import dataclass
 from parts import LAUNCH, SCALE, SOURCE
-from pytest_gpuenergy.kernels.source import load_kernel
+from pytest_gpuenergy.kernels.kernel_files import load_kernel
 from pytest_gpuenergy.workloads import CASES, Workload
 
 @dataclass

@@ -18,8 +18,8 @@ from pytest_gpuenergy.replay import (
     LAYERS,
     Account,
     UniqueCall,
-    account,
-    extract,
+    account_for_step,
+    extract_kernels,
     key_of,
     read_calls,
     savings,
@@ -51,7 +51,7 @@ def call(name: str, steps: dict[int, int], in_layers: dict[int, int] | None = No
 
 
 def test_gaps_cost_idle_power() -> None:
-    found = account(
+    found = account_for_step(
         *(0, EAGER, measurement(10.0, 2000.0), [call("a", {0: 4})]),
         {"a": measurement(1.0, 400.0)},
         idle_w=50.0,
@@ -66,7 +66,7 @@ def test_gaps_cost_idle_power() -> None:
 def test_energies_are_brought_to_the_temperature_of_the_step() -> None:
     warm = measurement(1.0, 100.0, temperature_c=60.0, energy_change_per_k=0.002)
     whole = measurement(1.0, 100.0, temperature_c=50.0)
-    found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
+    found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
     assert found.temperature_mj == pytest.approx(-2.0)
     assert found.predicted_mj == pytest.approx(98.0)
 
@@ -81,7 +81,7 @@ def spaced_exchange(time_ms: float, energy_mj: float) -> Measurement:
 
 @pytest.mark.parametrize(("level", "links_w"), [(GRAPH, 30.0), (LAYERS, 30.0), (EAGER, None)])
 def test_links_take_power_between_exchanges(level: str, links_w: float | None) -> None:
-    found = account(
+    found = account_for_step(
         *(0, level, measurement(10.0, 2000.0), [call("a", {0: 4}), EXCHANGE]),
         {
             "a": measurement(1.0, 400.0),
@@ -106,7 +106,7 @@ def test_links_need_the_exchange_and_the_gaps_alone(lacking: str) -> None:
         "step0-graph-links": spaced_exchange(1.5, 230.0),
     }
     del measured[lacking]
-    found = account(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
+    found = account_for_step(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
     assert (found.links_w, found.links_mj) == (None, 0.0)
 
 
@@ -116,13 +116,13 @@ def test_gaps_that_take_no_time_tell_nothing_of_links() -> None:
         "gap": measurement(0.25, 25.0),
         "step0-graph-links": spaced_exchange(0.5, 100.0),
     }
-    found = account(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
+    found = account_for_step(0, GRAPH, measurement(10.0, 2000.0), [EXCHANGE], measured, 90.0, 1)
     assert found.links_w is None
 
 
 def test_the_gpu_time_of_exchanges_is_not_compared_since_they_wait_in_the_model() -> None:
     exchange = replace(call("b", {0: 1}), operator="gpuenergy.all_reduce_.default")
-    found = account(
+    found = account_for_step(
         *(0, GRAPH, measurement(1.0, 100.0), [call("a", {0: 4}), exchange]),
         {
             "a": measurement(
@@ -143,18 +143,20 @@ def test_gpu_time_alone_is_compared_with_that_in_the_model() -> None:
     calls = [call("a", {0: 4}), call("b", {0: 1})]  # 10 µs each in the trace
     kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.5})
     known = measurement(1.0, 1.0, kernel=kernel)
-    found = account(0, EAGER, measurement(9.0, 9.0), calls, {"a": known, "b": known}, 1.0, 1)
+    found = account_for_step(
+        0, EAGER, measurement(9.0, 9.0), calls, {"a": known, "b": known}, 1.0, 1
+    )
     assert (found.trace_ms, found.gpu_ms) == pytest.approx((0.05, 0.0525))
     assert found.time_error == pytest.approx(0.05)
     measured = {"a": known, "b": measurement(1.0, 1.0)}
-    found = account(0, EAGER, measurement(9.0, 9.0), calls, measured, 1.0, 1)
+    found = account_for_step(0, EAGER, measurement(9.0, 9.0), calls, measured, 1.0, 1)
     assert (found.gpu_ms, found.time_error) == (None, None)
 
 
 def test_a_call_without_figures_is_missing_and_not_zero() -> None:
     calls = [call("a", {0: 3}), call("b", {0: 1})]
     failed = replace(measurement(1.0, 1.0), time_ms=None, energy_mj=None, raw_energy_mj=None)
-    found = account(
+    found = account_for_step(
         0, GRAPH, measurement(4.0, 4.0), calls, {"a": measurement(1, 1), "b": failed}, 1, 1
     )
     assert (found.missing, found.coverage) == (("b",), 0.75)
@@ -162,7 +164,9 @@ def test_a_call_without_figures_is_missing_and_not_zero() -> None:
 
 def test_calls_of_other_steps_do_not_count() -> None:
     calls = [call("a", {0: 1}), call("b", {1: 5})]
-    found = account(0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0, 1)
+    found = account_for_step(
+        0, GRAPH, measurement(1.0, 1.0), calls, {"a": measurement(1.0, 1.0)}, 50.0, 1
+    )
     assert [one.call for one in found.parts] == ["a"]
     assert found.missing == ()
 
@@ -170,14 +174,14 @@ def test_calls_of_other_steps_do_not_count() -> None:
 def test_only_calls_in_layers_count_for_the_layers() -> None:
     calls = [call("a", {0: 50}, {0: 48})]
     measured = {"a": measurement(1.0, 1.0)}
-    found = account(0, LAYERS, measurement(48.0, 48.0), calls, measured, 1.0, 1)
+    found = account_for_step(0, LAYERS, measurement(48.0, 48.0), calls, measured, 1.0, 1)
     assert found.parts[0].calls == 48
 
 
 def test_calls_that_the_limit_held_back_alone_are_named() -> None:
     calls, alone = [call("a", {0: 1})], measurement(1.0, 1.0, cap_binding=True)
     whole = measurement(1.0, 1.0, cap_binding=False)
-    found = account(0, GRAPH, whole, calls, {"a": alone}, 1.0, 1)
+    found = account_for_step(0, GRAPH, whole, calls, {"a": alone}, 1.0, 1)
     assert found.limited == ("a",)
 
 
@@ -194,7 +198,7 @@ class TestSpacedCalls:
 
     def account(self, **measured: Measurement) -> Account:
         found = {name.replace("_", "-"): one for name, one in measured.items()}
-        return account(0, GRAPH, self.WHOLE, [call("a", {0: 1})], found, 1.0, 1)
+        return account_for_step(0, GRAPH, self.WHOLE, [call("a", {0: 1})], found, 1.0, 1)
 
     def test_they_count_without_their_gaps(self) -> None:
         found = self.account(a=self.ALONE, a_spaced=self.pair(), gap=self.GAP)
@@ -216,7 +220,7 @@ class TestSpacedCalls:
             "a-spaced": self.pair(effective_sm_clock_mhz=1800.0),
             "gap": self.GAP,
         }
-        found = account(0, GRAPH, whole, [call("a", {0: 1})], measured, 1.0, 1)
+        found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], measured, 1.0, 1)
         assert found.spaced == ("a",)
         assert found.parts[0].energy_mj == pytest.approx(energy_mj)
         assert found.parts[0].time_ms == pytest.approx(time_ms)
@@ -225,7 +229,7 @@ class TestSpacedCalls:
     def test_calls_that_the_limit_held_back_like_the_step_count_as_they_are(self) -> None:
         whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=1200.0)
         alone = replace(self.ALONE, effective_sm_clock_mhz=1300.0)
-        found = account(0, GRAPH, whole, [call("a", {0: 1})], {"a": alone}, 1.0, 1)
+        found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": alone}, 1.0, 1)
         assert (found.spaced, found.limited) == ((), ())
 
     def test_calls_that_were_not_held_back_count_as_they_are(self) -> None:
@@ -247,7 +251,7 @@ class TestSpacedCalls:
 
 
 def test_energy_is_given_by_token() -> None:
-    found = account(0, GRAPH, measurement(10.0, 4000.0), [], {}, 1.0, 1024)
+    found = account_for_step(0, GRAPH, measurement(10.0, 4000.0), [], {}, 1.0, 1024)
     assert found.joules_per_token == pytest.approx(4.0 / 1024)
     assert found.tokens_per_joule == pytest.approx(256.0)
     assert found.edp_mj_ms == pytest.approx(40_000.0)
@@ -296,7 +300,7 @@ def test_the_items_add_up_to_what_was_measured(
         for number, (_, ms, mj) in enumerate(drawn)
     }
     whole = measurement(time_ms, energy_mj, temperature_c=48.0)
-    found = account(0, GRAPH, whole, calls, measured, idle_w, 1)
+    found = account_for_step(0, GRAPH, whole, calls, measured, idle_w, 1)
     items = found.kernels_mj + found.temperature_mj + found.gaps_mj + found.residual_mj
     scale = max(1.0, abs(found.predicted_mj), energy_mj)
     assert math.isclose(items, energy_mj, abs_tol=1e-9 * scale)
@@ -307,12 +311,12 @@ class TestBloomOnAnH200:
     """The prefill and a decode step of BLOOM-560M, as an H200 traced and measured them."""
 
     def test_the_trace_can_be_replayed_by_99_percent_of_its_gpu_time(self) -> None:
-        assert extract(BLOOM).time_coverage > 0.99
+        assert extract_kernels(BLOOM).time_coverage > 0.99
 
     def test_all_that_ran_belongs_to_calls(self) -> None:
         calls = read_calls(BLOOM)
         total_us = sum(one.total_us for one in calls)
-        assert total_us == pytest.approx(extract(BLOOM).gpu_time_us)
+        assert total_us == pytest.approx(extract_kernels(BLOOM).gpu_time_us)
         assert {one.phase for one in calls} == {"prefill", "decode"}
 
     @pytest.mark.parametrize("step", [0, 1])
@@ -326,7 +330,7 @@ class TestBloomOnAnH200:
         }
         calls = read_calls(BLOOM)
         whole = measured[f"step{step}-graph"]
-        found = account(step, GRAPH, whole, calls, measured, 120.0, 1024)
+        found = account_for_step(step, GRAPH, whole, calls, measured, 120.0, 1024)
         assert found.coverage > 0.99
         assert found.time_error is not None
         assert abs(found.time_error) < 0.03

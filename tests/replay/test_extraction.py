@@ -12,7 +12,7 @@ from profiler_traces import ADDMM, GEMM, events, lasting, launch, layer, operato
 from pytest_gpuenergy.replay import (
     Extraction,
     Signature,
-    extract,
+    extract_kernels,
     launches,
     signature_of,
     unique_kernels,
@@ -33,7 +33,7 @@ def signature(written: list[dict[str, Any]]) -> Signature:
 
 
 def extracted(folder: Path, written: list[dict[str, Any]]) -> Extraction:
-    return extract(write(folder / "trace.json", written))
+    return extract_kernels(write(folder / "trace.json", written))
 
 
 def test_launches_with_the_same_arguments_are_one_kernel() -> None:
@@ -186,7 +186,7 @@ def test_any_other_content_is_refused(tmp_path_factory: Any, content: bytes) -> 
     path = tmp_path_factory.mktemp("any") / "trace.json"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        extract(path)
+        extract_kernels(path)
 
 
 @pytest.mark.parametrize("times", [(1e308, 1e308), (0.0, 1e300), (-1e200, 1.0)])
@@ -221,7 +221,7 @@ def test_a_trace_with_a_strange_value_is_read_or_refused(
     written[place][key] = value
     path = write(tmp_path_factory.mktemp("odd") / "trace.json", written)
     try:
-        found = extract(path)
+        found = extract_kernels(path)
     except InputError:
         return
     write_extraction(found, path.parent)
@@ -242,7 +242,7 @@ def test_a_launch_with_a_strange_argument_is_read_or_refused(
         entry["args"][key] = value
     path = write(tmp_path_factory.mktemp("odd") / "trace.json", written)
     try:
-        found = extract(path)
+        found = extract_kernels(path)
     except InputError:
         return
     write_extraction(found, path.parent)

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, strategies as st
 from profiler_traces import ADDMM, GEMM, lasting, launch, layer, operator, write
 
-from pytest_gpuenergy.replay import KernelList, extract, read_list, understood, write_extraction
+from pytest_gpuenergy.replay import (
+    KernelList,
+    extract_kernels,
+    read_list,
+    understood,
+    write_extraction,
+)
 from pytest_gpuenergy.support import InputError
 
 OLDER = "bloom_unique_kernels_compute.jsonl"
@@ -220,10 +226,10 @@ def test_our_own_file_without_a_trace_says_what_the_trace_said(
             add = operator("aten::add", at, 20.0, **{"Input Dims": [[8, 2**70]]})
             written += [add, *launch("add", at + 1, at + 30, number, dur=float(dur), **plan)]
     folder = tmp_path_factory.mktemp("run")
-    before = extract(write(folder / "trace.json", written))
+    before = extract_kernels(write(folder / "trace.json", written))
     write_extraction(before, folder)
     (folder / "trace.json").unlink()
-    after = extract(folder)
+    after = extract_kernels(folder)
     assert list(after.kernels) == list(before.kernels)
     assert list(after.signatures) == list(before.signatures)
     assert after.time_coverage == pytest.approx(before.time_coverage)
@@ -245,7 +251,7 @@ def test_a_line_with_a_strange_value_is_read_or_refused(
     folder = tmp_path_factory.mktemp("odd")
     (folder / OLDER).write_text(json.dumps({**VALUES, name: value}))
     try:
-        found = extract(folder)
+        found = extract_kernels(folder)
     except InputError:
         return
     write_extraction(found, folder)
@@ -259,4 +265,4 @@ def test_any_other_content_is_refused(
     folder = tmp_path_factory.mktemp("any")
     (folder / OLDER).write_bytes(content)
     with pytest.raises(InputError):
-        extract(folder)
+        extract_kernels(folder)

@@ -12,7 +12,7 @@ import pytest
 from profiler_traces import lasting, launch, layer, write
 
 from pytest_gpuenergy.cli import main
-from pytest_gpuenergy.replay import charts, extract
+from pytest_gpuenergy.replay import chart_specs, extract_kernels, write_charts
 
 pytest.importorskip("vl_convert", reason="needs vl-convert")
 
@@ -51,7 +51,7 @@ def test_a_chart_of_many_streams_has_a_bounded_height(tmp_path: Path) -> None:
         launch("k", 9.0 * number, 9.0 * number, number, stream=number) for number in range(400)
     ]
     trace = write(tmp_path / "trace.json", [event for one in launches for event in one])
-    assert charts.gantt(extract(trace))["height"] == 8000
+    assert chart_specs(extract_kernels(trace))["gantt"]["height"] == 8000
 
 
 def test_a_launch_is_a_bar_on_the_line_of_its_stream(tmp_path: Path) -> None:
@@ -76,14 +76,10 @@ def test_the_power_is_below_the_launches_on_the_same_axis(tmp_path: Path) -> Non
     assert (tmp_path / "gantt.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_power_ends_where_the_timeline_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(charts, "MOST_LAUNCHES", 1)
+def test_the_power_ends_where_the_timeline_does(tmp_path: Path) -> None:
     write(tmp_path / "trace.json", [*layer(), *layer(ts=100.0, correlation=2)])
     (tmp_path / "power.csv").write_text("timestamp_us,power_w\n20.0,90\n140.0,300\n")
-    assert main(["extract", str(tmp_path)]) == 0
-    _, power = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]["vconcat"]
+    _, power = chart_specs(extract_kernels(tmp_path), most_launches=1)["gantt"]["vconcat"]
     assert len(power["data"]["values"]) == 1
 
 
@@ -112,13 +108,12 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_long_timeline_says_what_it_leaves_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(charts, "MOST_LAUNCHES", 2)
+def test_a_long_timeline_says_what_it_leaves_out(tmp_path: Path) -> None:
     written = [one for number in range(1, 6) for one in launch("k", number, 9 * number, number)]
-    found = page(tmp_path, written)
-    assert len(json.loads(found.json)["gantt"]["data"]["values"]) == 2
+    found = extract_kernels(write(tmp_path / "trace.json", written))
+    write_charts(found, tmp_path, "Kernels", most_launches=2)
+    spec = json.loads(Page(tmp_path / "gantt.html").json)["gantt"]
+    assert len(spec["data"]["values"]) == 2
     assert "leaves out the last 3 launches" in (tmp_path / "gantt.html").read_text()
 
 

@@ -207,8 +207,9 @@ def test_two_processes_append_side_by_side(folder: RunFolder, measured: Make) ->
     script = (
         "import sys, json\n"
         "from pathlib import Path\n"
-        "from pytest_gpuenergy.report import Measurement, RunFolder\n"
-        "from pytest_gpuenergy.support.json_input import convert\n"
+        "from pytest_gpuenergy.record import Measurement\n"
+        "from pytest_gpuenergy.report import RunFolder\n"
+        "from pytest_gpuenergy.support import convert\n"
         "item = json.loads(sys.argv[2])\n"
         "for k in range(30):\n"
         "    item['node_id'] = f'{sys.argv[3]}-{k}'\n"

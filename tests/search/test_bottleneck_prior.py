@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from pytest_gpuenergy.search import (
     Application,
     BottleneckPrior,
     CachePolicyCg,
-    Card,
+    CardModel,
     ChangeBlockSizes,
     GraphExplorer,
+    Guide,
     KernelSpec,
     Result,
     SearchParameters,
@@ -41,7 +43,7 @@ def prior_of(
     tactics: Sequence[Tactic] = (),
     **parameters: Any,
 ) -> BottleneckPrior:
-    card = Card(DEFAULT_PROFILE, limit_w)
+    card = CardModel(DEFAULT_PROFILE, limit_w)
     return BottleneckPrior(spec, card, objective, SearchParameters(**parameters), tactics)
 
 
@@ -175,8 +177,8 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
             FUNCTIONS,
             [CachePolicyCg()],
             seed=0,
-            expected=prior.gain,
             parameters=SearchParameters(min_pred_gain=least),
+            guide=Guide(prior, Path),
         )
         explorer.learn(FUNCTIONS.baseline, result_of(prior, FUNCTIONS.baseline))
         tried.append(explorer.propose() is not None)
@@ -184,7 +186,11 @@ def test_what_is_predicted_to_gain_too_little_is_not_tried() -> None:
 
 
 @pytest.mark.parametrize(("gain", "tried"), [(0.0201, False), (0.0203, True)])
-def test_the_least_gain_is_a_fraction_of_the_cost(gain: float, tried: bool) -> None:
-    explorer = GraphExplorer(MEMORY, [CachePolicyCg()], seed=0, expected=lambda *_: gain)
-    explorer.learn(MEMORY.baseline, result_of(prior_of(MEMORY), MEMORY.baseline))
+def test_the_least_gain_is_a_fraction_of_the_cost(
+    gain: float, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prior = prior_of(MEMORY)
+    monkeypatch.setattr(prior, "gain", lambda *_: gain)
+    explorer = GraphExplorer(MEMORY, [CachePolicyCg()], seed=0, guide=Guide(prior, Path))
+    explorer.learn(MEMORY.baseline, result_of(prior, MEMORY.baseline))
     assert (explorer.propose() is not None) == tried

@@ -12,7 +12,7 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.search import (
     REGIONS,
-    Card,
+    CardModel,
     Costs,
     Region,
     Situation,
@@ -28,7 +28,7 @@ from pytest_gpuenergy.search import (
     situation_of,
 )
 
-CARD = Card(DEFAULT_PROFILE, 700.0)
+CARD = CardModel(DEFAULT_PROFILE, 700.0)
 AMOUNTS = st.floats(0, 1e6)
 WORKS = st.builds(
     Work,
@@ -51,7 +51,7 @@ def costs(work: Work, dram_bytes: float = 0.0) -> Costs:
     return found
 
 
-def situation(work: Work, time_s: float | None = None, card: Card = CARD) -> Situation:
+def situation(work: Work, time_s: float | None = None, card: CardModel = CARD) -> Situation:
     found = costs(work)
     return situation_of(found, time_s or found.time_s, card)
 
@@ -137,7 +137,7 @@ def test_work_that_vanishes_gains_no_more_than_is_believed() -> None:
 
 
 def gain(before: Work, after: Work, metric: Metric, *, limit_w: float = 700.0) -> float:
-    card = Card(DEFAULT_PROFILE, limit_w)
+    card = CardModel(DEFAULT_PROFILE, limit_w)
     return saved(situation(before, card=card), costs(before), costs(after), metric)
 
 
@@ -156,7 +156,7 @@ def test_less_traffic_saves_energy_though_it_saves_no_time() -> None:
 
 def test_at_the_power_limit_less_traffic_saves_time() -> None:
     before, after = (busy(instructions=1e5, l2_bytes=some) for some in (1e5, 1e4))
-    assert situation(before, card=Card(DEFAULT_PROFILE, 200.0)).limited
+    assert situation(before, card=CardModel(DEFAULT_PROFILE, 200.0)).limited
     assert gain(before, after, Metric.TIME, limit_w=200.0) > 0.05
     assert gain(before, after, Metric.EDP, limit_w=200.0) == pytest.approx(
         2 * gain(before, after, Metric.TIME, limit_w=200.0)
@@ -173,7 +173,7 @@ def test_a_measured_power_tells_whether_the_limit_binds() -> None:
     found = costs(busy(instructions=1e5))
     assert situation_of(found, 1e-3, CARD, measured_w=699.0).limited
     assert not situation_of(found, 1e-3, CARD, measured_w=400.0).limited
-    assert not situation_of(found, 1e-3, Card(DEFAULT_PROFILE), measured_w=699.0).limited
+    assert not situation_of(found, 1e-3, CardModel(DEFAULT_PROFILE), measured_w=699.0).limited
 
 
 def test_a_profile_takes_the_place_of_the_estimate() -> None:
@@ -202,9 +202,9 @@ def test_a_move_that_changes_a_unit_is_seen() -> None:
 
 def test_a_card_is_known_by_its_name_or_taken_for_a_similar_one() -> None:
     with open_device("emulated:a100") as device:
-        assert Card.of(device).profile == PROFILES["a100"]
-        assert Card.of(device).limit_w == 400
+        assert CardModel.of(device).profile == PROFILES["a100"]
+        assert CardModel.of(device).limit_w == 400
         device.name = "NVIDIA A800"
-        assert Card.of(device).profile.architecture == "sm_80"
+        assert CardModel.of(device).profile.architecture == "sm_80"
         device.architecture = "sm_999"
-        assert Card.of(device).profile == DEFAULT_PROFILE
+        assert CardModel.of(device).profile == DEFAULT_PROFILE

@@ -24,15 +24,8 @@ from msgspec.structs import replace
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import (
-    Bench,
-    KernelSpec,
-    Result,
-    State,
-    additions,
-    outputs_read,
-    refusals,
-)
+from pytest_gpuenergy.search import Bench, KernelSpec, Result, State, additions, outputs_read
+from pytest_gpuenergy.search.trust import variant_refusals
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/search-trust.md"
 NEVER_WRITTEN, WRONG, LATER = "never written or NaN", " are wrong ", "Correct at first, wrong after"
@@ -121,7 +114,7 @@ def test_an_honest_kernel_is_correct(bench: Bench) -> None:
 def text_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the check of the text, which comes first."""
     for check in ("additions", "outputs_read"):
-        monkeypatch.setattr(refusals, check, lambda *_: frozenset())
+        monkeypatch.setattr(variant_refusals, check, lambda *_: frozenset())
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in FOLDER.rglob("*.cu")}))

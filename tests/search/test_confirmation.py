@@ -20,9 +20,9 @@ from pytest_gpuenergy.search import (
     Node,
     OwnProcess,
     compare,
-    confirmation,
     read_spec,
 )
+from pytest_gpuenergy.search.trust import gain as gain_module
 
 Gains = Callable[..., list[Gain | None]]
 
@@ -41,12 +41,12 @@ def gains(compared: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         compared.append(state)
         return Gain(id=state, accepted=False, rounds=ROUNDS, candidates=candidates)
 
-    monkeypatch.setattr(confirmation, "compare", found)
+    monkeypatch.setattr(gain_module, "compare", found)
     bench: Any = SimpleNamespace(
-        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), no_claim=lambda _: ""
+        objective=Metric.TIME, spec=SimpleNamespace(name="scale"), why_unproven=lambda _: ""
     )
     folder: Any = SimpleNamespace(
-        path=tmp_path, known_gain=lambda _: None, keep_gain=lambda _: None
+        path=tmp_path, earlier_gain=lambda _: None, keep_gain=lambda _: None
     )
 
     def go(*times_ms: float, stopped: bool = False) -> list[Gain | None]:

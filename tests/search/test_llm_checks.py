@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.search import MOVES, cuda_checks, read_spec, triton_checks
+from pytest_gpuenergy.search import MOVES, read_spec
+from pytest_gpuenergy.search.source import cuda_checks, triton_checks
 
 CUDA_PIECES = """
     { } ( ) ; = < > # \" ' / * /* */ // \\ \n namespace struct template __device__ __global__ static

@@ -26,10 +26,9 @@ from pytest_gpuenergy.search import (
     Gain,
     Result,
     State,
-    comparison,
-    confirmation,
     read_spec,
 )
+from pytest_gpuenergy.search.trust import gain as gain_module
 from pytest_gpuenergy.support import KernelFault
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ class TestProof:
             found = Gain(id=state.id, accepted=False, rounds=6, candidates=candidates)
             return replace(found, ratios={Metric.TIME: 1.0}, ratio_intervals=about_1)
 
-        monkeypatch.setattr(confirmation, "compare", compare)
+        monkeypatch.setattr(gain_module, "compare", compare)
         assert optimize(write(tmp_path), tmp_path / "out", "--objective", "edp") == 0
         state = state_of(tmp_path / "out")
         baseline, *variants = state["nodes"]
@@ -258,7 +257,7 @@ class TestProof:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(
-            comparison, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
+            gain_module, "take_turns", lambda *_, **__: Turns(problem="Wrong after 9 launches.")
         )
         words = ("--objective", "edp", "--budget-builds", "1")
         assert optimize(write(tmp_path), tmp_path / "out", *words) == 0

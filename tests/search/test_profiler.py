@@ -18,8 +18,15 @@ from msgspec.structs import replace
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search import BottleneckPrior, Card, Guide, Profiler, Result, SearchParameters
-from pytest_gpuenergy.search.priors import profiled
+from pytest_gpuenergy.search import (
+    BottleneckPrior,
+    CardModel,
+    Guide,
+    Profiler,
+    Result,
+    SearchParameters,
+)
+from pytest_gpuenergy.search.running import ncu_profiler
 from pytest_gpuenergy.support import InputError
 
 TABLE = (
@@ -160,7 +167,9 @@ def test_the_search_reckons_with_what_was_profiled(
 ) -> None:
     ncu.prints(TABLE)
     spec = cuda_spec("float s = x[i]; for (int k = 0; k < 500; ++k) s = expf(s); y[i] = s;")
-    prior = BottleneckPrior(spec, Card(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ())
+    prior = BottleneckPrior(
+        spec, CardModel(DEFAULT_PROFILE, 700.0), Metric.TIME, SearchParameters(), ()
+    )
     guide = Guide(prior, lambda name: place(tmp_path, name), profiler(told, every=2))
     state = spec.baseline
     result = Result(
@@ -168,11 +177,11 @@ def test_the_search_reckons_with_what_was_profiled(
     )
     assert guide.regions(result) == {}
     before = prior.situation(state, result)
-    guide.learned(state, result)
+    guide.learn(state, result)
     assert before is not None
     assert before.time_shares["gmem"] < 0.1 < guide.regions(result)["gmem"]
     failed = replace(result, id="s2", outcome="correctness", time_ms=None)
-    guide.learned(state, failed)
+    guide.learn(state, failed)
     assert len(ncu.calls) == 1
 
 
@@ -206,6 +215,6 @@ def test_it_launches_as_often_as_is_skipped_and_once_more(
 
     monkeypatch.setattr(EmulatedDevice, "load", load)
     control = tmp_path / "out/kernels/_scale/baseline/control.json"
-    assert profiled.main([str(control), "emulated"]) == 0
-    assert len(launched) == profiled.LAUNCHES
+    assert ncu_profiler.main([str(control), "emulated"]) == 0
+    assert len(launched) == ncu_profiler.LAUNCHES
     assert all("void scale(" in source for source in launched)

@@ -34,12 +34,12 @@ MORE = partial(pytest.param, marks=pytest.mark.thorough)
 GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
 KILLED = """
 import os, signal, sys
-from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.search.running import kernel_folder
 from pytest_gpuenergy.support.worker import Worker
 from pytest_gpuenergy.cli import main
 
 left = int(sys.argv[1])
-real_write, real_call = folder.write_atomically, Worker.call
+real_write, real_call = kernel_folder.write_atomically, Worker.call
 
 def write(*arguments, **named):
     global left
@@ -53,7 +53,7 @@ def call(worker, *arguments, **named):
     os.write(1, f"{worker.pid}\\n".encode())  # in one piece: there are two threads
     return real_call(worker, *arguments, **named)
 
-folder.write_atomically, Worker.call = write, call
+kernel_folder.write_atomically, Worker.call = write, call
 sys.exit(main(sys.argv[2:]))
 """
 """A search that is killed before it writes one of its files; it prints its GPUs' processes."""

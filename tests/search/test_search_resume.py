@@ -17,7 +17,8 @@ from search_folders import disk_with_room
 from pytest_gpuenergy.ab import rounds
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
-from pytest_gpuenergy.search import Bench, Result, State, confirmation, evaluation
+from pytest_gpuenergy.search import Bench, Result, State
+from pytest_gpuenergy.search.trust import gain, state_evaluation
 
 if TYPE_CHECKING:
     from conftest import Searched
@@ -27,11 +28,11 @@ MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 KILLED = """
 import os, signal, sys
-from pytest_gpuenergy.search import folder
+from pytest_gpuenergy.search.running import kernel_folder
 from pytest_gpuenergy.cli import main
 
 left = int(sys.argv[1])
-real = folder.write_atomically
+real = kernel_folder.write_atomically
 
 def write(*arguments, **named):
     global left
@@ -40,7 +41,7 @@ def write(*arguments, **named):
     left -= 1
     real(*arguments, **named)
 
-folder.write_atomically = write
+kernel_folder.write_atomically = write
 sys.exit(main(sys.argv[2:]))
 """
 """A search that is killed before it writes one of its files."""
@@ -85,7 +86,7 @@ def test_nothing_is_evaluated_again(
     evaluated: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(confirmation, "compare", None)
+    monkeypatch.setattr(gain, "compare", None)
     assert optimize(spec, finished, "--objective", "edp", "--resume") == 0
     assert evaluated == []
     assert state_of(finished) == whole
@@ -273,7 +274,7 @@ def test_a_gpu_that_is_lost_by_a_kernel_ends_the_search(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(evaluation, "answers", lambda _: False)
+    monkeypatch.setattr(state_evaluation, "answers", lambda _: False)
     path = write(tmp_path, spec_with(source=SOURCE.replace("by * x", "by + x")))
     assert optimize(path, tmp_path / "out") == 1
     assert "does not respond any more" in capsys.readouterr().err

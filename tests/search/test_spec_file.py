@@ -21,12 +21,12 @@ from pytest_gpuenergy.search import (
     fixed_input,
     kernel_of,
     layout_of,
-    memory,
     read_spec,
-    reference,
     workload_of,
     write_spec,
 )
+from pytest_gpuenergy.search.spec import reference
+from pytest_gpuenergy.search.trust import variant_refusals
 from pytest_gpuenergy.support import FormError, InputError
 from pytest_gpuenergy.workloads import ErrorBound, is_untouched
 
@@ -342,7 +342,7 @@ class TestReferences:
         spec = read_spec(write(tmp_path))
         workload = workload_of(spec, spec.sizes[0])
         check_fits(workload)
-        monkeypatch.setattr(memory.os, "sysconf", lambda _: 200)
+        monkeypatch.setattr(variant_refusals.os, "sysconf", lambda _: 200)
         with pytest.raises(InputError, match=r"scale-N4000 take 0 GiB .* this machine has 0 GiB"):
             check_fits(workload)
 

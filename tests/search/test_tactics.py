@@ -15,30 +15,30 @@ from msgspec.structs import replace
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     GLOBAL_TACTICS,
-    Part,
+    SearchTactics,
     Tactic,
-    learn,
     pooled,
-    summary,
     tactics_at_start,
+    tactics_from,
+    write_tactics,
 )
 from pytest_gpuenergy.support import InputError
 
 GAINS = st.lists(st.floats(-5, 5), max_size=20)
-ONE = Part(kernel="one", gpu="NVIDIA H200", emulated=True, objective=Metric.EDP)
+ONE = SearchTactics(kernel="one", gpu="NVIDIA H200", emulated=True, objective=Metric.EDP)
 OTHER = replace(ONE, kernel="other")
 HELPED = (Tactic("cuda", "cache_policy_cg", "gmem", 3, 0.25, 0.1),)
 
 
-def begin(outdir: Path, part: Part, told: list[str] | None = None) -> tuple[Tactic, ...]:
+def begin(outdir: Path, part: SearchTactics, told: list[str] | None = None) -> tuple[Tactic, ...]:
     """What a search has when it begins, in a folder of its own."""
     folder = outdir / part.kernel
     folder.mkdir(parents=True, exist_ok=True)
     return tactics_at_start(outdir, folder, part, [].append if told is None else told.append)
 
 
-def end(outdir: Path, part: Part, tactics: tuple[Tactic, ...] = HELPED) -> None:
-    learn(outdir, part, tactics, [].append)
+def end(outdir: Path, part: SearchTactics, tactics: tuple[Tactic, ...] = HELPED) -> None:
+    write_tactics(outdir, part, tactics, [].append)
 
 
 def test_the_first_search_knows_nothing(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_but_not_from_itself(tmp_path: Path) -> None:
         replace(OTHER, objective=Metric.TIME),
     ],
 )
-def test_nor_from_what_is_not_alike(tmp_path: Path, other: Part) -> None:
+def test_nor_from_what_is_not_alike(tmp_path: Path, other: SearchTactics) -> None:
     end(tmp_path, ONE)
     assert begin(tmp_path, other) == ()
     end(tmp_path, other)
@@ -83,8 +83,8 @@ def test_a_search_that_is_continued_knows_what_it_began_with(tmp_path: Path) -> 
 
 
 def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
-    end(tmp_path, ONE, summary("cuda", [("m", "gmem", 0.1), ("m", "gmem", None)]))
-    end(tmp_path, OTHER, summary("cuda", [("m", "gmem", 0.4), ("m", "gmem", 0.7)]))
+    end(tmp_path, ONE, tactics_from("cuda", [("m", "gmem", 0.1), ("m", "gmem", None)]))
+    end(tmp_path, OTHER, tactics_from("cuda", [("m", "gmem", 0.4), ("m", "gmem", 0.7)]))
     (found,) = begin(tmp_path, replace(ONE, kernel="third"))
     assert (found.count, found.failures) == (3, 1)
     assert found.mean == pytest.approx(0.4)
@@ -93,9 +93,11 @@ def test_of_several_searches_each_observation_counts(tmp_path: Path) -> None:
 
 @given(st.lists(GAINS, min_size=1, max_size=5))
 def test_pooling_is_as_if_all_had_been_observed_together(parts: list[list[float]]) -> None:
-    together = summary("cuda", [("m", "sfu", gain) for gains in parts for gain in gains])
+    together = tactics_from("cuda", [("m", "sfu", gain) for gains in parts for gain in gains])
     apart = pooled(
-        one for gains in parts for one in summary("cuda", [("m", "sfu", gain) for gain in gains])
+        one
+        for gains in parts
+        for one in tactics_from("cuda", [("m", "sfu", gain) for gain in gains])
     )
     assert len(apart) == len(together)
     for one, other in zip(apart, together, strict=True):

@@ -14,7 +14,7 @@ from tuning_fakes import WORDS, FakeDevice, WordSpace, time_by_digest, word_kern
 
 from pytest_gpuenergy.kernels import RankedKernel, export_kernels
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuning import Tuner, TuneSettings, load_records, records_of
+from pytest_gpuenergy.tuning import Tuner, TuneSettings, find_records, load_records
 from pytest_gpuenergy.tvm import operator_of
 from pytest_gpuenergy.workloads import (
     KINDS,
@@ -108,8 +108,8 @@ def test_it_is_tuned_and_its_records_are_found(tmp_path: Path) -> None:
     (result,) = tuner.tune([Blend("mine", 64)])
     assert result.path.name == "mine_blend_size_64.json"
     other = Blend("other", 64)
-    file = records_of(tmp_path, other, lambda path: load_records(path, [WORDS]))
-    assert (file.workload, len(file.records)) == (other, 2)
+    file = load_records(find_records(tmp_path, other), [WORDS])
+    assert (file.workload.name, len(file.records)) == ("mine", 2)
 
 
 def test_it_is_made_again_from_its_parameters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tuning_fakes import (
     word_kernel,
 )
 
-from pytest_gpuenergy.engine import Rig, arenas_for, evaluate
+from pytest_gpuenergy.engine import Rig, arenas_for
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -72,7 +73,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             device = FakeDevice(timed)
             log = stack.enter_context(RawLog(tmp_path / "raw", WORKLOAD, device, WORDS))
             arenas = stack.enter_context(arenas_for(WORKLOAD, seed=0))
-            monkeypatch.setattr(evaluate, "measure_sustained", sustained_at(time_ms, power_w))
+            module = sys.modules[Rig.__module__]
+            monkeypatch.setattr(module, "measure_sustained", sustained_at(time_ms, power_w))
             proposer = WordProposer([batch.split() for batch in batches], word_kernel)
             progress = SearchProgress("tiny", trials, log.trials.copy(), lambda _: None)
             rig = Rig(device, arenas, objective)

@@ -18,7 +18,7 @@ BEFORE = [
 
 def test_the_last_line_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("pytest_gpuenergy.tuning.progress.monotonic", lambda: now_s)
+    monkeypatch.setattr("pytest_gpuenergy.tuning.loop.monotonic", lambda: now_s)
     told: list[str] = []
     with SearchProgress("case1", wanted=10, before=BEFORE, tell=told.append) as progress:
         progress.add(Trial(index=4, outcome="timed", time_ms=0.25))
@@ -39,7 +39,7 @@ def test_the_best_may_be_of_an_earlier_search() -> None:
 
 def test_lines_come_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr("pytest_gpuenergy.tuning.progress.monotonic", lambda: now_s)
+    monkeypatch.setattr("pytest_gpuenergy.tuning.loop.monotonic", lambda: now_s)
     told: list[str] = []
     with SearchProgress("case1", wanted=100, before=(), tell=told.append) as progress:
         for index in range(100):

@@ -17,7 +17,6 @@ from pytest_gpuenergy.workloads import (
     Conv2d,
     Conv2dShape,
     ErrorBound,
-    conv2d as module,
     distinct_shapes,
 )
 
@@ -70,7 +69,7 @@ def test_blocks_of_rows_do_not_change_the_reference(workload: Conv2d, scratch_by
     inputs = workload.make_inputs(0)
     whole = workload.reference(inputs)["output"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("pytest_gpuenergy.workloads.convolutions._SCRATCH_BYTES", scratch_bytes)
         parts = workload.reference(inputs)["output"]
     np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-12)
 

@@ -16,7 +16,6 @@ from pytest_gpuenergy.workloads import (
     Workload,
     beginning,
     repeated,
-    repetition,
     write_repeated,
 )
 
@@ -30,7 +29,7 @@ SHAPES = (
 
 @pytest.fixture(autouse=True)
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetition, "DRAWN_ELEMENTS", LIMIT)
+    monkeypatch.setattr("pytest_gpuenergy.workloads.inputs.DRAWN_ELEMENTS", LIMIT)
 
 
 def numbered(shape: tuple[int, ...]) -> np.ndarray:

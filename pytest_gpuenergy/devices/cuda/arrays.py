@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arrays import Memory
+from pytest_gpuenergy.devices.arena import Bytes, Memory
 from pytest_gpuenergy.devices.cuda._compat import PLAIN_REDUCTIONS
-from pytest_gpuenergy.devices.guards import Bytes
 from pytest_gpuenergy.support import DeviceError
 from pytest_gpuenergy.workloads import Array
 

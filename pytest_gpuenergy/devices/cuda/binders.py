@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib.util
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.programs import LoadedProgram
-from pytest_gpuenergy.devices.cuda.tensor_maps import encoded
-from pytest_gpuenergy.kernels import Constant, CudaProgram, Job, Kernel, LibraryCall, TritonKernel
+from pytest_gpuenergy.kernels import (
+    Constant,
+    CudaProgram,
+    Job,
+    Kernel,
+    LibraryCall,
+    MapType,
+    TensorMap,
+    TritonKernel,
+)
 from pytest_gpuenergy.support import KernelFault, Outcome, cache_dir, write_atomically
 from pytest_gpuenergy.workloads import BFLOAT16, IoContract, Tensor, stored_as
 
@@ -165,7 +175,7 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
 
 
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    from pytest_gpuenergy.devices.cuda.cublas import plan_of
+    from pytest_gpuenergy.devices.cuda.cublaslt import plan_of
 
     addresses = {
         parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
@@ -189,7 +199,7 @@ def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     """
     if call.entry != "cublasLt.matmul":
         raise KernelFault("constraints", f"{call.label} has no choices.")
-    from pytest_gpuenergy.devices.cuda.cublas import offered_algorithms
+    from pytest_gpuenergy.devices.cuda.cublaslt import offered_algorithms
 
     cupy.cuda.Device().use()  # creates the context in which the library looks at the GPU
     return _explained(lambda: offered_algorithms(call, io))
@@ -254,3 +264,132 @@ def _explained(action: Callable[[], _T]) -> _T:
 def _said(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {' '.join(line.strip() for line in lines)}".rstrip(".: ")
+
+
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
+
+
+class LoadedProgram:
+    """Launches a program on the current stream of CuPy when it is called.
+
+    Args:
+        cupy: the module.
+        path: of the shared object.
+        tensors: the bytes of the tensors that the program takes, as CuPy arrays.
+        numbers: that it takes besides.
+
+    Raises:
+        KernelFault: the program cannot be loaded, or refuses the tensors and numbers.
+    """
+
+    def __init__(
+        self, cupy: Any, path: Path, tensors: Sequence[Any], numbers: Sequence[int]
+    ) -> None:
+        self._cupy = cupy
+        self._tensors = tensors  # keeps their memory
+        try:
+            library = ctypes.CDLL(str(path))
+            self._launch, initialize, open_ = (
+                _function(library, name, *types)
+                for name, types in (
+                    ("program_launch", (_POINTER, _POINTER)),
+                    ("program_initialize", (_POINTER, _POINTER, _POINTER)),
+                    ("program_open", (_POINTER, _POINTER, _POINTER, _POINTER)),
+                )
+            )
+            close = _function(library, "program_close", _POINTER)
+            close.restype = None
+        except (OSError, AttributeError) as error:
+            raise KernelFault("compile", f"The program cannot be loaded: {error}.") from None
+        pointers = (_POINTER * len(tensors))(*(one.data.ptr for one in tensors))
+        program, workspace_bytes = _POINTER(), ctypes.c_size_t()
+        integers = (ctypes.c_int * len(numbers))(*numbers)
+        _check(
+            open_(pointers, integers, ctypes.byref(program), ctypes.byref(workspace_bytes)),
+            "constraints",
+        )
+        self._program = program
+        weakref.finalize(self, close, program)
+        self._workspace = cupy.empty(max(1, workspace_bytes.value), dtype=cupy.uint8)
+        stream = cupy.cuda.get_current_stream()
+        _check(initialize(program, self._workspace.data.ptr, stream.ptr), "constraints")
+        stream.synchronize()  # the launches come on another stream
+
+    def __call__(self) -> None:
+        _check(self._launch(self._program, self._cupy.cuda.get_current_stream().ptr), "runtime")
+
+
+def _function(library: ctypes.CDLL, name: str, *types: Any) -> Any:
+    function = getattr(library, name)
+    function.argtypes, function.restype = types, _TEXT
+    return function
+
+
+def _check(said: bytes | None, outcome: Outcome) -> None:
+    if said is not None:
+        text = said.decode(errors="replace").rstrip(".")
+        raise KernelFault(outcome, f"The program reports: {text}.")
+
+
+# Enumerations of cuda.h.
+_TYPES: Mapping[MapType, int] = {
+    "uint8": 0,
+    "int32": 3,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bfloat16": 9,
+}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_NO_INTERLEAVE, _L2_PROMOTION_256_BYTES, _ZEROS_OUTSIDE = 0, 3, 0
+
+_BYTES, _ALIGNMENT = 128, 64
+_RECORD = np.dtype([("opaque", np.uint64, _BYTES // 8)])
+Encode = Callable[..., int]
+
+
+def encoded(one: TensorMap, address: int, encode: Encode | None = None) -> Any:
+    """A map of the memory at ``address``, as an argument of 128 bytes that is passed by value.
+
+    Args:
+        one: the map.
+        address: of its tensor in the GPU's memory.
+        encode: the driver's ``cuTensorMapEncodeTiled``.
+
+    Raises:
+        KernelFault: ``constraints``; the driver refuses it, or is too old.
+    """
+    room = np.zeros(_BYTES + _ALIGNMENT, np.uint8)
+    at = -room.ctypes.data % _ALIGNMENT
+    dimensions = len(one.dims)
+    status = (encode or _driver_function())(
+        ctypes.c_void_p(room.ctypes.data + at),
+        ctypes.c_int(_TYPES[one.dtype]),
+        ctypes.c_uint32(dimensions),
+        ctypes.c_void_p(address),
+        (ctypes.c_uint64 * dimensions)(*one.dims),
+        (ctypes.c_uint64 * max(1, dimensions - 1))(*one.strides_bytes),
+        (ctypes.c_uint32 * dimensions)(*one.box),
+        (ctypes.c_uint32 * dimensions)(*[1] * dimensions),
+        ctypes.c_int(_NO_INTERLEAVE),
+        ctypes.c_int(_SWIZZLES[one.swizzle_bytes]),
+        ctypes.c_int(_L2_PROMOTION_256_BYTES),
+        ctypes.c_int(_ZEROS_OUTSIDE),
+    )
+    if status:
+        raise KernelFault(
+            "constraints", f"The driver refuses the tensor map {one.name!r} (error {status})."
+        )
+    return room[at : at + _BYTES].view(_RECORD)[0]
+
+
+@functools.cache
+def _driver_function() -> Encode:
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    except (OSError, AttributeError):
+        raise KernelFault(
+            "constraints", "Tensor maps need a driver of CUDA 12 or later: update it."
+        ) from None

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.guards import GUARD_BYTES, Bytes, guard
-from pytest_gpuenergy.devices.places import pieces, pool_bytes, scattered
+from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena, Bytes, guard
+from pytest_gpuenergy.devices.buffer_sets import pieces, pool_bytes, scattered
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Array, Role, Tensor, stored_as

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pytest_gpuenergy.devices.arena import Bytes
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.driver import monotonic_s
-from pytest_gpuenergy.devices.guards import Bytes
 from pytest_gpuenergy.workloads import Array
 
 Result = Mapping[str, Bytes]

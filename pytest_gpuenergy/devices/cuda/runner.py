@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TypeVar
 
-from pytest_gpuenergy.devices.arena import Arena
-from pytest_gpuenergy.devices.cache import sets_needed
+from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena
+from pytest_gpuenergy.devices.buffer_sets import placements, sets_needed
 from pytest_gpuenergy.devices.cuda._compat import hash_triton
 from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
@@ -20,8 +20,6 @@ from pytest_gpuenergy.devices.cuda.driver import end_persistence
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.cuda.relaunch import CudaRelaunch, HostLaunches
 from pytest_gpuenergy.devices.device import Launches, Timeline
-from pytest_gpuenergy.devices.guards import GUARD_BYTES
-from pytest_gpuenergy.devices.places import placements
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import IoContract

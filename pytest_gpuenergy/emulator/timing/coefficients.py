@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Coefficients:
     """Parameters of the model of a kernel's time and power, besides the GPU's profile.
 
-    The defaults were fitted to kernels measured on H200s (``python bench/model_ranking.py --fit``,
+    The defaults were fitted to kernels measured on H200s (by ``studies/model_ranking.py --fit``,
     see docs/explanation/timing-model.md). They are used for every GPU.
 
     Attributes:

@@ -1,7 +1,7 @@
 """What the model of time and power was compared with on a real card.
 
 `COMPARED` is the range of the kernels of docs/explanation/timing-model.md. ``python
-bench/model_ranking.py`` prints that of the kernels which it reads.
+studies/model_ranking.py`` prints that of the kernels which it reads.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def html_page(
         report: the report to show.
         baseline: an earlier report to show differences from.
         replay: what a replay of a model found beside its measurements.
-        verdicts: what a gate says of the differences, see `gate.page.verdict_values`.
-        trend: figures over several runs, see `gate.page.trend_values`.
+        verdicts: what a gate says of the differences, see `gate.verdict_values`.
+        trend: figures over several runs, see `gate.trend_values`.
         searches: graphs of searches for better kernels, see `search.page.search_values`.
 
     Raises:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.edits import Edit
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     call_in,
@@ -13,7 +14,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     nodes,
     text_of,
 )
-from pytest_gpuenergy.search.moves.edits import Edit
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 
-from pytest_gpuenergy.search.extraction.macros import Macro, expanded
 from pytest_gpuenergy.search.extraction.tokens import Token, seen
+from pytest_gpuenergy.search.source.macros import Macro, expanded
 
 COMPILERS = frozenset(
     [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.moves.cuda_tree import field, nodes, text_of, walk
+from pytest_gpuenergy.search.source.tree import field, nodes, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

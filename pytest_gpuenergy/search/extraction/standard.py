@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.search.extraction.macros import Macro
 from pytest_gpuenergy.search.extraction.tokens import tokens_of
+from pytest_gpuenergy.search.source.macros import Macro
 
 _TEXTS = {
     "FLT_MAX": "3.402823466e+38f",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.extraction.items import Item
-from pytest_gpuenergy.search.moves.cuda_tree import field, nodes, text_of
+from pytest_gpuenergy.search.source.tree import field, nodes, text_of
 from pytest_gpuenergy.support import FormError
 
 if TYPE_CHECKING:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.llm.answer_log import AnswerLog, Exchange
-from pytest_gpuenergy.search.llm.endpoint import AwayError, Endpoint
-from pytest_gpuenergy.search.llm.protocol import Question, Reply
-from pytest_gpuenergy.search.llm.settings import LlmSettings
-from pytest_gpuenergy.support import FormError, encode
+from pytest_gpuenergy.search.llm.endpoint import AwayError, Endpoint, LlmSettings, Question, Reply
+from pytest_gpuenergy.search.running.search_state import read_lines
+from pytest_gpuenergy.support import FormError, drop_torn_line, encode, open_file
+from pytest_gpuenergy.tuning import writing
 
 MOST_OUTPUT_TOKENS = 16_384
 """Of one answer, what the model thinks included."""
@@ -105,3 +107,69 @@ def _with_tokens(exchange: Exchange, reply: Reply, input_tokens: int, most: int)
         input_tokens=input_tokens if reply.input_tokens is None else reply.input_tokens,
         output_tokens=most if reply.output_tokens is None else reply.output_tokens,
     )
+
+
+FILE_NAME = "llm.jsonl"
+_LARGEST_BYTES = 1 << 30
+
+Missing = Literal["", "away", "budget", "garbled"]
+
+
+class Exchange(Struct, frozen=True, kw_only=True):
+    """A question and what came back.
+
+    Attributes:
+        state: id of the state that it was about.
+        turn: 0 of the first question about it, 1 of the second.
+        model: that was asked.
+        missing: why there is no reply; empty if there is one.
+        why: the same in words.
+        reply: of the model.
+        input_tokens, output_tokens: that count against the budget.
+    """
+
+    state: str
+    turn: int
+    model: str
+    missing: Missing = ""
+    why: str = ""
+    reply: Reply = Reply()
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class AnswerLog:
+    """The exchanges of a search, on disk.
+
+    Args:
+        folder: of the kernel, which exists and is locked by the caller.
+
+    Attributes:
+        exchanges: by the state and the turn, in the order of the questions.
+
+    Raises:
+        InputError: the file is damaged.
+        OutputError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self.exchanges: dict[tuple[str, int], Exchange] = {}
+        with writing(self._path):
+            open(self._path, "a", opener=open_file).close()
+            drop_torn_line(self._path)
+        read = read_lines(self._path, "list of answers", Exchange, _LARGEST_BYTES)
+        self.exchanges = {(one.state, one.turn): one for one in read}
+
+    def add(self, exchange: Exchange) -> None:
+        """Append an exchange.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        with (
+            writing(self._path),
+            open(self._path, "a", encoding="utf-8", opener=open_file) as stream,
+        ):
+            stream.write(encode(exchange).decode() + "\n")
+        self.exchanges[exchange.state, exchange.turn] = exchange

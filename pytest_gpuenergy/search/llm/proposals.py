@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search import cuda_checks, triton_checks
-from pytest_gpuenergy.search.additions import additions
-from pytest_gpuenergy.search.llm.answer import Answer, read_answer, summary_of, updated_launch
-from pytest_gpuenergy.search.llm.answer_log import Exchange
-from pytest_gpuenergy.search.llm.consultant import Consultant
-from pytest_gpuenergy.search.llm.patch import PatchError, apply_patch
-from pytest_gpuenergy.search.llm.protocol import Question
+from pytest_gpuenergy.search.llm.consultant import Consultant, Exchange
+from pytest_gpuenergy.search.llm.endpoint import Question
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
+    Answer,
     Context,
     first_question,
+    label_of,
+    read_answer,
     second_question,
+    updated_launch,
 )
-from pytest_gpuenergy.search.move import REGIONS, Application, Region
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.search_state import Node
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, State
+from pytest_gpuenergy.search.moves.move import REGIONS, Application, Region
+from pytest_gpuenergy.search.source import cuda_checks, triton_checks
+from pytest_gpuenergy.search.source.text_checks import additions
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
+from pytest_gpuenergy.search.trust.result import Node, Result
 from pytest_gpuenergy.support import FormError
 
 Reason = (
@@ -156,7 +156,7 @@ class LlmMoves:
         changed = State(state.language, source, launch)
         self._check(state, changed)
         self._made.add(changed.id)
-        return Application(answer.move, f"{summary_of(answer)} by {exchange.model}", changed)
+        return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
 
     def _second(self, state: State, question: Question, exchange: Exchange, why: str) -> Answer:
         """The answer to the second question, which has the whole source."""
@@ -211,3 +211,99 @@ def _answer_in(exchange: Exchange) -> Answer:
 def _check_move(answer: Answer) -> None:
     if answer.move not in VOCABULARY:
         raise _RefusedError("move", f"{answer.move[:40]!r} is no move of the vocabulary")
+
+
+_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+
+
+class PatchError(ValueError):
+    """A diff does not apply; the message is a clause without a period."""
+
+
+@dataclass(frozen=True)
+class _Hunk:
+    """Lines to find, and those that take their place.
+
+    Attributes:
+        number: of the hunk, from 1.
+        old, new: the lines, without newlines.
+        start: index of the line where the header says that it belongs, if the header's counts are
+            those of its lines; otherwise None.
+    """
+
+    number: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    start: int | None
+
+
+def apply_patch(diff: str, text: str) -> str:
+    """The text after the change.
+
+    A hunk belongs where its header says if its lines are found there, otherwise at the only place
+    where they are. Names of files, and what is said of the last line's newline, do not matter.
+
+    Args:
+        diff: a unified diff of one file.
+        text: the file.
+
+    Raises:
+        PatchError: it is no unified diff, or lines of it are not found, or in several places.
+    """
+    lines = text.split("\n")
+    found: list[str] = []
+    done = 0
+    for hunk in _hunks(diff):
+        place = _place(hunk, lines)
+        if place < done:
+            raise PatchError(f"hunk {hunk.number} overlaps the one before it, or precedes it")
+        found += [*lines[done:place], *hunk.new]
+        done = place + len(hunk.old)
+    found += lines[done:]
+    return "\n".join(found)
+
+
+def _place(hunk: _Hunk, lines: Sequence[str]) -> int:
+    old = list(hunk.old)
+    places = [k for k in range(len(lines) - len(old) + 1) if lines[k : k + len(old)] == old]
+    if hunk.start in places:
+        return hunk.start
+    if not places:
+        raise PatchError(f"the lines of hunk {hunk.number} are not in the source")
+    if len(places) > 1:
+        raise PatchError(f"hunk {hunk.number} fits in {len(places)} places of the source")
+    return places[0]
+
+
+def _hunks(diff: str) -> Iterator[_Hunk]:
+    lines = diff.rstrip("\n").split("\n")
+    starts = [k for k, line in enumerate(lines) if line.startswith("@@")]
+    if not starts:
+        raise PatchError("it is not a unified diff: it has no hunk")
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(lines)], strict=True), 1):
+        yield _hunk(number, lines[start], lines[start + 1 : end])
+
+
+def _hunk(number: int, header: str, body: Sequence[str]) -> _Hunk:
+    old: list[str] = []
+    new: list[str] = []
+    for line in body:
+        kind, rest = line[:1] or " ", line[1:]  # editors drop the blank of an empty line
+        if kind == "\\":
+            continue
+        if kind not in " -+":
+            raise PatchError(f"hunk {number} has a line that begins with neither ' ', '-' nor '+'")
+        if kind in " -":
+            old.append(rest)
+        if kind in " +":
+            new.append(rest)
+    if not old:
+        raise PatchError(f"hunk {number} has no line of the source, so its place is unknown")
+    return _Hunk(number, tuple(old), tuple(new), _start(header, len(old), len(new)))
+
+
+def _start(header: str, old: int, new: int) -> int | None:
+    match = _HEADER.match(header)
+    if match is None or (int(match[2] or 1), int(match[3] or 1)) != (old, new):
+        return None
+    return int(match[1]) - 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_gpuenergy.search.move import Move
 from pytest_gpuenergy.search.moves.async_pipeline import EnableAsyncPipeline
 from pytest_gpuenergy.search.moves.atomics import AvoidAtomicsReduce
 from pytest_gpuenergy.search.moves.block_sizes import ChangeBlockSizes
 from pytest_gpuenergy.search.moves.blocks_order import GroupedGemmColmajor
 from pytest_gpuenergy.search.moves.cache_policy import CachePolicyCg
 from pytest_gpuenergy.search.moves.guards import PadTailAndMask
+from pytest_gpuenergy.search.moves.move import Move
 from pytest_gpuenergy.search.moves.softmax_math import SoftmaxMathFusion
 from pytest_gpuenergy.search.moves.tensor_cores import SwitchToMmaOrWgmma
 from pytest_gpuenergy.search.moves.vectorize import VectorizeGlobalLoads

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.layout import block_of, indented, times
+from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, bytes_of, shared_bytes
+from pytest_gpuenergy.search.moves.tile_loops import Copy, TileLoop, address_text, tile_loop
+from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import (
     bare,
     field,
     indentation,
@@ -18,11 +22,7 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     start_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.layout import block_of, indented, times
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, bytes_of, shared_bytes
-from pytest_gpuenergy.search.moves.tile_loops import Copy, TileLoop, address_text, tile_loop
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.early_return import without_early_return
+from pytest_gpuenergy.search.moves.layout import block_of, indented
+from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
+from pytest_gpuenergy.search.moves.vector_parts import outside_of
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     field,
@@ -18,12 +24,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.layout import block_of, indented
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, shared_bytes
-from pytest_gpuenergy.search.moves.vector_parts import outside_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

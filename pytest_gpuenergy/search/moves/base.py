@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pytest_gpuenergy.search.move import Application, Region
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Language, LaunchPlan, State
+from pytest_gpuenergy.search.moves.move import Application, Region
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 
 @dataclass(frozen=True)

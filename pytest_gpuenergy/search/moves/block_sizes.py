@@ -8,7 +8,6 @@ from math import prod
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.search.move import Application, Region
 from pytest_gpuenergy.search.moves.any_block import fits_any_block, fits_any_grid
 from pytest_gpuenergy.search.moves.by_block_size import (
     launch_bounds,
@@ -16,11 +15,17 @@ from pytest_gpuenergy.search.moves.by_block_size import (
     room_for_threads,
     threads_for_numbers,
 )
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.sizes import names_in
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import Constant, Language, LaunchPlan, State
+from pytest_gpuenergy.search.moves.move import Application, Region
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.spec.kernel_spec import (
+    Constant,
+    KernelSpec,
+    Language,
+    LaunchPlan,
+    State,
+)
+from pytest_gpuenergy.search.spec.sizes import names_in
 
 _AXES = ("block_x", "block_y", "block_z")
 _THREADS = (32, 64, 128, 256, 512, 1024)

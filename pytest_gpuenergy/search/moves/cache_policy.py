@@ -6,13 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, field, text_of
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     field,
     inside,
     nodes,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_CONDITIONAL = (
+_BRANCHES = (
     *("if_statement", "for_statement", "while_statement", "do_statement", "switch_statement"),
     "conditional_expression",
 )
@@ -72,7 +72,7 @@ class Carried:
                 return False
             if around.type in ("expression_statement", "declaration") and self._is_in(around):
                 return True
-            condition = field(around, "condition") if around.type in _CONDITIONAL else None
+            condition = field(around, "condition") if around.type in _BRANCHES else None
             if condition is not None and self._is_in(condition):
                 return True
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import expression, field, nodes, text_of, walk
 from pytest_gpuenergy.search.moves.preprocessed import uncertain_macros
+from pytest_gpuenergy.search.source.tree import expression, field, nodes, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

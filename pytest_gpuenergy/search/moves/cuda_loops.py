@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import field, nodes, operator_of
-from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable, Variables
+from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable, Variables
+from pytest_gpuenergy.search.source.tree import field, nodes, operator_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

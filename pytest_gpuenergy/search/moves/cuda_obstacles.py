@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.cuda_file import CudaFile
-from pytest_gpuenergy.search.moves.cuda_tree import depth_of, field, name_of, nodes, text_of, walk
 from pytest_gpuenergy.search.moves.preprocessed import is_conditional
+from pytest_gpuenergy.search.source.tree import depth_of, field, name_of, nodes, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

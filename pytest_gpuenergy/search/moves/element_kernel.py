@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.reached import asks_for_thread
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import NARROW, Variable
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
     field,
@@ -16,9 +19,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import NARROW, Variable
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.moves.reached import asks_for_thread
 
 if TYPE_CHECKING:
     from tree_sitter import Node

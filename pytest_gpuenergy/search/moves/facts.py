@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.search.sizes import evaluate
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import LaunchPlan
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan
+from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.support import InputError
 
 _Names = Sequence[dict[str, int | float]]

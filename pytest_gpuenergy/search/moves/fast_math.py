@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
     called,
@@ -20,7 +21,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     start_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -9,9 +9,20 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
 from pytest_gpuenergy.search.moves.block_sizes import launches
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.facts import Facts
+from pytest_gpuenergy.search.moves.shared_memory import (
+    SHARED_BYTES,
+    bytes_of,
+    dims_of,
+    shared_bytes,
+)
+from pytest_gpuenergy.search.moves.triton_masks import mask_edits
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
     field,
@@ -19,19 +30,8 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.facts import Facts
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
-from pytest_gpuenergy.search.moves.shared_memory import (
-    SHARED_BYTES,
-    bytes_of,
-    dims_of,
-    shared_bytes,
-)
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.moves.triton_masks import mask_edits
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
-from pytest_gpuenergy.search.state import State
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.spec.kernel_spec import State
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, inside, nodes, text_of
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.uniformity import meets_others
+from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.sharing import meets_others
+from pytest_gpuenergy.search.source.tree import ancestors, inside, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

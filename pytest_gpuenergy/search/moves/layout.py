@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import text_of
+from pytest_gpuenergy.search.source.tree import text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import field, operator_of
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import field, operator_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -8,9 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.vector_parts import (
+    HINTS,
+    element_edits,
+    loaded,
+    stored,
+    vector_of,
+)
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.sharing import meets_others
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     field,
@@ -19,17 +30,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     nodes,
     statements,
     text_of,
-)
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
-from pytest_gpuenergy.search.moves.uniformity import meets_others
-from pytest_gpuenergy.search.moves.vector_parts import (
-    BYTES,
-    HINTS,
-    element_edits,
-    loaded,
-    stored,
-    vector_of,
 )
 
 if TYPE_CHECKING:

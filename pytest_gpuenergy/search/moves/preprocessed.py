@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_tree import ancestors, field, nodes, text_of
+from pytest_gpuenergy.search.source.tree import ancestors, field, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_text import CudaText
-from pytest_gpuenergy.search.moves.cuda_tree import name_of, nodes, text_of, walk
+from pytest_gpuenergy.search.source.cuda_text import CudaText
+from pytest_gpuenergy.search.source.tree import name_of, nodes, text_of, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node

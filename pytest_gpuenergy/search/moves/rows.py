@@ -6,18 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_tree import inside, is_always
 from pytest_gpuenergy.search.moves.lanes import Lanes
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.moves.vector_parts import (
-    BYTES,
-    HINTS,
-    loaded,
-    outside_of,
-    stored,
-    vector_of,
-)
+from pytest_gpuenergy.search.moves.vector_parts import HINTS, loaded, outside_of, stored, vector_of
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_variables import BYTES
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import inside, is_always
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
 
 SHARED_BYTES = 48 << 10
 """A block's static shared memory (CUDA C++ Programming Guide)."""

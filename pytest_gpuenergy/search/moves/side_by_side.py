@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import inside, start_of, statements, text_of
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.lanes import Lanes, is_constant
 from pytest_gpuenergy.search.moves.layout import block_of, inner_lines
 from pytest_gpuenergy.search.moves.rows import Row, Rows
 from pytest_gpuenergy.search.moves.vector_parts import element_edits
+from pytest_gpuenergy.search.source.accesses import Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.tree import inside, start_of, statements, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

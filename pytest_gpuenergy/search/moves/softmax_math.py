@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.fast_math import math_changes
 from pytest_gpuenergy.search.moves.online_sum import fused_sums
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.moves.triton_online import fused_loops
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 _LOG2_E = "1.4426950408889634"
 _REDUCTIONS = ("sum", "max", "min")

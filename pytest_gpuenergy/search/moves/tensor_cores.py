@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
 from pytest_gpuenergy.search.moves.wmma import tensor_core_products
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 _NARROW = ("float16", "bfloat16")
 _SMALLEST = 16

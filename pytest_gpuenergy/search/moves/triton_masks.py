@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from pytest_gpuenergy.search.moves.edits import Edit
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.edits import Edit
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 _MASK_PLACE = {"load": 1, "store": 2}
 _DEEPEST = 20

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-from pytest_gpuenergy.search.moves.triton_text import RangeLoop
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.triton_text import RangeLoop
 
 _Found = tuple[str, ast.expr]
 """The name of a maximum or sum, and the block that it is formed of."""

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_gpuenergy.search.moves.edits import Edit
-from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
+from pytest_gpuenergy.search.source.edits import Edit
+from pytest_gpuenergy.search.source.triton_kernel import TritonKernel
 
 _Named = tuple[str, ast.stmt]
 

@@ -6,44 +6,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import (
+from pytest_gpuenergy.search.source.accesses import (
     HINTED_LOADS,
     HINTED_STORES,
     Access,
     Accesses,
 )
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.sharing import meets_others
+from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     inside,
     is_always,
     nodes,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.moves.uniformity import meets_others
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-BYTES = {
-    "float": 4,
-    "int": 4,
-    "unsigned": 4,
-    "unsigned int": 4,
-    "double": 8,
-    "half": 2,
-    "__half": 2,
-    "nv_bfloat16": 2,
-    "__nv_bfloat16": 2,
-    "short": 2,
-    "unsigned short": 2,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
-}
-"""Sizes of the types whose vectors are known."""
 _VECTORS = {
     "float": {8: "float2", 16: "float4"},
     "int": {8: "int2", 16: "int4"},

@@ -8,18 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.search.moves.base import Change, SourceMove
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import indentation, inside, nodes, text_of
 from pytest_gpuenergy.search.moves.early_return import without_early_return
-from pytest_gpuenergy.search.moves.edits import Edit, edited
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel
 from pytest_gpuenergy.search.moves.layout import block_of, indented, inner_lines, times
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.moves.side_by_side import SideBySide, guarded_by, tail_of
-from pytest_gpuenergy.search.moves.uniformity import Sharing
 from pytest_gpuenergy.search.moves.vector_parts import (
     Part,
     Span,
@@ -27,6 +21,12 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     part_lines,
     store_lines,
 )
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.sharing import Sharing
+from pytest_gpuenergy.search.source.tree import indentation, inside, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

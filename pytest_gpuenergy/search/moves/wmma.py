@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.moves.base import Change
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.moves.cuda_loops import Loop
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.layout import block_of, indented
+from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, dims_of, shared_bytes
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
     bare,
@@ -25,11 +30,6 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     statements,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.edits import Edit, edited
-from pytest_gpuenergy.search.moves.layout import block_of, indented
-from pytest_gpuenergy.search.moves.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.moves.shared_memory import SHARED_BYTES, dims_of, shared_bytes
 
 if TYPE_CHECKING:
     from tree_sitter import Node

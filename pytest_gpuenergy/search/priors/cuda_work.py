@@ -8,9 +8,21 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.moves.cuda_access import Access, Accesses
-from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-from pytest_gpuenergy.search.moves.cuda_tree import (
+from pytest_gpuenergy.search.moves.shared_memory import dims_of
+from pytest_gpuenergy.search.priors.averages import Averages
+from pytest_gpuenergy.search.priors.cuda_accesses import (
+    BARRIERS,
+    SECTOR_BYTES,
+    Places,
+    Touched,
+    Waiting,
+)
+from pytest_gpuenergy.search.priors.work import CONVERSIONS, DIVISION, FUNCTIONS, WARP, Work
+from pytest_gpuenergy.search.source.accesses import Access, Accesses
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import BYTES, Variable
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     called,
@@ -20,17 +32,8 @@ from pytest_gpuenergy.search.moves.cuda_tree import (
     operator_of,
     text_of,
 )
-from pytest_gpuenergy.search.moves.cuda_variables import Variable
-from pytest_gpuenergy.search.moves.polynomials import Polynomial
-from pytest_gpuenergy.search.moves.shared_memory import dims_of
-from pytest_gpuenergy.search.moves.vector_parts import BYTES
-from pytest_gpuenergy.search.priors.averages import Averages
-from pytest_gpuenergy.search.priors.functions import CONVERSIONS, DIVISION, FUNCTIONS
-from pytest_gpuenergy.search.priors.places import SECTOR_BYTES, Places, Touched
-from pytest_gpuenergy.search.priors.waiting import BARRIERS, Waiting
-from pytest_gpuenergy.search.priors.work import WARP, Work
-from pytest_gpuenergy.search.sizes import evaluate
-from pytest_gpuenergy.search.workload import block_names
+from pytest_gpuenergy.search.spec.sizes import evaluate
+from pytest_gpuenergy.search.spec.spec_workload import block_names
 from pytest_gpuenergy.workloads import stored_as
 
 if TYPE_CHECKING:

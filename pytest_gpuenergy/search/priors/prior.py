@@ -1,52 +1,54 @@
-"""The gain to expect of a move before it is tried, by what bottlenecks it attacks."""
+"""Predicts the gain of a move before it is tried, by the bottlenecks that it relieves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from pytest_gpuenergy.emulator import L2_BYTES_PER_CYCLE
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search.move import REGIONS, Application, Move, Region
-from pytest_gpuenergy.search.parameters import SearchParameters
-from pytest_gpuenergy.search.priors.bottlenecks import Costs, Shares, costs_of
-from pytest_gpuenergy.search.priors.card import Card
-from pytest_gpuenergy.search.priors.estimate import (
-    Situation,
-    changed,
-    involvement,
-    saved,
-    situation_of,
+from pytest_gpuenergy.search.moves.move import REGIONS, Application, Move, Region
+from pytest_gpuenergy.search.priors.bottlenecks import (
+    CardModel,
+    Costs,
+    Shares,
+    costs_of,
+    dominant,
+    power_w,
+    shares_of_energy,
+    shares_of_time,
+    work_of,
 )
 from pytest_gpuenergy.search.priors.tactics import Tactic
-from pytest_gpuenergy.search.priors.work import work_of
-from pytest_gpuenergy.search.result import Result
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.search.workload import workload_of
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.search.spec.spec_workload import workload_of
+from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
+from pytest_gpuenergy.search.trust.result import Result
 
 _NORMAL = NormalDist()
 _UNLIKELY = 2.0
-"""Standard deviations above the mean up to which a gain is not ruled out."""
+"""Standard deviations above the mean beyond which a gain is ruled out."""
 _LARGEST_FRACTION, _ROUNDING = 0.99, 1e-9
+"""Largest ``min_pred_gain`` that has a finite logarithm, and an allowance for rounding."""
 
 
 class BottleneckPrior:
     """Predicts gains of moves on one kernel on one card; see docs/explanation/search-priors.md.
 
     Args:
-        spec: of the kernel.
-        card: where it is searched.
-        objective: what is minimized.
-        parameters: of the search.
-        tactics: what moves have brought in other kernels.
+        spec: the spec of the kernel.
+        card: the model of the card.
+        objective: the metric that the search minimizes.
+        parameters: the parameters of the search.
+        tactics: what moves have gained in other kernels.
     """
 
     def __init__(
         self,
         spec: KernelSpec,
-        card: Card,
+        card: CardModel,
         objective: Metric,
         parameters: SearchParameters,
         tactics: Iterable[Tactic] = (),
@@ -63,13 +65,13 @@ class BottleneckPrior:
         self._used: dict[str, Shares] = {}
 
     def profiled(self, state: State, used: Shares) -> None:
-        """Take note of how busy a profiler has found a state to keep units, as shares of time."""
+        """Take a profile of a state into account: the share of time for which units are busy."""
         self._used[state.id] = used
 
     def situation(self, state: State, result: Result) -> Situation | None:
-        """What a state's time and energy are spent on.
+        """Return what a state's time and energy are spent on.
 
-        None if it was not measured, or its text is not understood.
+        None means that the state was not measured, or that its text is not understood.
 
         Raises:
             UnavailableError: tree-sitter is needed and not installed.
@@ -86,7 +88,7 @@ class BottleneckPrior:
         )
 
     def costs(self, state: State) -> Costs | None:
-        """What a state takes by the model; None if its text is not understood."""
+        """Return the costs of a state by the model; None if its text is not understood."""
         if state.id not in self._costs:
             work = work_of(state, self._spec)
             moved = max(0, self._contract.bytes_moved - self._card.profile.l2_bytes)
@@ -96,12 +98,12 @@ class BottleneckPrior:
     def gain(
         self, state: State, result: Result, move: Move, application: Application
     ) -> float | None:
-        """The improvement to expect, as a natural logarithm; None if nothing is known.
+        """Return the improvement to expect, as a natural logarithm; None if nothing is known.
 
-        The gain is taken to be normally distributed, and the search to keep the better of the two
+        The gain is assumed to be normally distributed, and the search keeps the better of the two
         states (D. Jones et al., "Efficient Global Optimization of Expensive Black-Box Functions",
-        Journal of Global Optimization 13, 1998). It is at least ``min_pred_gain`` where so much is
-        not unlikely: a poor prediction rules nothing out.
+        Journal of Global Optimization 13, 1998). The result is at least ``min_pred_gain`` unless
+        such a gain is unlikely, so that a poor prediction rules nothing out.
         """
         before, counted = self.situation(state, result), self.costs(state)
         mean = self.counted_gain(state, result, application.state)
@@ -115,15 +117,19 @@ class BottleneckPrior:
         return self._with_tactic(mean, spread, tactic)
 
     def counted_gain(self, state: State, result: Result, changed_to: State) -> float | None:
-        """What another state saves by the model, as a natural logarithm; 0 if it does not say.
+        """Return what another state saves by the model, as a natural logarithm.
 
-        None if nothing is known of the state itself.
+        The result is 0 if the two states cannot be compared, and None if nothing is known about the
+        first one.
         """
         before, counted = self.situation(state, result), self.costs(state)
         if before is None or counted is None:
             return None
         after = self.costs(changed_to)
-        if after is None or not _are_comparable(counted, after):
+        # The costs are comparable if guesses of how often loops run are the same on both sides.
+        if after is None or counted.guessed != after.guessed:
+            return 0.0
+        if counted.guessed and counted.blocks != after.blocks:
             return 0.0
         return saved(before, counted, after, self._objective)
 
@@ -141,7 +147,7 @@ class BottleneckPrior:
         return max(expected, least) if mean + _UNLIKELY * spread >= least else expected
 
     def _reducible(self, counted: Costs) -> Mapping[Region, float]:
-        """The share of each region's time that the contract does not ask for."""
+        """Return the share of each region's time that the contract does not require."""
         profile, contract = self._card.profile, self._contract
         l2_rate = profile.sm_count * self._card.cycles_per_s * L2_BYTES_PER_CYCLE
         flops = 0 if contract.allows_tensor_cores else contract.flops
@@ -156,14 +162,164 @@ class BottleneckPrior:
         }
 
 
-def _are_comparable(one: Costs, other: Costs) -> bool:
-    """Whether guesses of how often loops are passed are the same on both sides."""
-    return one.guessed == other.guessed and (not one.guessed or one.blocks == other.blocks)
-
-
 def improvement(mean: float, spread: float) -> float:
-    """The mean of what is above zero of a normal distribution."""
+    """Return the mean of the positive part of a normally distributed gain."""
     if spread <= 0:
         return max(0.0, mean)
     place = mean / spread
     return mean * _NORMAL.cdf(place) + spread * _NORMAL.pdf(place)
+
+
+_AT_LIMIT = 0.97
+"""Share of the power limit above which the limit counts as slowing the card."""
+_SLACK = 0.2
+"""Slack of a card that the limit slows although the model expects less power; a guess."""
+_LEAST_S = 1e-15
+_LARGEST = 3.0
+"""Logarithm of the largest speedup that is predicted for any move."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the time and energy of a measured state are spent on.
+
+    Attributes:
+        time_s: the time of one launch.
+        costs: the costs by the model, scaled so that no unit is busy for longer than was measured.
+        time_shares: the shares of the time by region, see `shares_of_time`.
+        energy_shares: the shares of the dynamic energy by region.
+        still: the share of the energy that the idle card would take during the launch.
+        limited: whether the power limit slows the card.
+        slack: the natural logarithm of the speedup that the launch would have without the limit.
+    """
+
+    time_s: float
+    costs: Costs
+    time_shares: Shares
+    energy_shares: Shares
+    still: float
+    limited: bool
+    slack: float
+
+    @property
+    def bottleneck(self) -> Region:
+        """The region on which most of the time is spent."""
+        return dominant(self.time_shares)
+
+
+def situation_of(
+    costs: Costs,
+    time_s: float,
+    card: CardModel,
+    *,
+    measured_w: float | None = None,
+    used: Shares | None = None,
+) -> Situation:
+    """Return the situation of a state.
+
+    Args:
+        costs: the costs of its work by the model.
+        time_s: the measured time of one launch.
+        card: the model of the card.
+        measured_w: the measured power; None if it was not measured.
+        used: the share of the time for which each unit is busy, by a profiler.
+    """
+    busy_s = costs.busy_s
+    if used:
+        busy_s = {**busy_s, **{region: share * time_s for region, share in used.items()}}
+    busiest = max(busy_s.values())
+    scale = min(1.0, time_s / busiest) if busiest else 1.0
+    busy_s = {region: some * scale for region, some in busy_s.items()}
+    wanted_w = power_w(math.fsum(costs.activity_s.values()) / costs.time_s, card)
+    drawn_w = wanted_w if measured_w is None else measured_w
+    limit_w = math.inf if card.limit_w is None else card.limit_w
+    idle_w = card.profile.idle_w
+    return Situation(
+        time_s=time_s,
+        costs=replace(costs, busy_s=busy_s),
+        time_shares=shares_of_time(busy_s, time_s),
+        energy_shares=shares_of_energy(costs),
+        still=min(1.0, idle_w / max(min(drawn_w, limit_w), 1.0)),
+        limited=drawn_w >= _AT_LIMIT * limit_w,
+        slack=max(_SLACK, _log(wanted_w - idle_w) - _log(limit_w - idle_w)),
+    )
+
+
+def saved(before: Situation, counted: Costs, after: Costs, objective: Metric) -> float:
+    """Return the natural logarithm of the gain in the objective that the model predicts.
+
+    Each unit's time, the waiting and the energy change in proportion to the model's. At the power
+    limit, the time is the one in which the card may spend the dynamic energy.
+
+    Args:
+        before: the situation of the measured state.
+        counted: the costs of that state by the model, not scaled.
+        after: the costs of the predicted state.
+        objective: the metric that the search minimizes.
+    """
+    busy = max(
+        _changed(some, counted.busy_s[region], after.busy_s[region])
+        for region, some in before.costs.busy_s.items()
+    )
+    waited = before.time_s - max(before.costs.busy_s.values())
+    time_s = max(_LEAST_S, busy + waited * after.wait_s / counted.wait_s)
+    faster = math.log(before.time_s / time_s)
+    leaner = math.log(_total(counted.activity_s) / _total(after.activity_s))
+    if before.limited:
+        faster = min(leaner, faster + before.slack)
+        cheaper = faster  # the power stays that of the limit
+    else:
+        rest = before.still * math.exp(-faster) + (1 - before.still) * math.exp(-leaner)
+        cheaper = -math.log(rest)
+    gain = _of_objective(objective, faster, cheaper)
+    return max(-_LARGEST, min(_LARGEST, gain))
+
+
+def involvement(
+    before: Situation, regions: Iterable[Region], reducible: Shares, objective: Metric
+) -> float:
+    """Return the share of the objective's logarithm that a move can change.
+
+    Args:
+        before: the situation of the measured state.
+        regions: the regions that the move relieves.
+        reducible: the share of each region's work that the contract does not require.
+        objective: the metric that the search minimizes.
+    """
+    chosen = list(regions)
+    of_time = math.fsum(before.time_shares[one] * reducible[one] for one in chosen)
+    of_energy = math.fsum(before.energy_shares[one] * reducible[one] for one in chosen)
+    if before.limited:
+        return _of_objective(objective, of_energy, of_energy)
+    cheaper = before.still * of_time + (1 - before.still) * of_energy
+    return _of_objective(objective, of_time, cheaper)
+
+
+def changed(counted: Costs, after: Costs) -> frozenset[Region]:
+    """Return the regions whose work differs by more than 1 % of the time, by the model."""
+    least_s = 0.01 * counted.time_s
+    found = {
+        region
+        for region, some in counted.busy_s.items()
+        if abs(after.busy_s[region] - some) > least_s
+    }
+    if abs(after.wait_s - counted.wait_s) > least_s:
+        found.add("overlap")
+    return frozenset(found)
+
+
+def _log(dynamic_w: float) -> float:
+    return math.log(max(dynamic_w, 1.0))
+
+
+def _of_objective(objective: Metric, faster: float, cheaper: float) -> float:
+    return {Metric.TIME: faster, Metric.ENERGY: cheaper, Metric.EDP: faster + cheaper}[objective]
+
+
+def _changed(some: float, counted: float, after: float) -> float:
+    """Scale the measured time of a unit as the counted work changes."""
+    return some * after / counted if counted else some + after
+
+
+def _total(activity_s: Shares) -> float:
+    return max(math.fsum(activity_s.values()), _LEAST_S)

@@ -1,7 +1,7 @@
-"""``global_tactic_graph.json``: which moves have helped against which bottlenecks, in all kernels.
+"""``global_tactic_graph.json``: what moves have gained against each bottleneck, in all kernels.
 
-Each search of a kernel has a part of its own, which it replaces when it ends, so that a search that
-is continued does not count twice. A search learns from the parts of the others.
+Each search has a part of this file and replaces it when it ends, so a search that is continued does
+not count twice. A search learns from the parts of the others.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.search.move import Region
-from pytest_gpuenergy.search.state import Language
+from pytest_gpuenergy.search.moves.move import Region
+from pytest_gpuenergy.search.spec.kernel_spec import Language
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
@@ -33,22 +34,25 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.tuning import writing
 
 TACTICS_VERSION = 1
-"""``schema_version`` of the files written and read here."""
+"""The ``schema_version`` of the files that this version reads and writes."""
 GLOBAL_TACTICS, TACTICS = "global_tactic_graph.json", "tactics.json"
 _LARGEST_BYTES = 64 << 20
+"""Size of a file of tactics."""
+_LARGEST_GAIN = 1000.0
+"""Logarithm of a speedup; a larger one in a file cannot be right."""
 
 
 class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
-    """A move against a bottleneck.
+    """What a move has gained against a bottleneck.
 
     Attributes:
-        language: of the kernels.
-        move: its name.
-        bottleneck: what the states that it was made to spent most of their time on.
-        count: results of it that are correct.
-        mean: of the natural logarithms of their gains.
-        spread: standard deviation of these.
-        failures: results that are not.
+        language: the language of the kernels.
+        move: the name of the move.
+        bottleneck: the region on which the states before the move spent most of their time.
+        count: the number of its correct results.
+        mean: the mean of the natural logarithms of their gains.
+        spread: the standard deviation of these logarithms.
+        failures: the number of its results that are not correct.
     """
 
     language: Language
@@ -60,15 +64,15 @@ class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
     failures: int = 0
 
 
-class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one search has learned.
+class SearchTactics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one search has learned about moves.
 
     Attributes:
-        kernel: its name.
-        gpu: the GPU's name.
-        emulated: whether it is an emulated one.
-        objective: what was minimized.
-        tactics: what became of the moves.
+        kernel: the name of the kernel.
+        gpu: the name of the GPU.
+        emulated: whether the GPU is emulated.
+        objective: the metric that the search minimized.
+        tactics: the gains of its moves.
     """
 
     kernel: str
@@ -77,36 +81,34 @@ class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     objective: Metric
     tactics: tuple[Tactic, ...] = ()
 
-    def is_like(self, other: Part) -> bool:
-        """Whether both have searched for the same, so that one replaces the other."""
+    def is_like(self, other: SearchTactics) -> bool:
+        """Return whether both are of the same search, so that one replaces the other."""
         return self.kernel == other.kernel and self.teaches(other)
 
-    def teaches(self, other: Part) -> bool:
-        """Whether its gains say something about those of another search."""
-        return (self.gpu, self.emulated, self.objective) == (
-            *(other.gpu, other.emulated, other.objective),
-        )
+    def teaches(self, other: SearchTactics) -> bool:
+        """Return whether its gains say something about those of another search."""
+        mine = (self.gpu, self.emulated, self.objective)
+        return mine == (other.gpu, other.emulated, other.objective)
 
 
 class TacticGraph(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file.
+    """The content of the file.
 
     Attributes:
-        parts: of all searches.
-        schema_version: of this file.
+        parts: what each search has learned.
+        schema_version: the version of the file's form.
     """
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SearchTactics, ...] = ()
     schema_version: int = TACTICS_VERSION
 
 
 Observation = tuple[str, Region, float | None]
-"""A move, the bottleneck of the state that it was made to, and the logarithm of its gain; None for
-a failure."""
+"""A move, the bottleneck of the state before it, and the logarithm of its gain or None."""
 
 
-def summary(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:
-    """What observations of one search amount to, in the order of their names."""
+def tactics_from(language: Language, observations: Iterable[Observation]) -> tuple[Tactic, ...]:
+    """Return the tactics that sum up the observations of one search, ordered by their names."""
     gains: defaultdict[tuple[str, Region], list[float]] = defaultdict(list)
     failures: defaultdict[tuple[str, Region], int] = defaultdict(int)
     for move, bottleneck, gain in observations:
@@ -129,36 +131,36 @@ def _moments(gains: Sequence[float]) -> tuple[float, float]:
 
 
 def pooled(tactics: Iterable[Tactic]) -> tuple[Tactic, ...]:
-    """Those of several searches together, one for each language, move and bottleneck."""
+    """Combine the tactics of several searches into one per language, move and bottleneck."""
     groups: defaultdict[tuple[Language, str, Region], list[Tactic]] = defaultdict(list)
-    for one in tactics:
-        groups[one.language, one.move, one.bottleneck].append(one)
-    return tuple(_together(groups[key]) for key in sorted(groups))
-
-
-def _together(tactics: Sequence[Tactic]) -> Tactic:
-    first, count = tactics[0], sum(one.count for one in tactics)
-    failures = sum(one.failures for one in tactics)
-    mean = math.fsum(one.count * one.mean for one in tactics) / max(1, count)
-    squares = math.fsum(one.count * (one.spread**2 + (one.mean - mean) ** 2) for one in tactics)
-    spread = math.sqrt(squares / max(1, count))
-    return Tactic(first.language, first.move, first.bottleneck, count, mean, spread, failures)
+    for tactic in tactics:
+        groups[tactic.language, tactic.move, tactic.bottleneck].append(tactic)
+    combined = []
+    for key in sorted(groups):
+        group = groups[key]
+        count = sum(one.count for one in group)
+        failures = sum(one.failures for one in group)
+        mean = math.fsum(one.count * one.mean for one in group) / max(1, count)
+        squares = math.fsum(one.count * (one.spread**2 + (one.mean - mean) ** 2) for one in group)
+        spread = math.sqrt(squares / max(1, count))
+        combined.append(Tactic(*key, count, mean, spread, failures))
+    return tuple(combined)
 
 
 def tactics_at_start(
-    outdir: Path, folder: Path, part: Part, tell: Callable[[str], None]
+    outdir: Path, folder: Path, part: SearchTactics, tell: Callable[[str], None]
 ) -> tuple[Tactic, ...]:
-    """What a search has to know of the others: as they were when it began, also if continued.
+    """Return what other searches had learned when a search began, even if it is continued now.
 
     Args:
-        outdir: of all searches.
-        folder: of this one, where they are kept for it.
-        part: of this one, without tactics.
-        tell: called with a sentence if a file is damaged and set aside.
+        outdir: the folder of all searches.
+        folder: the folder of this search, which keeps a copy.
+        part: this search, without tactics.
+        tell: called with a sentence if a file is damaged and renamed.
 
     Raises:
-        InputError: what it began with is damaged.
-        OutputError: it cannot be written.
+        InputError: the copy of this search is damaged.
+        OutputError: the copy cannot be written.
     """
     kept = folder / TACTICS
     if is_there(kept):
@@ -177,14 +179,15 @@ def tactics_at_start(
         ]
     found = pooled(tactic for one in others for tactic in one.tactics)
     with writing(kept):
-        write_atomically(kept, dump(TacticGraph(parts=(_with(part, found),))), durable=True)
+        graph = TacticGraph(parts=(replace(part, tactics=found),))
+        write_atomically(kept, dump(graph), durable=True)
     return found
 
 
-def learn(
-    outdir: Path, part: Part, tactics: tuple[Tactic, ...], tell: Callable[[str], None]
+def write_tactics(
+    outdir: Path, part: SearchTactics, tactics: tuple[Tactic, ...], tell: Callable[[str], None]
 ) -> None:
-    """Replace a search's part by what it has learned.
+    """Replace the part of a search by what it has learned.
 
     Raises:
         OutputError: the file cannot be written.
@@ -192,23 +195,13 @@ def learn(
     path = outdir / GLOBAL_TACTICS
     with _held(outdir), writing(path):
         others = [one for one in _usable(outdir, tell).parts if not one.is_like(part)]
-        parts = sorted([*others, _with(part, tactics)], key=lambda one: one.kernel)
+        parts = sorted([*others, replace(part, tactics=tactics)], key=lambda one: one.kernel)
         write_atomically(path, dump(TacticGraph(parts=tuple(parts))), durable=True)
-
-
-def _with(part: Part, tactics: tuple[Tactic, ...]) -> Part:
-    return Part(
-        kernel=part.kernel,
-        gpu=part.gpu,
-        emulated=part.emulated,
-        objective=part.objective,
-        tactics=tactics,
-    )
 
 
 @contextmanager
 def _held(outdir: Path) -> Iterator[None]:
-    """Keep other processes from the file meanwhile."""
+    """Lock the file against other processes."""
     path = outdir / f".{GLOBAL_TACTICS}.lock"
     with writing(path), open(path, "a", opener=open_file) as file:
         lock(file.fileno())
@@ -216,17 +209,17 @@ def _held(outdir: Path) -> Iterator[None]:
 
 
 def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
-    """What the file has; nothing if there is none or it is damaged, which is then set aside."""
+    """Read the file; return nothing if there is none, or if it is damaged, and then rename it."""
     path = outdir / GLOBAL_TACTICS
     if not is_there(path):
         return TacticGraph()
     try:
         return _read(path)
     except FormError as error:
-        aside = path.with_suffix(".damaged.json")
-        with writing(aside):
-            path.replace(aside)
-        tell(f"{path} cannot be used, because {error}: it is kept as {aside.name}.")
+        damaged = path.with_suffix(".damaged.json")
+        with writing(damaged):
+            path.replace(damaged)
+        tell(f"{path} cannot be used, because {error}: it is kept as {damaged.name}.")
         return TacticGraph()
 
 
@@ -239,13 +232,7 @@ def _read(path: Path) -> TacticGraph:
         )
     found = decode(content, TacticGraph)
     for tactic in (tactic for part in found.parts for tactic in part.tactics):
-        if min(tactic.count, tactic.failures) < 0 or not _is_possible(tactic):
+        possible = abs(tactic.mean) <= _LARGEST_GAIN and 0 <= tactic.spread <= _LARGEST_GAIN
+        if min(tactic.count, tactic.failures) < 0 or not possible:
             raise FormError(f"no gains of {shown(tactic.move)} can be like that")
     return found
-
-
-def _is_possible(tactic: Tactic) -> bool:
-    return abs(tactic.mean) <= _LARGEST_GAIN and 0 <= tactic.spread <= _LARGEST_GAIN
-
-
-_LARGEST_GAIN = 1000.0

@@ -1,38 +1,35 @@
-"""What a state's kernel does in one launch, counted in its text."""
+"""The work that a kernel does in one launch, and the costs of its operations."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from pytest_gpuenergy.search.spec import KernelSpec
-from pytest_gpuenergy.search.state import State
-from pytest_gpuenergy.support import InputError
 
 WARP = 32
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an average block of a launch does, with the first set of sizes.
+    """The work of an average block of a launch, with the first set of sizes.
 
     Attributes:
-        blocks: of the launch.
-        threads: of a block.
-        shared_bytes: of a block.
-        private_words: in a thread's own arrays, of 4 bytes.
-        instructions: of all warps.
-        tensor_flops: by tensor cores.
-        functions: results of special functions, of all threads.
-        loads: of tensors by a warp.
-        sectors: of 32 bytes that its loads and stores of tensors touch, summed over them.
-        l2_bytes: of these sectors, each once.
-        wavefronts: parts that its accesses to shared memory take, each without bank conflicts.
-        atomics: updates of tensors by all threads.
-        places: different elements that all blocks update.
-        barriers: that it passes.
-        rounds: how often a warp waits for loads.
-        serial: instructions of the warp that has most to do.
-        guessed: loops that data ends, as they begin in the text.
+        blocks: the number of blocks of the launch.
+        threads: the number of threads of a block.
+        shared_bytes: the shared memory of a block.
+        private_words: the number of 4-byte words in a thread's own arrays.
+        instructions: the instructions of all warps.
+        tensor_flops: the operations of tensor cores.
+        functions: the results of special functions, of all threads.
+        loads: the loads of tensors by a warp.
+        sectors: the sectors of 32 bytes that each load and store of tensors touches, added up.
+        l2_bytes: the bytes of these sectors, counting each sector once.
+        wavefronts: the conflict-free parts of its accesses to shared memory.
+        atomics: the atomic updates of tensors by all threads.
+        places: the number of different elements that all blocks update.
+        barriers: the number of barriers that it passes.
+        rounds: the number of times that a warp waits for loads.
+        serial: the instructions of the warp with the most to do.
+        guessed: the heads of loops whose number of rounds depends on data.
     """
 
     blocks: int
@@ -55,39 +52,35 @@ class Work:
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """The number of warps of a block."""
         return -(-self.threads // WARP)
 
 
-_MOST_THREADS = 1024
-_NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
-"""What counting a text raises whose numbers no kernel can have."""
+# Costs are results of the special function unit and instructions. They are guesses: an accurate
+# function calls a fast one, reduces its argument and handles its limits.
+_ACCURATE_EXPONENTIAL, _ACCURATE_ROOT = (1.0, 7.0), (1.0, 8.0)
 
+DIVISION = (1.0, 8.0)
+"""Cost of a correctly rounded division of floating-point numbers."""
 
-def work_of(state: State, spec: KernelSpec) -> Work | None:
-    """The work of a state; None if its text is not understood.
-
-    Raises:
-        UnavailableError: tree-sitter is needed and not installed.
-    """
-    try:
-        return _cuda(state, spec) if state.language == "cuda" else _triton(state, spec)
-    except _NO_NUMBERS:
-        return None
-
-
-def _cuda(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.cuda_kernel import CudaKernel
-    from pytest_gpuenergy.search.priors.cuda_work import work_of_cuda
-
-    kernel = CudaKernel.of(state, spec)
-    known = kernel is not None and 0 < kernel.threads <= _MOST_THREADS
-    return work_of_cuda(kernel) if kernel is not None and known else None
-
-
-def _triton(state: State, spec: KernelSpec) -> Work | None:
-    from pytest_gpuenergy.search.moves.triton_kernel import TritonKernel
-    from pytest_gpuenergy.search.priors.triton_work import work_of_triton
-
-    kernel = TritonKernel.of(state, spec)
-    return None if kernel is None else work_of_triton(kernel)
+FUNCTIONS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("exp", "expf", "exp2", "exp2f", "exp10f"), _ACCURATE_EXPONENTIAL),
+    **dict.fromkeys(("log", "logf", "log2f", "log10f", "sqrt", "sqrtf"), _ACCURATE_ROOT),
+    **dict.fromkeys(("tanh", "tanhf", "erf", "erff", "pow", "powf"), (2.0, 20.0)),
+    **dict.fromkeys(("sin", "sinf", "cos", "cosf"), (1.0, 20.0)),
+    **dict.fromkeys(("__expf", "__exp2f", "__exp10f", "__logf", "__sinf", "__cosf"), (1.0, 2.0)),
+    **dict.fromkeys(("rsqrt", "rsqrtf", "__frsqrt_rn", "__fdividef"), (1.0, 2.0)),
+    **dict.fromkeys(("__frcp_rn", "__fdiv_rn", "__fsqrt_rn"), DIVISION),
+}
+CONVERSIONS: Mapping[str, float] = {
+    **dict.fromkeys(("__syncthreads", "__syncwarp"), 0.0),
+    **dict.fromkeys(("__ldg", "__ldca", "__ldcg", "__ldcs", "__stcg", "__stcs"), 0.0),
+}
+"""Instructions of calls that take none by themselves; accesses are counted separately."""
+TRITON_FUNCTIONS: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "rsqrt"), (1.0, 2.0)),
+    **dict.fromkeys(("sqrt", "sqrt_rn", "div_rn"), DIVISION),
+    **dict.fromkeys(("sin", "cos", "erf"), (1.0, 20.0)),
+    **dict.fromkeys(("where", "maximum", "minimum", "abs", "sum", "max", "min"), (0.0, 1.0)),
+}
+"""Costs of Triton's functions for each element of a block."""

@@ -16,7 +16,7 @@ from test_machine_code import CODE
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import Binary, CudaDevice
-from pytest_gpuenergy.devices.cuda import binders, device as cuda
+from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,

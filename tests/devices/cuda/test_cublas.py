@@ -17,7 +17,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.contenders import CONTENDERS
 from pytest_gpuenergy.devices import CudaDevice
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
 from pytest_gpuenergy.gemm import cublas_call
 from pytest_gpuenergy.kernels import Job, LibraryCall

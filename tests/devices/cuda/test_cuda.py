@@ -14,7 +14,7 @@ from host_cupy import HostDevice, host_gpu, nvml_of_one_card
 from jobs import job_of
 
 from pytest_gpuenergy.devices import Binary, CompilerPools, CudaDevice, FoundGpu
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import KernelFault
 

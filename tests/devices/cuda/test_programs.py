@@ -15,7 +15,7 @@ from host_cupy import host_gpu, nvml_of_one_card
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ProgramCompilers, specific
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support import InputError, KernelFault

@@ -16,7 +16,7 @@ from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.ab import take_turns
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import (
     arenas_for,
     check_again,

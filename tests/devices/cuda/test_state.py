@@ -13,7 +13,7 @@ import pytest
 from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices import Binary, CudaDevice, CudaRunner, FoundGpu
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import verify
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault

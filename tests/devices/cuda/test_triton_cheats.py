@@ -16,7 +16,7 @@ from test_binders import SCALE, SOURCE, TRITON, fakes
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ReplayLog
-from pytest_gpuenergy.devices.cuda import device as cuda
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
 from pytest_gpuenergy.kernels import Job, TritonKernel
 from pytest_gpuenergy.record import Correctness
@@ -41,7 +41,7 @@ _LAUNCH: Any = (TRITON.grid, TRITON.arguments, TRITON.constants)
 
 
 FORGER = """
-from pytest_gpuenergy.devices.cuda.replay_log import ReplayLog
+from pytest_gpuenergy.devices.cuda.graphs import ReplayLog
 
 ADD = ReplayLog.add
 

@@ -1,0 +1,322 @@
+"""The cap tables of GPUs, and the setpoints that ``--powercap`` and ``--smclock`` stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_gpuenergy.control.setpoint import CURRENT, PowerLimits, Setpoint, read_limits
+from pytest_gpuenergy.control.sm_clocks import (
+    CURRENT_CLOCKS,
+    clock_words,
+    listed_words,
+    resolve_clocks,
+    supported_clocks,
+)
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import DeviceError, InputError, project_table
+
+CAP_TABLES_W: dict[str, tuple[float, ...]] = {
+    "RTX 3090": (100, 200, 300, 420, 450),
+    "RTX 4090": (150, 200, 300, 400, 450),
+    "Tesla V100-SXM2-16GB": (100, 150, 200, 250, 300),
+    "A30": (100, 120, 140, 160, 165),
+    "A100": (100, 200, 300, 400, 450),
+}
+"""By the GPU's name; any other GPU gets five values spaced evenly over its own constraints."""
+
+STEPS = 5
+
+_WATTS = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)[wW]", re.ASCII)
+_WORD = re.compile(rf"current|all|[0-9]+|{_WATTS.pattern}", re.ASCII)
+_DIGITS = 20  # Python refuses to convert numbers of thousands of digits
+
+
+@dataclass(frozen=True)
+class NamedSetpoints:
+    """What ``--powercap`` and ``--smclock`` name on one card: each cap with each clock.
+
+    Attributes:
+        words: each word of ``--powercap`` with its setpoints, and each of ``--smclock``, after the
+            option's name.
+        table_w: the card's cap table, if a cap is from it; otherwise empty.
+    """
+
+    words: Mapping[str, Sequence[Setpoint]]
+    table_w: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, gpu: Gpu, text: str, root: Path, smclock: str = CURRENT_CLOCKS) -> NamedSetpoints:
+        """From the options' values; see `resolve_setpoints` and `resolve_clocks`.
+
+        Args:
+            gpu: the card; it is not read for ``current``.
+            text: the value of ``--powercap``.
+            root: the project's folder; cap tables defined there take precedence.
+            smclock: the value of ``--smclock``.
+
+        Raises:
+            InputError: a word is not understood, or the project's tables are malformed.
+            DeviceError: the card has no power management, or no choice of clocks.
+        """
+        caps = cls._caps(gpu, text, root)
+        return caps if clock_words(smclock) == [CURRENT_CLOCKS] else caps._at_clocks(gpu, smclock)
+
+    def with_labels(
+        self,
+        gpu: Gpu,
+        labels: Sequence[str],
+        root: Path,
+        *,
+        any_cap: bool = True,
+        any_clock: bool = True,
+    ) -> NamedSetpoints:
+        """Also the setpoints that ``labels`` name, such as ``300W`` and ``450W-1500MHz``.
+
+        Those that this card cannot be set to are left out; they may be parameters of others.
+
+        Args:
+            gpu: the card.
+            labels: of setpoints.
+            root: see `of`.
+            any_cap: whether their power caps need not be among those of these setpoints.
+            any_clock: the same of their clocks.
+        """
+        found = self
+        caps = {one.power_limit_w for one in self.setpoints}
+        clocks = {one.sm_clock_mhz for one in self.setpoints}
+        for label in labels:
+            cap, clock = _parts(label)
+            try:
+                named = self.of(gpu, cap, root, clock)
+            except (InputError, DeviceError):
+                continue  # pytest will say that there is no such item
+            (one,) = named.setpoints
+            known = one.label in [setpoint.label for setpoint in found.setpoints]
+            fits = (any_cap or one.power_limit_w in caps) and (
+                any_clock or one.sm_clock_mhz in clocks
+            )
+            if fits and not known:
+                words = {**found.words, label: [one]}
+                found = NamedSetpoints(words, found.table_w or named.table_w)
+        return found
+
+    @classmethod
+    def _caps(cls, gpu: Gpu, text: str, root: Path) -> NamedSetpoints:
+        if text == "current":
+            return cls({text: [CURRENT]})
+        limits = read_limits(gpu)
+        table = cap_table(gpu.name, limits, project_tables(root))
+        words = resolve_words(text, table, limits)
+        from_table = any(one.index for group in words.values() for one in group)
+        return cls(words, table if from_table else ())
+
+    def _at_clocks(self, gpu: Gpu, smclock: str) -> NamedSetpoints:
+        clocks = resolve_clocks(smclock, supported_clocks(gpu))
+        distinct_clocks = dict.fromkeys(mhz for group in clocks.values() for mhz in group)
+        by_cap = {
+            word: [replace(cap, sm_clock_mhz=mhz) for cap in group for mhz in distinct_clocks]
+            for word, group in self.words.items()
+        }
+        by_clock = {
+            f"--smclock {word}": [
+                replace(cap, sm_clock_mhz=mhz) for cap in self.setpoints for mhz in group
+            ]
+            for word, group in clocks.items()
+        }
+        return NamedSetpoints({**by_cap, **by_clock}, self.table_w)
+
+    @property
+    def setpoints(self) -> list[Setpoint]:
+        """The setpoints of all words, each once, in the order given."""
+        return distinct(self.words)
+
+    def left_out(self, setpoint: Setpoint) -> bool:
+        """Whether it is not expected to be set: ``all`` names those caps that this board takes."""
+        if setpoint.unavailable is None:
+            return False
+        caps = [word for word in self.words_for(setpoint) if not word.startswith("--smclock ")]
+        return caps == ["all"]
+
+    def words_for(self, setpoint: Setpoint) -> list[str]:
+        """The words that name ``setpoint``."""
+        named = self.words.items()
+        return [word for word, group in named if setpoint.label in (one.label for one in group)]
+
+
+def one_setpoint(gpu: Gpu, powercap: str, root: Path, smclock: str) -> Setpoint:
+    """The only setpoint that the options of a search name; see `NamedSetpoints.of`.
+
+    Raises:
+        InputError: it is not one, or not understood.
+        DeviceError: the card has no power management, or no choice of clocks.
+    """
+    found = NamedSetpoints.of(gpu, powercap, root, smclock).setpoints
+    if len(found) == 1:
+        return found[0]
+    if len({one.power_limit_w for one in found}) > 1:
+        raise InputError(
+            f"--powercap {powercap}: a search runs under a single power limit; give one, or "
+            "current."
+        )
+    raise InputError(f"--smclock {smclock}: a search runs at a single clock; give one, or current.")
+
+
+def cap_table(
+    name: str, limits: PowerLimits, own: Mapping[str, Sequence[float]] | None = None
+) -> tuple[float, ...]:
+    """The caps of the GPU called ``name``, lowest first, in W.
+
+    ``own`` holds the tables of the user's project, which take precedence over ours.
+    """
+    for tables in (own or {}, CAP_TABLES_W):
+        for model, table in tables.items():
+            # "A30" is not in "A300", nor "RTX 3090" in "RTX 3090 Ti".
+            if re.search(rf"(?<![\w]){re.escape(model)}(?![\w])(?! (?:Ti|SUPER|Laptop))", name):
+                return tuple(sorted(float(watts) for watts in table))
+    step = (limits.max_w - limits.min_w) / (STEPS - 1)
+    spaced = (round(limits.min_w + step * k, 1) for k in range(STEPS))
+    return tuple(min(max(watts, limits.min_w), limits.max_w) for watts in spaced)
+
+
+def cap_words(text: str) -> list[str]:
+    """The words of ``--powercap``; blanks around the commas are allowed.
+
+    Raises:
+        InputError: there are none, or one is not understood, whatever the card.
+    """
+    return listed_words(
+        text,
+        "--powercap",
+        "power cap",
+        "1,300W, all or current",
+        known=_WORD,
+        forms="indices such as 1, watts such as 300W",
+    )
+
+
+def resolve_setpoints(text: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
+    """The setpoints that ``--powercap`` asks for, in the order given, without duplicates.
+
+    Args:
+        text: comma-separated; ``1``..``5`` (index into the table), ``300W``, ``all``, ``current``.
+        table: caps in W, lowest first.
+        limits: the card's constraints. Table values outside them are kept, marked unavailable.
+
+    Raises:
+        InputError: a word is not understood, or a cap given in W is outside the constraints.
+    """
+    return distinct(resolve_words(text, table, limits))
+
+
+def resolve_words(
+    text: str, table: Sequence[float], limits: PowerLimits
+) -> dict[str, list[Setpoint]]:
+    """The setpoints that each word of ``--powercap`` asks for; see `resolve_setpoints`."""
+    return {word: _resolve_word(word, table, limits) for word in cap_words(text)}
+
+
+def resolve_one(text: str, table: Sequence[float], limits: PowerLimits, *, said: str) -> Setpoint:
+    """The limit that one word names: a word of ``--powercap``, or watts without their unit.
+
+    Args:
+        text: such as ``3``, ``300W`` or ``300``. A number up to the length of the table is an
+            index: no GPU can be limited to so few watts.
+        table: caps in W, lowest first.
+        limits: the card's constraints.
+        said: what the user wrote before the word, for messages.
+
+    Raises:
+        InputError: it is not understood, names no single limit, or is outside the constraints.
+    """
+    word = text.strip()
+    match = _WATTS.fullmatch(word if word[-1:] in ("w", "W") else f"{word}W")
+    if match is None:
+        raise InputError(
+            f"{said} {text!r} is not understood: give an index (1 to {len(table)}) or watts such "
+            "as 300W."
+        )
+    if not (match[1] == word and word.isdecimal() and 1 <= int(word) <= len(table)):
+        return _in_watts(f"{said} {word}", float(match[1]), table, limits)
+    setpoint = _from_table(int(word), table, limits)
+    if setpoint.unavailable:
+        raise InputError(f"{said} {word}: {setpoint.unavailable}.")
+    return setpoint
+
+
+def distinct(named: Mapping[str, Sequence[Setpoint]]) -> list[Setpoint]:
+    """The setpoints of all words, each once, in the order given."""
+    found: dict[str, Setpoint] = {}
+    for setpoint in (one for group in named.values() for one in group):
+        found.setdefault(setpoint.label, setpoint)
+    return list(found.values())
+
+
+def _parts(label: str) -> tuple[str, str]:
+    """The words of ``--powercap`` and ``--smclock`` for a setpoint's label."""
+    *caps, last = label.split("-")
+    if last.endswith("MHz"):
+        return (caps[0] if caps else "current"), last
+    return last, CURRENT_CLOCKS
+
+
+def _resolve_word(word: str, table: Sequence[float], limits: PowerLimits) -> list[Setpoint]:
+    if word == "current":
+        return [CURRENT]
+    if word == "all":
+        return [_from_table(index, table, limits) for index in range(1, len(table) + 1)]
+    match = _WATTS.fullmatch(word)
+    if match is None:
+        if len(word) < _DIGITS and 1 <= int(word) <= len(table):
+            return [_from_table(int(word), table, limits)]
+        raise InputError(
+            f"--powercap {word}: this GPU's table has the caps 1 to {len(table)} "
+            f"({_listed(table)}); write {word}W for watts."
+        )
+    return [_in_watts(f"--powercap {word}", float(match[1]), table, limits)]
+
+
+def _in_watts(said: str, watts: float, table: Sequence[float], limits: PowerLimits) -> Setpoint:
+    if not limits.min_w <= watts <= limits.max_w:
+        raise InputError(f"{said}: this GPU accepts {limits.min_w:g} W to {limits.max_w:g} W.")
+    return Setpoint(watts, index=table.index(watts) + 1 if watts in table else None)
+
+
+def _from_table(index: int, table: Sequence[float], limits: PowerLimits) -> Setpoint:
+    watts = table[index - 1]
+    if limits.min_w <= watts <= limits.max_w:
+        return Setpoint(watts, index=index)
+    return Setpoint(
+        watts,
+        index=index,
+        unavailable=f"{watts:g} W is outside this card's constraints of "
+        f"{limits.min_w:g} W to {limits.max_w:g} W",
+    )
+
+
+def project_tables(root: Path) -> dict[str, tuple[float, ...]]:
+    """Cap tables in W, from ``[tool.gpuenergy.powercaps]`` in the pyproject.toml above ``root``.
+
+    For example ``"NVIDIA L4" = [40, 50, 60, 65, 72]``.
+
+    Raises:
+        InputError: the file or a table is malformed.
+    """
+    path, tables = project_table(root, "powercaps", "lists of watts")
+    for name, table in tables.items():
+        numbers = isinstance(table, list) and all(
+            isinstance(watts, int | float) and not isinstance(watts, bool) and 0 < watts < 1e5
+            for watts in table
+        )
+        if not numbers or not table:
+            raise InputError(
+                f"{path}: the power caps of {name!r} must be a list of positive watts, "
+                f"not {table!r}."
+            )
+    return {name: tuple(map(float, table)) for name, table in tables.items()}
+
+
+def _listed(table: Sequence[float]) -> str:
+    return ", ".join(f"{watts:g} W" for watts in table)

@@ -1,0 +1,166 @@
+"""The SM clocks to which a card can be locked, and those that the words of ``--smclock`` name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import DeviceError, InputError, SetpointError
+
+
+def listed_words(
+    text: str, option: str, noun: str, examples: str, *, known: re.Pattern[str], forms: str
+) -> list[str]:
+    """The words of an option's list; blanks around the commas are allowed.
+
+    Args:
+        text: the option's value.
+        option: its name.
+        noun: what a word stands for.
+        examples: of words.
+        known: what matches a word that may name something on some card.
+        forms: what such words look like.
+
+    Raises:
+        InputError: there are none, or one is not understood.
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not any(words):  # such as an unset variable of a CI job
+        raise InputError(
+            f"{option} {text!r} names no {noun}: give a list such as {examples}, or leave it out."
+        )
+    for word in words:
+        if known.fullmatch(word) is None:
+            raise InputError(
+                f"{option} {word!r} is not understood: give a list of {forms}, all, or current."
+            )
+    return words
+
+
+STEPS = 5
+"""The number of clocks that ``all`` stands for."""
+
+CURRENT_CLOCKS = "current"
+"""The word that leaves the clocks as they are."""
+
+_MEGAHERTZ = re.compile(r"([0-9]{1,5}) ?MHz", re.ASCII | re.IGNORECASE)
+_WORD = re.compile(rf"current|all|(?i:{_MEGAHERTZ.pattern})", re.ASCII)
+
+
+def supported_clocks(gpu: Gpu) -> tuple[int, ...]:
+    """The SM clocks in MHz that the card supports with its fastest memory clock, ascending.
+
+    Raises:
+        DeviceError: the card does not report them, so its clocks cannot be locked.
+    """
+    nvml = gpu.nvml
+    try:
+        memory_mhz = max(nvml.nvmlDeviceGetSupportedMemoryClocks(gpu.handle), default=0)
+        found = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu.handle, memory_mhz)
+    except nvml.NVMLError as error:
+        raise DeviceError(
+            f"{gpu.name} does not report which SM clocks it supports ({error}): use --smclock "
+            "current."
+        ) from None
+    clocks = tuple(sorted({int(mhz) for mhz in found}))
+    if not clocks:
+        raise DeviceError(f"{gpu.name} supports no choice of SM clocks: use --smclock current.")
+    return clocks
+
+
+def clock_words(text: str) -> list[str]:
+    """The words of ``--smclock``; blanks around the commas are allowed.
+
+    Raises:
+        InputError: there are none, or one is not understood, whatever the card.
+    """
+    return listed_words(
+        text,
+        "--smclock",
+        "clock",
+        "1500MHz, all or current",
+        known=_WORD,
+        forms="megahertz such as 1500MHz",
+    )
+
+
+def resolve_clocks(text: str, clocks: Sequence[int]) -> dict[str, list[int | None]]:
+    """The clocks in MHz that each word of ``--smclock`` asks for; None leaves them as they are.
+
+    Args:
+        text: comma-separated; ``1500MHz``, ``all``, ``current``.
+        clocks: those that the card supports, ascending.
+
+    Raises:
+        InputError: a word is not understood, or the card does not support a clock.
+    """
+    return {word: _resolve_word(word, clocks) for word in clock_words(text)}
+
+
+def resolve_clock(text: str, clocks: Sequence[int], *, said: str) -> int:
+    """The clock that one word names, in MHz; the unit may be left out.
+
+    Args:
+        text: such as ``1500MHz`` or ``1500``.
+        clocks: those that the card supports, ascending.
+        said: what the user wrote before the word, for messages.
+
+    Raises:
+        InputError: it is not understood, or the card does not support it.
+    """
+    word = text.strip()
+    match = _MEGAHERTZ.fullmatch(f"{word}MHz" if word.isdecimal() else word)
+    if match is None:
+        raise InputError(f"{said} {text!r} is not understood: give megahertz such as 1500MHz.")
+    if problem := _problem(int(match[1]), clocks):
+        raise InputError(f"{said} {word}: {problem}.")
+    return int(match[1])
+
+
+def even_steps(clocks: Sequence[int]) -> list[int]:
+    """Five supported clocks, as evenly spaced as they are; all of them if there are fewer.
+
+    Args:
+        clocks: those that the card supports, ascending.
+    """
+    if len(clocks) <= STEPS:
+        return [*clocks]
+    low, high = clocks[0], clocks[-1]
+    wanted = (low + (high - low) * step / (STEPS - 1) for step in range(STEPS))
+    chosen = (min(clocks, key=lambda mhz: (abs(mhz - exact), mhz)) for exact in wanted)
+    return [*dict.fromkeys(chosen)]
+
+
+def refuse_unsupported(gpu: Gpu, clock_mhz: int) -> None:
+    """Refuse a clock that the card does not support: NVML would silently take another one.
+
+    Raises:
+        SetpointError: it does not.
+    """
+    try:
+        problem = _problem(clock_mhz, supported_clocks(gpu))
+    except DeviceError as error:
+        raise SetpointError(str(error)) from None
+    if problem:
+        raise SetpointError(f"The SM clocks of {gpu.name} cannot be locked: {problem}.")
+
+
+def _resolve_word(word: str, clocks: Sequence[int]) -> list[int | None]:
+    if word == CURRENT_CLOCKS:
+        return [None]
+    if word == "all":
+        return [*even_steps(clocks)]
+    return [resolve_clock(word, clocks, said="--smclock")]
+
+
+def _problem(clock_mhz: int, clocks: Sequence[int]) -> str:
+    """Why a card cannot be locked to a clock, as a clause with the nearest two; empty if it can."""
+    if clock_mhz in clocks:
+        return ""
+    nearest = sorted(sorted(clocks, key=lambda mhz: abs(mhz - clock_mhz))[:2])
+    near = " and ".join(f"{mhz}MHz" for mhz in nearest)
+    return (
+        f"{clock_mhz} MHz is none of the {len(clocks)} clocks from {clocks[0]} MHz to "
+        f"{clocks[-1]} MHz that this GPU supports, of which {near} are nearest"
+    )

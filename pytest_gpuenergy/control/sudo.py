@@ -1,0 +1,279 @@
+"""Sets limits and clocks through narrow sudoers rules: ``nvidia-smi -i UUID -pl WATTS``, no more.
+
+``sudo -n -l`` with the exact command reports whether the rule exists. sudo is always called with
+``-n``, so that it never prompts.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_gpuenergy.control.setpoint import PowerLimits
+from pytest_gpuenergy.devices import Gpu, deny_writes
+from pytest_gpuenergy.support import SetpointError, SettingRefusedError, roots_alone
+
+_TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
+
+
+class SudoWriter:
+    """Has ``sudo -n nvidia-smi`` write the limit, in whole watts, or lock and unlock the clocks."""
+
+    def __init__(self, gpu: Gpu, sudo: str, nvidia_smi: str) -> None:
+        self._gpu = gpu
+        self._sudo = sudo
+        self._nvidia_smi = nvidia_smi
+        self._allowed: set[tuple[str, ...]] = set()
+
+    @property
+    def name(self) -> str:
+        return f"sudo {self._nvidia_smi}"
+
+    def check_power_limit(self, limit_mw: int) -> None:
+        self._check(self._limit_command(limit_mw), "powercap")
+
+    def write_power_limit(self, limit_mw: int) -> None:
+        self._write(self._limit_command(limit_mw), "powercap")
+
+    def check_clock_lock(self, clock_mhz: int) -> None:
+        for command in (self._lock_command(clock_mhz), self._unlock_command()):
+            self._check(command, "smclock")
+
+    def check_clock_unlock(self) -> None:
+        """As `check_clock_lock`, but that clocks could be unlocked."""
+        self._check(self._unlock_command(), "smclock")
+
+    def lock_clocks(self, clock_mhz: int) -> None:
+        self._write(self._lock_command(clock_mhz), "smclock")
+
+    def unlock_clocks(self) -> None:
+        self._write(self._unlock_command(), "smclock")
+
+    def _check(self, command: list[str], option: str) -> None:
+        if tuple(command) in self._allowed:
+            return  # sudo logs every query
+        if _run([self._sudo, "-n", "-l", *command]).returncode:
+            raise SetpointError(
+                f"sudo does not allow {' '.join(command)}: add the rule that gpuenergy doctor "
+                f"prints, or use --{option} current."
+            )
+        self._allowed.add(tuple(command))
+
+    def _write(self, command: list[str], option: str) -> None:
+        deny_writes()
+        done = _run([self._sudo, "-n", *command])
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())[:200] or "without a reason"
+            raise SettingRefusedError(
+                f"sudo {' '.join(command)} failed ({said}): run gpuenergy doctor, or use "
+                f"--{option} current."
+            )
+
+    def _lock_command(self, clock_mhz: int) -> list[str]:
+        return lock_command(self._nvidia_smi, self._gpu.uuid, str(clock_mhz))
+
+    def _unlock_command(self) -> list[str]:
+        return unlock_command(self._nvidia_smi, self._gpu.uuid)
+
+    def _limit_command(self, limit_mw: int) -> list[str]:
+        if limit_mw % 1000:
+            raise SetpointError(
+                f"The sudo rule takes whole watts, not {limit_mw / 1e3:g} W: round it, or set "
+                "limits as root or through zeusd."
+            )
+        return limit_command(self._nvidia_smi, self._gpu.uuid, str(limit_mw // 1000))
+
+
+def find_sudo(gpu: Gpu) -> SudoWriter | str:
+    """A writer through sudo if that lets this user restore the limit, or the clocks; or why not."""
+    sudo, nvidia_smi = shutil.which("sudo"), _nvidia_smi()
+    if sudo is None or nvidia_smi is None:
+        return f"no {'nvidia-smi' if sudo else 'sudo'} on the PATH"
+    writer = SudoWriter(gpu, sudo, nvidia_smi)
+    try:
+        present_mw = int(gpu.nvml.nvmlDeviceGetPowerManagementLimit(gpu.handle))
+        writer.check_power_limit(present_mw)
+    except gpu.nvml.NVMLError as error:
+        return f"the present limit cannot be read: {error}"
+    except SetpointError as error:
+        try:
+            writer.check_clock_unlock()
+        except SetpointError:
+            return str(error).partition(":")[0]
+    return writer
+
+
+def _nvidia_smi() -> str | None:
+    """The program for which ``gpuenergy doctor`` gives a rule, else the first on the PATH."""
+    try:
+        return safe_program("nvidia-smi")
+    except SetpointError:
+        return shutil.which("nvidia-smi")
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # Ctrl-C must not interrupt a write
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetpointError(f"{' '.join(command)} does not work: {error}.") from None
+
+
+# Others could be taken for an alias (in capitals), a group (%), or for several words.
+_PLAIN_USER = re.compile("[a-z_][a-z0-9_-]{0,63}")
+_PLAIN_PATH = re.compile("/[A-Za-z0-9/._+-]+")
+_PLAIN_UUID = re.compile("[A-Za-z0-9-]+")
+
+
+def sudoers_line(uuid: str, limits: PowerLimits) -> str:
+    """The rule for ``visudo``: this user, this GPU, whole watts within its constraints.
+
+    Raises:
+        SetpointError: there is none that would be safe.
+    """
+    return rule(own_name(), safe_program("nvidia-smi"), uuid, limits)
+
+
+def clocks_line(uuid: str, clocks_mhz: Sequence[int]) -> str:
+    """The rule for ``visudo``: this user, this GPU, locking to whole megahertz, and unlocking.
+
+    Args:
+        uuid: the GPU's.
+        clocks_mhz: the clocks that it supports, ascending.
+
+    Raises:
+        SetpointError: there is none that would be safe.
+    """
+    return clock_rule(own_name(), safe_program("nvidia-smi"), uuid, clocks_mhz)
+
+
+def rule(user: str, program: str, uuid: str, limits: PowerLimits) -> str:
+    """The rule that lets ``user`` set the limit of the GPU ``uuid`` with ``program``.
+
+    Raises:
+        SetpointError: the UUID is not one.
+    """
+    patterns = digit_patterns(-int(-limits.min_w // 1), int(limits.max_w))
+    return _rule(user, uuid, [limit_command(program, uuid, pattern) for pattern in patterns])
+
+
+def clock_rule(user: str, program: str, uuid: str, clocks_mhz: Sequence[int]) -> str:
+    """As `rule`, for locking the SM clocks within the range of ``clocks_mhz``, and unlocking."""
+    patterns = digit_patterns(clocks_mhz[0], clocks_mhz[-1])
+    locks = [lock_command(program, uuid, pattern) for pattern in patterns]
+    return _rule(user, uuid, [*locks, unlock_command(program, uuid)])
+
+
+def _rule(user: str, uuid: str, commands: Sequence[Sequence[str]]) -> str:
+    if not _PLAIN_UUID.fullmatch(uuid):
+        raise SetpointError(f"{uuid!r} is not the UUID of a GPU.")
+    return f"{user} ALL=(root) NOPASSWD: {', '.join(map(' '.join, commands))}"
+
+
+def own_name() -> str:
+    """The user of this process as sudoers(5) writes it: its name, or ``#`` and its ID.
+
+    The ID is used where the name has a meaning of its own in sudoers or belongs to another ID too.
+
+    Raises:
+        SetpointError: sudo cannot know the user.
+    """
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+        its_own = pwd.getpwnam(name).pw_uid == uid
+    except KeyError:
+        raise SetpointError(f"User {uid} has no name, which sudo requires.") from None
+    return name if its_own and _PLAIN_USER.fullmatch(name) else f"#{uid}"
+
+
+def safe_program(name: str) -> str:
+    """The path of the first program ``name`` on the PATH that only root can change.
+
+    The program, and every folder and link on the way to it, must belong to root and not be writable
+    for its group or for others.
+
+    Raises:
+        SetpointError: there is none; the message says why the first one is none.
+    """
+    problems = []
+    for folder in os.get_exec_path():
+        path = Path(folder, name)
+        if not os.access(path, os.X_OK):
+            continue
+        problem = _problem_of(path)
+        if problem is None:
+            return str(path)
+        problems.append(f"{path} cannot be used, because {problem}.")
+    raise SetpointError((problems or [f"There is no {name} on the PATH."])[0])
+
+
+def _problem_of(path: Path) -> str | None:
+    """A clause that says why a rule for the program ``path`` would let others be root."""
+    if not path.is_absolute() or ".." in path.parts or not _PLAIN_PATH.fullmatch(str(path)):
+        return "its path is not a plain absolute one"
+    try:
+        status = roots_alone(path).stat()
+    except OSError as error:
+        return error.strerror
+    return None if stat.S_ISREG(status.st_mode) else "it is not a file"
+
+
+def digit_patterns(lowest: int, highest: int) -> list[str]:
+    """Shell patterns that together match exactly the whole numbers from ``lowest`` to ``highest``.
+
+    Only digits and ranges of digits: a ``*`` in sudoers would match further arguments as well.
+    """
+    patterns = []
+    for length in range(len(str(lowest)), len(str(highest)) + 1):
+        first = max(lowest, 10 ** (length - 1) if length > 1 else 0)
+        last = min(highest, 10**length - 1)
+        patterns += _of_one_length(str(first), str(last))
+    return patterns
+
+
+def _of_one_length(first: str, last: str) -> list[str]:
+    if first == last:
+        return [first]
+    rest = len(first) - 1
+    if first[0] == last[0]:
+        return [first[0] + pattern for pattern in _of_one_length(first[1:], last[1:])]
+    low, high = int(first[0]), int(last[0])
+    before, after = [], []
+    if first[1:] != "0" * rest:
+        before = [first[0] + pattern for pattern in _of_one_length(first[1:], "9" * rest)]
+        low += 1
+    if last[1:] != "9" * rest:
+        after = [last[0] + pattern for pattern in _of_one_length("0" * rest, last[1:])]
+        high -= 1
+    whole = [(str(low) if low == high else f"[{low}-{high}]") + "[0-9]" * rest]
+    return [*before, *(whole if low <= high else []), *after]
+
+
+def limit_command(nvidia_smi: str, uuid: str, watts: str) -> list[str]:
+    """The command that sets the limit of a GPU, whose index may change at a reboot."""
+    return [nvidia_smi, "-i", uuid, "-pl", watts]
+
+
+def lock_command(nvidia_smi: str, uuid: str, megahertz: str) -> list[str]:
+    """The command that locks the SM clocks of a GPU to one value."""
+    return [nvidia_smi, "-i", uuid, "-lgc", megahertz]
+
+
+def unlock_command(nvidia_smi: str, uuid: str) -> list[str]:
+    """The command that unlocks them."""
+    return [nvidia_smi, "-i", uuid, "-rgc"]

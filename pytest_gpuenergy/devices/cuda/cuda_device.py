@@ -1,0 +1,357 @@
+"""A real NVIDIA GPU: CuPy in a worker process that may die, NVML in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from time import sleep
+from typing import Any
+
+from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
+from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, gpu_of
+from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.devices.cuda.driver import monotonic_s
+from pytest_gpuenergy.devices.cuda.machine_code import (
+    cubins_in,
+    sass_of,
+    tensor_core_instructions,
+    variable_bytes,
+)
+from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
+from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
+from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
+from pytest_gpuenergy.devices.nvml import GuardedNvml, text
+from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
+from pytest_gpuenergy.support import (
+    DeviceError,
+    KernelFault,
+    Worker,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+from pytest_gpuenergy.workloads import IoContract
+
+_OFFER_TIMEOUT_S = 60.0
+
+_IMPORTS_S = 120.0
+"""PyTorch has gigabytes of libraries, which may have to be read from a slow disk."""
+
+_VERSIONS = {
+    "driver": "nvmlSystemGetDriverVersion",
+    "nvml": "nvmlSystemGetNVMLVersion",
+    "cuda_driver": "nvmlSystemGetCudaDriverVersion_v2",
+}
+
+_SHARING_S = 60.0
+"""For the process that runs kernels to open another one's memory; its context takes a second."""
+
+
+class HostClock:
+    """The machine's monotonic clock, shared by all its processes."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+        return monotonic_s()
+
+    def sleep_s(self, duration_s: float) -> None:
+        """Sleep in real time."""
+        sleep(max(0.0, duration_s))
+
+
+class CudaDevice(Device):
+    """One whole NVIDIA GPU."""
+
+    emulated = False
+
+    def __init__(self, nvml: GuardedNvml, gpu: FoundGpu) -> None:
+        self.nvml = nvml
+        self.handle = gpu.handle
+        self.name = gpu.name
+        self.uuid = gpu.uuid
+        self.ordinal = gpu.ordinal
+        try:
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu.handle)
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"{gpu.name} does not report its compute capability ({error}): check the card "
+                "with nvidia-smi."
+            ) from None
+        self.architecture = f"sm_{major}{minor}"
+        self.clock = HostClock()
+        if find_spec("cupy") is None:
+            raise DeviceError(
+                f"{gpu.name} needs CuPy, which is not installed: pip install "
+                "'pytest-gpuenergy[cuda13]' (or cuda12), or use --gpu-device emulated."
+            )
+        self._compilers = CompilerPools(self.architecture)
+        self._worker, self._next_worker = self._new_worker(), self._new_worker()
+        self._next_imports: frozenset[str] = frozenset()
+        self._worker_has_repeated = False
+        self._with_context: int | None = None  # process ID of the worker that has one
+        self._arrays = CupyArrays(gpu.ordinal, self._can_open)
+
+    def refusal(self, kernel: AnyKernel) -> str | None:
+        if isinstance(kernel, CudaProgram) and find_nvcc() is None:
+            return (
+                f"{kernel.label} needs nvcc, which is not on the PATH: install the CUDA toolkit, "
+                "and put its folder bin on the PATH."
+            )
+        missing = [module for module in kernel.modules if find_spec(module) is None]
+        if not missing:
+            return None
+        return (
+            f"{kernel.label} needs {missing[0]}, which is not installed: pip install "
+            "'pytest-gpuenergy[gemm]'."
+        )
+
+    def prepare(self, kernels: Sequence[AnyKernel]) -> None:
+        for kernel in kernels:
+            if not self.refusal(kernel):
+                self._compilers.submit(kernel)
+
+    def compile(self, kernel: AnyKernel) -> None:
+        self._binary(kernel)
+
+    def prepare_job(self, job: Job) -> None:
+        if not self.refusal(job.kernel):
+            self._compilers.submit_job(job)
+
+    def compile_job(self, job: Job) -> None:
+        self.compile(job.kernel)
+        self._compilers.wait_for(job)
+
+    def tensor_core_instructions(self, job: Job) -> frozenset[str]:
+        if isinstance(job.kernel, LibraryCall):
+            return frozenset()
+        if binary := self._binary(job.kernel):
+            content = binary.path.read_bytes()
+            if isinstance(job.kernel, CudaProgram):
+                cubins = [*cubins_in(content)]
+                if not cubins:
+                    raise KernelFault(
+                        "constraints", f"{job.kernel.label} has no machine code to look through."
+                    )
+                return frozenset().union(*map(tensor_core_instructions, cubins))
+            return tensor_core_instructions(content, binary.symbols.values())
+        codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
+        return frozenset().union(
+            *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
+        )
+
+    def variable_bytes(self, kernel: AnyKernel) -> int:
+        if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
+            return 0
+        return variable_bytes(binary.path.read_bytes())
+
+    def listings(self, kernel: AnyKernel) -> Mapping[str, str]:
+        if not isinstance(kernel, Kernel) or (binary := self._binary(kernel)) is None:
+            return {}
+        found = {"ptx": self._compilers.ptx(kernel), "sass": sass_of(binary.path)}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
+        self._binary(call)  # raises if it is refused
+        calls: tuple[LibraryCall, ...] = self._use(_OFFER_TIMEOUT_S, "offered", call, io)
+        return calls
+
+    @contextmanager
+    def load(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[Loaded]:
+        kernel = _WorkerKernel(
+            self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
+        )
+        try:
+            yield kernel
+        finally:
+            kernel.shut()
+
+    @contextmanager
+    def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
+        binary = self._compiled(job, arenas)
+        if job.apart and self._worker_has_repeated:
+            self._renew_worker()
+        self._worker_has_repeated = True
+        if job.apart:
+            self._next_worker.start()  # imports CuPy meanwhile, without touching the GPU yet
+        self._use(job.timeout_s, "load", job, binary, dict(arenas))
+        try:
+            yield _WorkerRepeater(self, job.timeout_s)
+        finally:
+            if job.apart:
+                self._renew_worker()
+            elif self._worker.pid is not None:
+                self._call(job.timeout_s, "unload")
+
+    def renew(self, modules: Sequence[str] = ()) -> None:
+        if not self._next_imports <= {*modules}:  # PyTorch would have a part in how kernels run
+            self._next_worker.kill()
+            self._next_worker = self._new_worker()
+        self._renew_worker()
+        self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
+        self._next_worker.start()  # as in `repeat`
+        if modules:
+            self._call(_IMPORTS_S, "prepare", tuple(modules))
+
+    @property
+    def arrays(self) -> DeviceArrays | None:
+        """None in an exclusive mode, where the worker's context must be the only one."""
+        try:
+            mode = self.nvml.nvmlDeviceGetComputeMode(self.handle)
+        except self.nvml.NVMLError:
+            return None
+        return self._arrays if mode == self.nvml.NVML_COMPUTEMODE_DEFAULT else None
+
+    def make_current(self) -> None:
+        if self.ordinal and self.arrays is not None:  # the first GPU is current without a context
+            self._arrays.make_current()
+
+    def misplaced(self, arguments: Iterable[object]) -> str | None:
+        for where in (self._arrays.current(), *map(gpu_of, arguments)):
+            if where not in (None, self.ordinal):
+                return (
+                    f"The callable works on CUDA device {where}, but this run measures device "
+                    f"{self.ordinal}, {self.uuid}: have it use the current device, or set "
+                    f"CUDA_VISIBLE_DEVICES={self.uuid}."
+                )
+        return None
+
+    @property
+    def processes(self) -> frozenset[int]:
+        found = {os.getpid()} if has_context(self.ordinal) else set()
+        if self._with_context is not None and self._with_context == self._worker.pid:
+            found.add(self._with_context)
+        return frozenset(found)
+
+    def describe(self) -> dict[str, str]:
+        nvml = self.nvml
+        found: dict[str, Any] = {}
+        for name, function in _VERSIONS.items():
+            with suppress(nvml.NVMLError):
+                found[name] = getattr(nvml, function)()
+        if (cuda := found.get("cuda_driver")) is not None:
+            found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
+        versions: dict[str, str] = self._call(60.0, "describe")
+        return {
+            **{name: text(version) for name, version in found.items()},
+            **self._compilers.versions,
+            **versions,
+        }
+
+    def close(self) -> None:
+        self._worker.kill()
+        self._next_worker.kill()
+        self._compilers.close()
+
+    def _new_worker(self, modules: Sequence[str] = ()) -> Worker:
+        return Worker(
+            "pytest_gpuenergy.devices.cuda.runner:CudaRunner",
+            tuple(modules),
+            # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
+            environment={"CUDA_VISIBLE_DEVICES": self.uuid},
+        )
+
+    def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
+        job.kernel.check_arguments(arenas, job.scalars)
+        return self._binary(job.kernel)
+
+    def _binary(self, kernel: AnyKernel) -> Binary | None:
+        """What was compiled; None for a kernel that the worker prepares itself."""
+        if reason := self.refusal(kernel):
+            raise KernelFault("constraints", reason)
+        future = self._compilers.submit(kernel)
+        return None if future is None else future.result()
+
+    def _can_open(self, handle: Handle) -> bool:
+        try:
+            can: bool = self._use(_SHARING_S, "can_open", handle)
+        except KernelFault:  # it died
+            return False
+        return can
+
+    def _renew_worker(self) -> None:
+        # The old one first: a card in exclusive mode allows only one process to have a context.
+        self._worker.kill()
+        self._worker, self._next_worker = self._next_worker, self._worker
+        self._worker_has_repeated = False
+
+    def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
+        """Call a method that creates the worker's context if it has none."""
+        try:
+            return self._call(timeout_s, method, *arguments)
+        finally:
+            self._with_context = self._worker.pid
+
+    def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
+        """See `Relaunching.relaunch`."""
+        turns: int = self._call(timeout_s, "begin_relaunch")
+        for turn in range(turns):
+            # One call each, because the timeout of a call is meant for a launch.
+            launches, results = self._call(timeout_s, "relaunch", turn, once)
+            for number in range(results):
+                self._call(timeout_s, "fetch", number)
+                yield launches
+
+    def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
+        try:
+            return self._worker.call(method, *arguments, timeout_s=timeout_s)
+        except KernelFault as fault:
+            if fault.outcome == "runtime":
+                self._worker.kill()  # the context cannot be used any more
+            raise
+        except WorkerTimeoutError:
+            raise KernelFault(
+                "timeout", f"The kernel did not finish within {timeout_s:g} s."
+            ) from None
+        except WorkerDiedError as error:
+            raise KernelFault("runtime", str(error)) from None
+
+
+class _WorkerKernel:
+    """A kernel that stays in the worker, on the same buffers, from its first run to `shut`."""
+
+    def __init__(self, device: CudaDevice, timeout_s: float, subject: tuple[object, ...]) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+        self._subject = subject
+        self._opened_in: int | None = None  # process ID of the worker
+
+    def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
+        if self._opened_in is None:
+            self._device._use(self._timeout_s, "open", *self._subject)
+            self._opened_in = self._device._worker.pid
+        self._device._use(self._timeout_s, "run")
+
+    def shut(self) -> None:
+        """Free its buffers, unless the worker has ended since."""
+        if self._opened_in is not None and self._opened_in == self._device._worker.pid:
+            self._device._call(self._timeout_s, "shut")
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        """Launch many times from the host first, see `HostLaunches`."""
+        if self._opened_in is not None and self._opened_in == self._device._worker.pid:
+            yield from self._device._relaunched(self._timeout_s, once)
+
+
+class _WorkerRepeater:
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+
+    def start(self) -> None:
+        self._call("start")
+
+    def stop(self) -> Timeline:
+        timeline: Timeline = self._call("stop")
+        return timeline
+
+    def launch(self, count: int) -> Launches:
+        launches: Launches = self._call("launch", count)
+        return launches
+
+    def relaunch(self, *, once: bool) -> Iterator[int]:
+        yield from self._device._relaunched(self._timeout_s, once)
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._device._call(self._timeout_s, method, *arguments)

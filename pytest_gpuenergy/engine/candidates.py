@@ -1,0 +1,346 @@
+"""Evaluates candidates for the tuner and any other search: time first, then energy.
+
+Three steps, each for fewer candidates than the one before: time all of them; measure the power of
+the promising ones; verify those to be kept and measure them as a bench does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.devices import Arena, Device, Timeline
+from pytest_gpuenergy.energy import CounterError, EnergyMeter, MeterSettings
+from pytest_gpuenergy.engine.arena_check import check_again
+from pytest_gpuenergy.engine.harness import Harness, Subject
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.kernels import AnyKernel, Job
+from pytest_gpuenergy.record import AboveZero, Measurement, Metric, NotNegative
+from pytest_gpuenergy.support import KernelFault, Outcome
+from pytest_gpuenergy.workloads import Workload
+
+KEEP_ONE_OF = 4
+"""Each step of successive halving keeps one candidate in this many: all are timed, the power of
+these is measured, and those worth keeping are then measured precisely (compare Jamieson and
+Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS
+2016)."""
+
+EvaluationOutcome = Outcome | Literal["timed"]
+"""``timed``, which says nothing about the candidate's results, or the outcome of its fault."""
+
+
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """What is known about a candidate.
+
+    Attributes:
+        outcome: whether it ran, and if not, why.
+        time_ms: of one launch in the first moments, in which no power limit slows the card yet;
+            None if it failed.
+        sustained_ms: of one launch while the power was measured, if it was.
+        power_w: mean while it ran, if measured.
+        energy_mj: of one launch, if measured.
+        message: why it failed.
+        gpu: the UUID of the card, if there were several. Figures are then those of the card by
+            which the search's log goes: ``time_scale`` and ``power_scale`` times those of this one.
+    """
+
+    outcome: EvaluationOutcome
+    time_ms: AboveZero | None = None
+    sustained_ms: AboveZero | None = None
+    power_w: NotNegative | None = None
+    energy_mj: NotNegative | None = None
+    message: str | None = None
+    gpu: str | None = None
+    time_scale: AboveZero | None = None
+    power_scale: AboveZero | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether it ran without a fault so far."""
+        return self.outcome == "timed"
+
+
+class Typical(NamedTuple):
+    """What a candidate is assumed to do whose power was not measured.
+
+    Attributes:
+        power_w: that it draws.
+        slowdown: its time while it draws that, divided by its time in the first moments.
+    """
+
+    power_w: float
+    slowdown: float = 1.0
+
+    @classmethod
+    def of(cls, evaluations: Sequence[Evaluation]) -> Typical | None:
+        """The medians of what is known; None if no power is."""
+        powers = [one.power_w for one in evaluations if one.good and one.power_w]
+        return cls(median(powers), median(_slowdowns(evaluations))) if powers else None
+
+
+def cost_ms(objective: Metric, evaluation: Evaluation, typical: Typical | None) -> float:
+    """The objective as a time: that of an equally good kernel of ``typical`` power and slowdown.
+
+    For time this is t; for energy, P t, it is t P / P_typical; for the energy-delay product, P t^2,
+    it is t sqrt(P / P_typical). There, t is the time while P was measured, divided by the typical
+    slowdown. A search that only knows times minimizes the objective when given these. A candidate
+    of unknown power counts as typical; the cost of one that failed is infinite.
+    """
+    if not evaluation.good or evaluation.time_ms is None:
+        return math.inf
+    if objective == Metric.TIME or evaluation.power_w is None or typical is None:
+        return evaluation.time_ms
+    time_ms, ratio = evaluation.time_ms, evaluation.power_w / typical.power_w
+    if evaluation.sustained_ms is not None:
+        time_ms = evaluation.sustained_ms / typical.slowdown
+    return time_ms * (ratio if objective == Metric.ENERGY else math.sqrt(ratio))
+
+
+def _slowdowns(evaluations: Sequence[Evaluation]) -> list[float]:
+    return [
+        one.sustained_ms / one.time_ms
+        for one in evaluations
+        if one.good and one.sustained_ms is not None and one.time_ms is not None
+    ] or [1.0]
+
+
+def promising(
+    objective: Metric, batch: Sequence[Evaluation], known: Sequence[Evaluation]
+) -> list[int]:
+    """Positions in ``batch`` of candidates whose power to measure, fastest first; none for time.
+
+    These are the fastest quarter of those that ran, except candidates that would not become the
+    best even at the lowest power and the least slowdown known so far.
+
+    Args:
+        objective: what is minimized.
+        batch: candidates of which only the time is known.
+        known: all candidates so far.
+    """
+    if objective == Metric.TIME:
+        return []
+    good = [place for place, one in enumerate(batch) if one.good]
+    good.sort(key=lambda place: batch[place].time_ms or math.inf)
+    wanted = good[: -(-len(good) // KEEP_ONE_OF)]
+    measured = [one for one in known if one.good and one.power_w]
+    typical = Typical.of(measured)
+    if typical is None:
+        return wanted
+    best_ms = min(cost_ms(objective, one, typical) for one in measured)
+    least_w = min(one.power_w or math.inf for one in measured)
+    slowdown = min(_slowdowns(measured))
+
+    def least_cost_ms(one: Evaluation) -> float:
+        sustained_ms = None if one.time_ms is None else one.time_ms * slowdown
+        return cost_ms(objective, replace(one, power_w=least_w, sustained_ms=sustained_ms), typical)
+
+    return [place for place in wanted if least_cost_ms(batch[place]) <= best_ms]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """Where candidates of one workload are evaluated.
+
+    Attributes:
+        device: where they run.
+        arenas: the workload's tensors by name; left unchanged.
+        objective: what is minimized.
+    """
+
+    device: Device
+    arenas: Mapping[str, Arena]
+    objective: Metric
+
+    def evaluate(
+        self,
+        batch: Sequence[Job | KernelFault],
+        known: Sequence[Evaluation],
+        is_stopped: Callable[[], bool],
+    ) -> Iterator[tuple[int, Evaluation]]:
+        """See the function `evaluate`."""
+        return evaluate(self, batch, known, is_stopped)
+
+
+def evaluate(
+    rig: Rig,
+    batch: Sequence[Job | KernelFault],
+    known: Sequence[Evaluation],
+    is_stopped: Callable[[], bool],
+) -> Iterator[tuple[int, Evaluation]]:
+    """Time the jobs of a batch one by one, then measure the power of the promising ones.
+
+    Nothing is verified here: see `confirm`.
+
+    Args:
+        rig: where to evaluate them.
+        batch: a job for each candidate, see `quick_job`, or the fault that prevented one.
+        known: evaluations of earlier batches.
+        is_stopped: called before each job; once it returns true, the rest is skipped.
+
+    Yields:
+        A position in the batch with the evaluation of that candidate: once when it has been timed,
+        and again when its power has been measured.
+
+    Raises:
+        DeviceError: the device does not respond.
+    """
+    timed: list[Evaluation] = []
+    for job in batch:
+        if is_stopped():
+            return
+        timed.append(_timed(rig, job))
+        yield len(timed) - 1, timed[-1]
+    for place in promising(rig.objective, timed, known):
+        if is_stopped():
+            return
+        job = batch[place]
+        assert isinstance(job, Job)  # a fault is never promising
+        yield place, _with_power(rig, job, timed[place])
+
+
+def _timed(rig: Rig, job: Job | KernelFault) -> Evaluation:
+    try:
+        if isinstance(job, KernelFault):
+            raise job
+        time_ms = measure_time_ms(rig.device, job, rig.arenas)
+    except KernelFault as fault:
+        return Evaluation(outcome=fault.outcome, message=str(fault))
+    return Evaluation(outcome="timed", time_ms=time_ms)
+
+
+def _with_power(rig: Rig, job: Job, timed: Evaluation) -> Evaluation:
+    """``timed`` with its power, or the fault that occurred under load."""
+    try:
+        found = measure_sustained(rig.device, job, rig.arenas)
+    except KernelFault as fault:
+        return Evaluation(outcome=fault.outcome, message=str(fault))
+    if found is None:
+        return timed
+    return replace(
+        timed, sustained_ms=found.time_ms, power_w=found.power_w, energy_mj=found.energy_mj
+    )
+
+
+def confirm(device: Device, harness: Harness, kernel: AnyKernel, workload: Workload) -> Measurement:
+    """Verify a kernel that is to be kept, and measure it as a bench does.
+
+    Raises:
+        KernelFault: it is wrong, or fails while it is measured.
+        DeviceError: the device does not respond.
+    """
+    subject = Subject(workload.name, kernel.short_digest, enforced=enforced_setpoint(device))
+    measurement = harness.measure_kernel(kernel, workload, subject)
+    if measurement.outcome != "correct":
+        raise KernelFault(measurement.outcome, measurement.error or "it failed.")
+    return measurement
+
+
+DURATION_S = 0.03
+TIMEOUT_S = 20.0
+SWINGS_S = 2.0
+"""How long a card that has been idle is heated up if its power limit holds it back.
+
+On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
+the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
+power limit").
+"""
+
+QUICK = MeterSettings(
+    warmup_s=0.6,
+    warmup_max_s=0.6,
+    restrained_warmup_s=SWINGS_S,
+    trial_s=0.2,
+    min_trials=2,
+    max_measure_s=0.4,
+    preheat_s=0.0,
+)
+
+
+def quick_job(kernel: AnyKernel, workload: Workload) -> Job:
+    """A job for a candidate, with a shorter timeout than in a bench."""
+    return Job.of(kernel, workload, timeout_s=TIMEOUT_S)
+
+
+def measure_time_ms(
+    device: Device, job: Job, arenas: Mapping[str, Arena], *, duration_s: float = DURATION_S
+) -> float:
+    """GPU time of one launch in ms: the median over batches of back-to-back launches.
+
+    Args:
+        device: where to run.
+        job: what to run; nothing is verified here.
+        arenas: its tensors by name; left unchanged.
+        duration_s: how long to run, on the device's clock.
+
+    Raises:
+        KernelFault: the kernel did not compile, crashed or hung.
+    """
+    with device.repeat(job, arenas) as repeater:
+        repeater.start()
+        device.clock.sleep_s(duration_s)
+        timeline = repeater.stop()
+    return median_time_ms(timeline)
+
+
+def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
+    """Verify a kernel before and after it runs back to back, as in `measure_time_ms`.
+
+    Raises:
+        KernelFault: it is wrong at first or later, or fails.
+    """
+    verify(device, kernel, workload)
+    with arenas_for(workload, 0, device.arrays) as arenas:
+        check = check_of(device, workload, arenas, seed=0)
+        with device.repeat(quick_job(kernel, workload), arenas) as repeater:
+            repeater.start()
+            device.clock.sleep_s(DURATION_S)
+            repeater.stop()
+            check_again(repeater, check)
+
+
+class Sustained(NamedTuple):
+    """Figures of one launch in a window in which the power limit may slow the card."""
+
+    time_ms: float
+    power_w: float
+    energy_mj: float
+
+
+def measure_sustained(device: Device, job: Job, arenas: Mapping[str, Arena]) -> Sustained | None:
+    """Time, power and energy while the job's kernel runs back to back, after a short heat-up.
+
+    None if the card's energy cannot be read.
+
+    Raises:
+        KernelFault: the kernel did not compile, crashed or hung.
+    """
+    with device.repeat(job, arenas) as repeater:
+        try:
+            reading = EnergyMeter(device, QUICK).measure(repeater)
+        except CounterError:
+            return None
+    return Sustained(reading.time_ms.value, reading.power_w, reading.energy_mj.value)
+
+
+def median_time_ms(timeline: Timeline) -> float:
+    """The median of the batches' GPU time per launch, in ms.
+
+    Raises:
+        KernelFault: no launch has finished.
+    """
+    launches = np.diff(timeline.launches)
+    busy_s = np.diff(timeline.busy_s)[launches > 0]
+    times_ms = 1e3 * busy_s / launches[launches > 0]
+    if len(times_ms) > 2:
+        times_ms = times_ms[1:]  # the first batch fills the caches
+    if not len(times_ms) or not 0 < (time_ms := float(np.median(times_ms))) < np.inf:
+        raise KernelFault("runtime", "The kernel ran, but no launch took measurable time.")
+    return time_ms

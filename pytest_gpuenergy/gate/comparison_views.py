@@ -1,0 +1,499 @@
+"""A comparison for the terminal, as Markdown, as JSON, on the HTML page and as annotations.
+
+Annotations are lines that the GitHub Actions runner shows on the job's page: workflow commands in
+the format of the runner's own toolkit (``packages/core/src/command.ts`` of
+github.com/actions/toolkit).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from pytest_gpuenergy.gate.comparison import Comparison, Unmatched, compare
+from pytest_gpuenergy.gate.gate_settings import GateSettings
+from pytest_gpuenergy.gate.verdict import JudgedShift, Judgement, Verdict, fails
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.report import (
+    USUAL_SCATTER,
+    CommonShift,
+    Place,
+    Report,
+    markdown_text,
+    signed_percent,
+)
+from pytest_gpuenergy.support import (
+    InputError,
+    dump,
+    emulated_mark,
+    fitted,
+    printable_text,
+    wrapped,
+)
+
+
+def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[str]:
+    """What unchanged kernels have in common, a line per place, and what is unusual about it."""
+    places: dict[Place, list[JudgedShift]] = {}
+    for one in shifts:
+        places.setdefault(one.shift.place, []).append(one)
+    for place, judged in places.items():
+        first = judged[0].shift
+        board = "" if first.same_board else ", another board"
+        mark = emulated_mark(emulated)
+        parts = (_shift_words(one.shift) for one in judged)
+        yield (
+            f"{first.kernels} unchanged kernels at {place.cap}{board}{mark} changed in common by "
+            f"{'; '.join(parts)}: changes are relative to that"
+        )
+        yield from filter(None, (shift_problem(one, emulated=emulated) for one in judged))
+
+
+def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
+    """What is unusual about a common shift, or an empty string."""
+    shift = judged.shift
+    parts: list[str] = []
+    between = "between sessions on one board" if shift.same_board else "between boards"
+    if judged.unusual:
+        parts.append(f"more than is usual {between} (±{100 * math.expm1(judged.usual):.1f} %)")
+    if shift.scattered:
+        most = USUAL_SCATTER[shift.metric]
+        parts.append(f"with a scatter of more than {100 * most:.1f} %")
+    if judged.verdict is Verdict.WORSE:
+        parts.append(f"beyond the limit of {100 * judged.limit:.4g} %: {judged.verdict}")
+    if not parts:
+        return ""
+    where = f"{shift.place.cap}{emulated_mark(emulated)}"
+    return (
+        f"{shift.metric.label} of what has not changed at {where}: "
+        f"{signed_percent(shift.change.value)}, {', '.join(parts)} "
+        "(did the driver, the compiler or the harness change?)"
+    )
+
+
+def shift_json(judged: JudgedShift) -> dict[str, Any]:
+    """A shift as plain data; changes and scatters are fractions."""
+    shift = judged.shift
+    return {
+        "metric": shift.metric,
+        "cap": shift.place.cap,
+        "base_gpu_uuid": shift.place.before,
+        "gpu_uuid": shift.place.now,
+        "kernels": shift.kernels,
+        "apart": shift.apart,
+        "change": math.expm1(shift.change.value),
+        "interval": [math.expm1(shift.change.low), math.expm1(shift.change.high)],
+        "scatter": shift.scatter,
+        "scatter_beyond_intervals": shift.lasting,
+        "limit": judged.limit,
+        "verdict": str(judged.verdict),
+        "usual": math.expm1(judged.usual),
+        "unusual": judged.unusual,
+    }
+
+
+def _shift_words(shift: CommonShift) -> str:
+    change = shift.change
+    ends = " to ".join(map(signed_percent, (change.low, change.high)))
+    apart = f" without {shift.apart} that lie apart" if shift.apart else ""
+    return (
+        f"{shift.metric.label} {signed_percent(change.value)} ({ends}), "
+        f"scatter {100 * shift.scatter:.2g} %{apart}"
+    )
+
+
+ROWS_SHOWN = 40
+_NAMES_SHOWN = 5
+
+
+def describe(judgement: Judgement, *, emulated: bool) -> str:
+    """``EDP +5.2 % (+3.1 % to +7.4 %), limit 1 %: WORSE``, with the reasons, if any.
+
+    It stands alone in annotations and JUnit XML, so it says itself if figures are ``emulated``.
+    """
+    words = f"{judgement.metric.label}{emulated_mark(emulated)}"
+    if judgement.change is not None:
+        words += f" {_change(judgement)}"
+    words += f", limit {100 * judgement.limit:.4g} %: {judgement.verdict}"
+    return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
+
+
+BUDGET_VERDICTS = {
+    Verdict.WORSE: "over budget",
+    Verdict.AMBIGUOUS: "undecided",
+    Verdict.SAME: "within budget",
+}
+"""What the verdict on a figure means for its budget."""
+
+
+def budget_words(judgement: Judgement, *, emulated: bool) -> str:
+    """``EDP 0.147 mJ·ms (0.14 to 0.15), budget 0.14 mJ·ms + 3 %: over budget by 2.1 %``."""
+    assert judgement.new is not None
+    assert judgement.base is not None
+    metric, most = judgement.metric, judgement.base * (1 + judgement.limit)
+    words = f"{metric.label}{emulated_mark(emulated)} {judgement.new:.4g} {metric.unit}"
+    if (change := judgement.change) is not None:
+        low, high = (judgement.base * math.exp(end) for end in (change.low, change.high))
+        words += f" ({low:.4g} to {high:.4g})"
+    allowed = f" + {100 * judgement.limit:.4g} %" if judgement.limit else ""
+    words += f", budget {judgement.base:.4g} {metric.unit}{allowed}: "
+    words += BUDGET_VERDICTS[judgement.verdict]
+    if judgement.verdict is Verdict.WORSE:
+        words += f" by {100 * (judgement.new / most - 1):.3g} %"
+    return f"{words} ({'; '.join(judgement.reasons)})" if judgement.reasons else words
+
+
+def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
+    """The runs compared, a row per verdict, unmatched measurements and a summary.
+
+    Lines have at most ``width`` characters; None: any number.
+    """
+    shown = _notable(comparison.judgements)
+    for line in _above(comparison):
+        yield from wrapped(line, width)
+    if shown:
+        titles = ("kernel", "metric", "baseline", "new", "change", "interval", "verdict")
+        yield from fitted([titles, *map(_row, shown)], width)
+    for line in _below(comparison, len(comparison.judgements) - len(shown)):
+        yield from wrapped(line, width)
+
+
+def _above(comparison: Comparison) -> Iterator[str]:
+    yield f"baseline: {_run(comparison.base)}"
+    yield f"new:      {_run(comparison.new)}"
+    yield from shift_lines(comparison.shifts, emulated=comparison.new.emulated)
+    for doubt in comparison.doubts:
+        yield f"every verdict is in doubt: {doubt}"
+
+
+def _below(comparison: Comparison, hidden: int) -> Iterator[str]:
+    if hidden:
+        yield f"{hidden} SAME verdicts are not listed"
+    for heading, unmatched in _unmatched(comparison):
+        for one in unmatched:
+            yield f"{heading}: {one.measurement.identity.label} ({one.why})"
+    narrowed = comparison.new.options.get("selection")
+    if narrowed and comparison.missing_in_new:
+        yield f"the new run was narrowed by {narrowed}: pytest --gpuenergy-compare allows for that"
+    yield summary(comparison)
+
+
+def summary(comparison: Comparison) -> str:
+    """One line: the count of each verdict, the width of the intervals, the result, what is lost."""
+    verdicts = [judgement.verdict for judgement in comparison.judgements]
+    unchanged = len(comparison.unchanged)
+    parts = [tally(verdicts)] if verdicts or not unchanged else []
+    parts += [f"{unchanged} unchanged"] if unchanged else []
+    words = ", ".join(parts)
+    widths = [
+        (judgement.change.high - judgement.change.low) / 2
+        for judgement in comparison.judgements
+        if judgement.change is not None
+    ]
+    if widths:
+        words += f"; intervals are ±{100 * median(widths):.2g} % (median)"
+    words += f": {'passed' if comparison.passed else 'FAILED'}"
+    return f"{words}{loss(comparison)}"
+
+
+def loss(comparison: Comparison) -> str:
+    """``; 169 of 175 missing``: how much of what the baseline has the run lost, if any."""
+    matched = {(one.identity, one.node_id) for one in comparison.judgements}
+    missing = len(comparison.missing_in_new)
+    of = len(matched) + len(comparison.failed) + len(comparison.unchanged) + missing
+    return f"; {missing} of {of} missing" if missing else ""
+
+
+def missing_words(comparison: Comparison) -> str:
+    """A sentence about what the baseline has and the run lost, and what to do."""
+    names = [one.measurement.identity.label for one in comparison.missing_in_new]
+    listed = ", ".join(names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return (
+        f"{loss(comparison).removeprefix('; ')} from this run ({listed}{more}): measure them, or "
+        "take what is meant to be gone out of the baseline with gpuenergy baseline update "
+        "--replace."
+    )
+
+
+def tally(verdicts: Sequence[str]) -> str:
+    """``1 WORSE, 3 SAME, 1 within budget``."""
+    counts = Counter(verdicts)
+    order = (
+        *(Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME),
+        *(BUDGET_VERDICTS[one] for one in (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.SAME)),
+    )
+    return ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) or "nothing was compared"
+
+
+def markdown(comparison: Comparison) -> str:
+    """The comparison as a Markdown document; verdicts that fail are bold."""
+    lines = [
+        markdown_text(
+            f"# {'Passed' if comparison.passed else 'Failed'}: {_plain(comparison.new)} against "
+            f"{_plain(comparison.base)}{emulated_mark(comparison.new.emulated)}"
+        ),
+        "",
+        f"{summary(comparison)}.",
+        "",
+        *(
+            f"{markdown_text(line)}.  "
+            for line in shift_lines(comparison.shifts, emulated=comparison.new.emulated)
+        ),
+        *([""] if comparison.shifts else []),
+        *(markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts),
+    ]
+    if comparison.judgements:
+        lines += [
+            "| kernel | metric | baseline | new | change | interval | verdict |",
+            "|---|---|---:|---:|---:|---:|---|",
+        ]
+        for judgement in comparison.judgements:
+            *cells, verdict = map(markdown_text, _row(judgement))
+            mark = "**" if fails(judgement, comparison.settings) else ""
+            lines.append(f"| {' | '.join(cells)} | {mark}{verdict}{mark} |")
+        lines.append("")
+    for heading, unmatched in _unmatched(comparison):
+        lines += [
+            markdown_text(f"- {heading}: {one.measurement.identity.label} ({one.why})")
+            for one in unmatched
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def json_document(comparison: Comparison) -> str:
+    """The comparison as JSON, ``schema_version`` 1; changes are fractions (0.05: +5 %).
+
+    Where there are ``shifts``, the changes in ``judgements`` are relative to them.
+    """
+    settings = comparison.settings
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "passed": comparison.passed,
+        "base": _identity(comparison.base),
+        "new": _identity(comparison.new),
+        "limits": dict(settings.limits),
+        "enforced": settings.enforced,
+        "strict": settings.strict,
+        "comparisons": comparison.comparisons,
+        "doubts": list(comparison.doubts),
+        "shifts": [shift_json(one) for one in comparison.shifts],
+        "judgements": [as_json(judgement) for judgement in comparison.judgements],
+        "missing_in_base": _names(comparison.missing_in_base),
+        "missing_in_new": _names(comparison.missing_in_new),
+        "deselected": _names(comparison.deselected),
+        "failed": _names(comparison.failed),
+        "unchanged": _names(comparison.unchanged),
+    }
+    return dump(document)
+
+
+def as_json(judgement: Judgement) -> dict[str, Any]:
+    """A judgement as plain data; ``interval`` is that of the change.
+
+    ``shift`` is the common shift to which the change is relative, None where there is none.
+    """
+    change, shift = judgement.change, judgement.shift
+    return {
+        **judgement.identity._asdict(),
+        "metric": judgement.metric,
+        "unit": judgement.metric.unit,
+        "verdict": str(judgement.verdict),
+        "limit": judgement.limit,
+        "base": judgement.base,
+        "new": judgement.new,
+        "change": change and math.expm1(change.value),
+        "interval": change and [math.expm1(change.low), math.expm1(change.high)],
+        "shift": None if shift is None else math.expm1(shift.change.value),
+        "unchanged": judgement.unchanged,
+        "reasons": list(judgement.reasons),
+    }
+
+
+def _row(judgement: Judgement) -> tuple[str, ...]:
+    change, unit = judgement.change, judgement.metric.unit
+    values = [
+        "" if value is None else f"{value:.4g} {unit}" for value in (judgement.base, judgement.new)
+    ]
+    interval = ""
+    if change is not None:
+        interval = f"{signed_percent(change.low)} to {signed_percent(change.high)}"
+    reasons = f" ({'; '.join(judgement.reasons)})" if judgement.reasons else ""
+    return (
+        judgement.identity.label,
+        judgement.metric.label,
+        *values,
+        "" if change is None else signed_percent(change.value),
+        interval,
+        f"{judgement.verdict}{reasons}",
+    )
+
+
+def _notable(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """All judgements, or without the SAME ones when there are more than `ROWS_SHOWN`."""
+    if len(judgements) <= ROWS_SHOWN:
+        return list(judgements)
+    return [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
+
+
+def _change(judgement: Judgement) -> str:
+    assert judgement.change is not None
+    ends = (signed_percent(end) for end in (judgement.change.low, judgement.change.high))
+    return f"{signed_percent(judgement.change.value)} ({' to '.join(ends)})"
+
+
+def _unmatched(comparison: Comparison) -> Iterator[tuple[str, Sequence[Unmatched]]]:
+    yield "no longer measured", comparison.failed
+    yield "missing from the baseline", comparison.missing_in_base
+    yield "missing from the new run", comparison.missing_in_new
+    yield "unchanged, not measured", comparison.unchanged
+
+
+def _plain(run: RunInfo) -> str:
+    return f"run {run.run_id}"
+
+
+def _run(run: RunInfo) -> str:
+    revision = f", revision {run.short_revision}" if run.git_revision else ""
+    return f"{_plain(run)} of {run.started}, {run.gpu_name}{emulated_mark(run.emulated)}{revision}"
+
+
+def _identity(run: RunInfo) -> dict[str, Any]:
+    names = ("run_id", "started", "gpu_name", "gpu_uuid", "emulated", "git_revision")
+    return {name: getattr(run, name) for name in names}
+
+
+def _names(unmatched: Sequence[Unmatched]) -> list[dict[str, str]]:
+    return [
+        {
+            **one.measurement.identity._asdict(),
+            "why": one.why,
+        }
+        for one in unmatched
+    ]
+
+
+SHOWN = 10
+"""Number of annotations of one kind that GitHub keeps per step."""
+
+
+def wanted() -> bool:
+    """Whether this runs in GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotate(comparison: Comparison) -> Iterator[str]:
+    """An error for each failure, a warning for each WORSE verdict that does not fail.
+
+    All AMBIGUOUS verdicts together are one notice.
+    """
+    yield from limited("error", _errors(comparison))
+    worse = (
+        (judgement.identity.label, describe(judgement, emulated=comparison.new.emulated))
+        for judgement in comparison.judgements
+        if judgement.verdict is Verdict.WORSE and not fails(judgement, comparison.settings)
+    )
+    yield from limited("warning", worse)
+    yield from annotate_counts(comparison)
+
+
+def annotate_counts(comparison: Comparison) -> Iterator[str]:
+    """What the run lacks, and one notice for all AMBIGUOUS verdicts that do not fail it."""
+    if lost := loss(comparison):
+        result = "passed" if comparison.passed else "FAILED"
+        level = "error" if comparison.settings.strict else "warning"
+        yield annotation(level, "gate", f"{result}{lost}")
+    open_ = [j for j in comparison.judgements if j.verdict is Verdict.AMBIGUOUS]
+    if open_ and not comparison.settings.strict:
+        reasons = dict.fromkeys(reason for judgement in open_ for reason in judgement.reasons)
+        why = "; ".join(islice(reasons, 3)) or "the intervals cross the limit"
+        total = len(comparison.judgements)
+        yield annotation("notice", "gate", f"{len(open_)} of {total} verdicts are AMBIGUOUS: {why}")
+
+
+def limited(level: str, texts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Annotations for (title, message) pairs; the last one counts those GitHub would drop."""
+    listed = list(texts)
+    shown = listed if len(listed) <= SHOWN else listed[: SHOWN - 1]
+    for title, message in shown:
+        yield annotation(level, title, message)
+    if len(listed) > len(shown):
+        yield annotation(level, "gate", f"{len(listed) - len(shown)} more in the job's summary")
+
+
+def annotation(level: str, title: str, message: str) -> str:
+    """``::error title=case1-k01-300W::EDP +5.2 % ...``, escaped."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _errors(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    settings, emulated = comparison.settings, comparison.new.emulated
+    for judgement in comparison.judgements:
+        if fails(judgement, settings):
+            yield judgement.identity.label, describe(judgement, emulated=emulated)
+    for judged in comparison.failing_shifts:
+        yield (
+            f"unchanged kernels at {judged.shift.place.cap}",
+            shift_problem(judged, emulated=emulated),
+        )
+    unmatched = [*(comparison.failed if settings.enforced else ())]
+    unmatched += comparison.missing_in_base if settings.strict else ()
+    for one in unmatched:
+        yield one.measurement.identity.label, one.why
+
+
+def _data(text: str) -> str:
+    return printable_text(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+_ORDER = (Verdict.WORSE, Verdict.AMBIGUOUS, Verdict.BETTER, Verdict.SAME)
+
+
+def verdicts_of(base: Report, new: Report, settings: GateSettings) -> dict[str, Any]:
+    """`verdict_values` of two reports, or the reason why there are none."""
+    try:
+        return verdict_values(compare(base, new, settings))
+    except InputError as error:
+        return {"why": str(error), "judgements": []}
+
+
+def verdict_values(comparison: Comparison) -> dict[str, Any]:
+    """A comparison as plain values; judgements are sorted, the worst first."""
+    settings = comparison.settings
+    return {
+        "why": None,
+        "passed": comparison.passed,
+        "enforced": settings.enforced,
+        "summary": summary(comparison),
+        "doubts": list(comparison.doubts),
+        "shifts": list(shift_lines(comparison.shifts, emulated=comparison.new.emulated)),
+        "judgements": [
+            {**as_json(one), "label": one.identity.label, "fails": fails(one, settings)}
+            for one in sorted(comparison.judgements, key=_badness)
+        ],
+        "unmatched": [
+            *_named("no longer measured", comparison.failed),
+            *_named("missing from the baseline", comparison.missing_in_base),
+            *_named("missing from the new run", comparison.missing_in_new),
+        ],
+    }
+
+
+def _badness(one: Judgement) -> tuple[int, float]:
+    change = -math.inf if one.change is None else one.change.value
+    return _ORDER.index(one.verdict), -change
+
+
+def _named(what: str, unmatched: Sequence[Unmatched]) -> list[dict[str, Any]]:
+    return [
+        {"what": what, "label": one.measurement.identity.label, "why": one.why} for one in unmatched
+    ]

@@ -1,1 +1,0 @@
-"""Matrix products by the kernels of CUTLASS, compiled from its headers."""

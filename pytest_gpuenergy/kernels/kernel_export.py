@@ -1,0 +1,490 @@
+"""Writes kernels as plain CUDA sources that build and run without this package.
+
+For each kernel the folder holds its source, its launch plan (JSON, which `load_kernel` reads) and
+the same plan for the driver: a header, and a source that launches. All kernels share a host driver,
+a reference for each kind of workload, a CMakeLists.txt and a table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from msgspec import Struct
+
+from pytest_gpuenergy.kernels.kernel import Kernel, Launch
+from pytest_gpuenergy.kernels.kernel_files import plan_of
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
+from pytest_gpuenergy.support import (
+    Cell,
+    FormError,
+    InputError,
+    csv_text,
+    cuda_dir,
+    decode,
+    encode,
+    is_file,
+    is_link,
+    is_there,
+    read_bytes,
+    write_atomically,
+)
+from pytest_gpuenergy.workloads import NORMAL, Tensor, Workload, is_plain_name
+
+TENSOR_MAPS = "tensor_maps.cuh"
+"""The header that encodes tensor maps, for sources that have some."""
+
+_TYPES = {
+    "float16": "half",
+    "bfloat16": "nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+    "int32": "int",
+    "int64": "long long",
+}
+"""The types of the driver's ``Type``, in C++."""
+_DEFAULT_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
+
+
+@dataclass(frozen=True)
+class RankedKernel:
+    """One kernel of a workload and its rank in the selection (1 = fastest)."""
+
+    workload: Workload
+    rank: int
+    kernel: Kernel
+
+    @property
+    def stem(self) -> str:
+        """File name without suffix: ``kernel01``."""
+        return f"kernel{self.rank:02d}"
+
+
+_DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
+_BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
+HOPPER = "sm_90a"
+"""The architecture whose instructions take tensor maps; CMake's ``native`` lacks them."""
+_RECORDED = ("tuned_for", "time_ms", "power_w", "energy_mj")
+_COLUMNS = (
+    *("workload", "rank", "launch", "file", "entry", "sha256"),
+    *("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared_bytes"),
+    *("arguments", "flops", *_RECORDED),
+)
+
+
+def export_kernels(
+    kernels: Iterable[RankedKernel], folder: Path, architecture: str | None = None
+) -> list[Path]:
+    """Write ``kernels`` into ``folder``, in place of what an earlier export has written there.
+
+    Args:
+        kernels: the kernels to write.
+        folder: the folder to write to.
+        architecture: the architecture to build for, such as ``sm_90``, unless whoever builds names
+            another; None stands for that of the machine that builds. Kernels with tensor maps are
+            built for `HOPPER`.
+
+    Returns:
+        The files written, the table first.
+
+    Raises:
+        InputError: the folder contains something else or cannot be written, or a kernel cannot be
+            exported.
+    """
+    ranked = sorted(kernels, key=lambda item: (item.workload.name, item.rank))
+    for item in ranked:
+        if not is_plain_name(item.workload.name):  # it goes into paths, C++ and CMake text
+            raise InputError(
+                f"A workload called {item.workload.name!r} cannot be exported: use letters, "
+                "digits, '_', '-' and '.' in its name."
+            )
+    content: dict[str, str] = {"kernel_metadata.csv": _table(ranked)}
+    for item in ranked:
+        base = f"kernels/{item.workload.name}/{item.stem}"
+        content[f"{base}.cu"] = item.kernel.source
+        content[f"{base}.json"] = json.dumps(_plan(item), indent=2) + "\n"
+        content[f"{base}.workload.cuh"] = workload_header(item)
+        content[f"{base}.launch.cu"] = launch_source(item)
+    shared = {_reference(item.workload) for item in ranked} | {*_DRIVER, _BUILD}
+    if any(item.kernel.tensor_maps for item in ranked):
+        shared.add(TENSOR_MAPS)
+        architecture = HOPPER
+    for name in sorted(shared):
+        content[name] = (cuda_dir() / "export" / name).read_text(encoding="utf-8")
+    if architecture is not None:
+        number = architecture.removeprefix("sm_")
+        content[_BUILD] = content[_BUILD].replace(_NATIVE, f"{number}) # of the GPU they are for")
+    return write_export(content, folder)
+
+
+def workload_header(item: RankedKernel) -> str:
+    """The C++ header through which ``driver.cu`` knows what the kernel computes.
+
+    Raises:
+        InputError: the driver has no reference for the workload, or cannot provide a tensor.
+    """
+    workload, spaces = item.workload, item.kernel.workspaces
+    reference = _reference(workload)
+    parameters = "\n".join(
+        f"#define PARAMETER_{name} {value}"
+        if isinstance(value, int)
+        # The preprocessor cannot compare words.
+        else f"#define PARAMETER_{name}_{value}"
+        for name, value in workload.parameters.items()
+        if isinstance(value, int) or f"_{value}".isidentifier()
+    )
+    tensors = "\n".join(f"    {_tensor(item, tensor)}," for tensor in workload.tensors)
+    return f"""\
+// {workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+#pragma once
+
+{parameters}
+#include "../../{reference}"
+
+constexpr char LABEL[] = "{workload.name} {item.stem}";
+constexpr double FLOPS = {float(workload.flops)!r};
+{_inputs(workload)}
+constexpr Tensor TENSORS[] = {{
+{tensors}
+}};
+constexpr int WORKSPACES = {len(spaces)};
+constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spaces) or "0"}}};
+"""
+
+
+def _reference(workload: Workload) -> str:
+    name = f"references/{workload.kind}.cuh"
+    if not is_file(cuda_dir() / "export" / name):
+        raise InputError(
+            f"{workload.name} is of kind {workload.kind}, for which the exported driver has no "
+            "reference: choose kernels of other workloads."
+        )
+    return name
+
+
+def _inputs(workload: Workload) -> str:
+    drawn, _, share = str(workload.parameters.get("distribution", NORMAL)).partition(":")
+    return (
+        f"constexpr Inputs INPUTS = Inputs::{drawn.upper()};\n"
+        f"constexpr double SHARE_OF_ZEROS = {float(share or 0)!r};"
+    )
+
+
+def _tensor(item: RankedKernel, tensor: Tensor) -> str:
+    is_output = tensor.is_written
+    bound = item.workload.bound_of(tensor)
+    bounds = f"{bound.max_relative!r}, {bound.normwise!r}" if is_output else "0, 0"
+    c_type(item, tensor)
+    kind = f"Type::{tensor.dtype}"
+    return f'{{"{tensor.name}", {kind}, {tensor.size}, {str(is_output).lower()}, {bounds}}}'
+
+
+def _plan(item: RankedKernel) -> dict[str, object]:
+    tensors = [
+        {"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "role": t.role}
+        for t in item.workload.tensors
+    ]
+    workload = {
+        "name": item.workload.name,
+        "parameters": dict(item.workload.parameters),
+        "tensors": tensors,
+        "flops": item.workload.flops,
+    }
+    return {**plan_of(item.kernel, f"{item.stem}.cu"), "rank": item.rank, "workload": workload}
+
+
+def _table(ranked: Sequence[RankedKernel]) -> str:
+    rows: list[Sequence[Cell]] = [_COLUMNS]
+    for item in ranked:
+        recorded: tuple[str | float, ...] = ("",) * len(_RECORDED)
+        if item.kernel.recorded:
+            figures = item.kernel.recorded[0]
+            recorded = (figures.gpu, figures.time_ms, figures.power_w, figures.energy_mj)
+        for number, launch in enumerate(item.kernel.launches):
+            rows.append(
+                (
+                    item.workload.name,
+                    item.rank,
+                    number,
+                    f"kernels/{item.workload.name}/{item.stem}.cu",
+                    launch.entry,
+                    item.kernel.digest,
+                    *launch.grid,
+                    *launch.block,
+                    launch.shared_bytes,
+                    " ".join(launch.arguments),
+                    item.workload.flops,
+                    *recorded,
+                )
+            )
+    return csv_text(rows)
+
+
+def launch_source(item: RankedKernel) -> str:
+    """The CUDA source that contains the kernel and launches it for ``driver.cu``.
+
+    It is compiled on its own, so that the names and macros of kernel and driver do not meet.
+
+    Raises:
+        InputError: the kernel takes an argument that the driver cannot provide.
+    """
+    kernel = item.kernel
+    maps = "".join(
+        f"  const CUtensorMap {one.name} = {_map(item, one)};\n" for one in kernel.tensor_maps
+    )
+    calls = maps + "\n".join(_call(item, launch) for launch in kernel.launches)
+    include = f'#include "../../{TENSOR_MAPS}"\n' if maps else ""
+    return f"""\
+// Launches {item.workload.name} {item.stem}, for driver.cu; {item.stem}.json says the same.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+{include}#include "{item.stem}.cu"
+
+namespace exported {{
+
+cudaError_t prepare() {{
+{_attributes(kernel)}  return cudaSuccess;
+}}
+
+void launch(void* const* tensors, void* const* workspaces, cudaStream_t stream) {{
+  (void)workspaces;
+{calls}
+}}
+
+}}  // namespace exported
+"""
+
+
+def c_type(item: RankedKernel, tensor: Tensor) -> str:
+    """The type of a tensor's elements in C++.
+
+    Raises:
+        InputError: the driver does not have it.
+    """
+    if tensor.dtype not in _TYPES:
+        raise InputError(
+            f"{item.workload.name} {item.stem} has the {tensor.role} {tensor.name} of type "
+            f"{tensor.dtype}, but the exported driver only supports {', '.join(_TYPES)}."
+        )
+    return _TYPES[tensor.dtype]
+
+
+def _attributes(kernel: Kernel) -> str:
+    return "".join(
+        f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
+        f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
+        "return status;\n"
+        for launch in kernel.launches
+        if launch.shared_bytes > _DEFAULT_SHARED_BYTES
+    )
+
+
+def _pointers(item: RankedKernel) -> dict[str, str]:
+    """A pointer to each tensor and workspace, in C++."""
+    given = {"tensors": item.workload.tensors, "workspaces": item.kernel.workspaces}
+    return {
+        tensor.name: f"static_cast<{c_type(item, tensor)}*>({array}[{index}])"
+        for array, buffers in given.items()
+        for index, tensor in enumerate(buffers)
+    }
+
+
+def _map(item: RankedKernel, one: TensorMap) -> str:
+    """A tensor map, in C++."""
+    pointers = _pointers(item)
+    if one.tensor not in pointers:
+        raise InputError(
+            f"{item.workload.name} {item.stem} has a tensor map of {one.tensor!r}, which is not a "
+            f"tensor of {item.workload.name}: it has {', '.join(pointers)}."
+        )
+    numbers = (one.dims, one.strides_bytes, one.box)
+    lists = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in numbers)
+    kind = f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()}"
+    swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
+    return (
+        f"tensor_map({pointers[one.tensor]}, {kind},\n"
+        f"      {lists}, CU_TENSOR_MAP_SWIZZLE_{swizzle})"
+    )
+
+
+def _call(item: RankedKernel, launch: Launch) -> str:
+    known = _pointers(item)
+    known |= {one.name: one.name for one in item.kernel.tensor_maps}
+    if unknown := [name for name in launch.arguments if name not in known]:
+        raise InputError(
+            f"{item.workload.name} {item.stem} takes {unknown[0]!r}, which is not a tensor of "
+            f"{item.workload.name}: it has {', '.join(known)}."
+        )
+    grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
+    arguments = ", ".join(known[name] for name in launch.arguments)
+    return (
+        f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, stream>>>(\n"
+        f"      {arguments});"
+    )
+
+
+SIGN = "gpuenergy-export.json"
+"""The file that lists what an export has written."""
+
+_LARGEST_BYTES = 64 << 20
+
+
+class _Sign(Struct, frozen=True):
+    """The content of the list: the SHA-256 of each exported file, by its path in the folder."""
+
+    made_by: Literal["pytest-gpuenergy"]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ExportedFolder:
+    """The files that exports have written to a folder.
+
+    Attributes:
+        path: the folder.
+        own: files that are there as they were written.
+        changed: files that somebody has changed since, or replaced by something else.
+    """
+
+    path: Path
+    own: tuple[Path, ...] = ()
+    changed: tuple[Path, ...] = ()
+
+    @classmethod
+    def find(cls, folder: Path) -> ExportedFolder | None:
+        """What exports have written to ``folder``; None if none has.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        sign = folder / SIGN
+        if not _is_regular(sign):
+            return None
+        try:
+            listed = decode(read_bytes(sign, "list of exported files", _LARGEST_BYTES), _Sign)
+        except FormError as error:
+            raise InputError(f"{sign} cannot be used: {error}. Remove it by hand.") from None
+        own: list[Path] = []
+        changed: list[Path] = []
+        for name, digest in listed.files.items():
+            path = _inside(folder, name)
+            if path is None:
+                raise InputError(f"{sign} names {name[:80]!r}, which is not in its folder.")
+            if is_there(path):
+                (own if _sha256(path) == digest else changed).append(path)
+        return cls(folder, tuple(own), tuple(changed))
+
+    def remove(self) -> None:
+        """Remove what exports have written, and the folders that are empty then.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
+        for path in self.own:
+            path.unlink(missing_ok=True)
+        for folder in self.folders:
+            if is_there(folder) and not any(folder.iterdir()):
+                folder.rmdir()
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of these files below the exported one, the deepest first."""
+        found = {
+            parent
+            for path in self.own
+            for parent in path.parents
+            if parent != self.path and parent.is_relative_to(self.path)
+        }
+        return tuple(sorted(found, key=lambda folder: -len(folder.parts)))
+
+
+def check_exportable(folder: Path) -> ExportedFolder | None:
+    """Check that ``folder`` is missing, empty, or one that only exports have written to.
+
+    Files that a build adds, in a folder such as ``build``, are left alone.
+
+    Returns:
+        What an earlier export has written there.
+
+    Raises:
+        InputError: it is something else, or somebody has changed what was exported.
+    """
+    try:
+        if not is_there(folder) or not any(folder.iterdir()):
+            return None
+        earlier = ExportedFolder.find(folder)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}.") from None
+    if earlier is None:
+        raise InputError(
+            f"The folder {folder} is not empty, and no earlier export has written it: name a new "
+            "one."
+        )
+    if earlier.changed:
+        raise InputError(
+            f"{earlier.changed[0]} was changed after it had been exported: move it elsewhere, or "
+            "name a new folder."
+        )
+    return earlier
+
+
+def write_export(content: Mapping[str, str], folder: Path) -> list[Path]:
+    """Replace what an earlier export has written to ``folder`` by ``content``, by relative paths.
+
+    Returns:
+        The files written.
+
+    Raises:
+        InputError: as `check_exportable`; a file of somebody else is in the way; or one cannot be
+            written.
+    """
+    earlier = check_exportable(folder)
+    own = set(earlier.own) if earlier else set()
+    for name in content:
+        if (path := folder / name) not in own and is_there(path):
+            raise InputError(f"{path} is in the way, and was not exported: move it elsewhere.")
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in content.items()}
+    try:
+        if earlier is not None:
+            earlier.remove()
+        folder.mkdir(parents=True, exist_ok=True)
+        # First: what an interrupted export has written is known to be ours.
+        write_atomically(folder / SIGN, encode(_Sign("pytest-gpuenergy", digests)) + b"\n")
+        for name, text in content.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text)
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be written: {error.strerror}.") from None
+    return [folder / name for name in content]
+
+
+def _inside(folder: Path, name: str) -> Path | None:
+    """The path of a listed file; None if it would lead out of the folder, also through a link."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or parts[0] == "/" or "\0" in name:
+        return None
+    path = folder
+    for part in parts[:-1]:
+        path = path / part
+        if is_link(path):
+            return None
+    return path / parts[-1]
+
+
+def _is_regular(path: Path) -> bool:
+    return is_there(path) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _sha256(path: Path) -> str:
+    if not _is_regular(path):
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

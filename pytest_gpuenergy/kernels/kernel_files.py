@@ -1,0 +1,427 @@
+"""Kernels as files: read from CUDA text or a launch plan, and stored in folders for workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from pytest_gpuenergy.kernels.kernel import (
+    AnyKernel,
+    Dim3,
+    Kernel,
+    Kind,
+    Launch,
+    Origin,
+    RecordedFigures,
+)
+from pytest_gpuenergy.kernels.kernel_kinds import (
+    Constant,
+    CudaProgram,
+    Headers,
+    LibraryCall,
+    Option,
+    TritonKernel,
+)
+from pytest_gpuenergy.kernels.reachable import HOST_HEADER
+from pytest_gpuenergy.kernels.tensor_map import TensorMap
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    encode,
+    is_file,
+    is_folder,
+    is_there,
+    read_bytes,
+    schema_version,
+    shown,
+    write_atomically,
+)
+from pytest_gpuenergy.workloads import FLOATS, Tensor, whole_sizes
+
+PLAN_VERSION = 1
+"""``schema_version`` of the launch plans written and read here."""
+
+_LARGEST_BYTES = 16 << 20
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
+_INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+_MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
+_MOST_FILES = 100
+"""The most files that a kernel's file may include, directly or indirectly."""
+_TEXT_SIGN = re.compile(r"[\n{};]|__global__")
+
+
+class StoredWorkspace(Struct, frozen=True):
+    """A workspace as stored in files."""
+
+    name: str
+    shape: tuple[Annotated[int, Meta(ge=1)], ...]
+    dtype: str
+
+
+class _Plan(Struct, frozen=True):
+    source: str
+    sha256: str
+    language: Literal["cuda"]
+    launches: tuple[Launch, ...]
+    workspaces: tuple[StoredWorkspace, ...]
+    origin: Origin
+    recorded: tuple[RecordedFigures, ...]
+    tensor_maps: tuple[TensorMap, ...] = ()
+
+
+def load_kernel(
+    path_or_source: str | PathLike[str],
+    *,
+    entry: str | None = None,
+    grid: int | Sequence[int] | None = None,
+    block: int | Sequence[int] | None = None,
+    arguments: Sequence[str] | None = None,
+    shared_bytes: int = 0,
+    folder: Path | None = None,
+    include: Sequence[str | PathLike[str]] = (),
+    define: Mapping[str, object] | None = None,
+) -> Kernel:
+    """A CUDA kernel from a source file, from source text or from an exported launch plan.
+
+    Args:
+        path_or_source: path of a CUDA source file (any suffix), whose includes in quotes are read
+            with it, the CUDA text itself, or the path of a launch plan (``.json``), which already
+            gives all the following. The text is UTF-8, or else Latin-1.
+        entry: name of the ``__global__`` function, or an instance of a template: ``f<float, 4>``.
+        grid: blocks of the grid in x, y and z; sizes left out are 1.
+        block: threads of a block, likewise.
+        arguments: names of the workload's tensors and scalars, in the order of the parameters.
+        shared_bytes: dynamic shared memory of a block, in bytes.
+        folder: base of relative paths; None: the current folder.
+        include: folders in which the file's includes are looked for, as with ``nvcc -I``. Those in
+            angle brackets are looked for in no others.
+        define: macros that the text begins with, and their values, as with ``nvcc -D``; True
+            stands for a macro without a value.
+
+    Raises:
+        InputError: the file, the text or the launch cannot be used.
+    """
+    given = {"entry": entry, "grid": grid, "block": block, "arguments": arguments}
+    text = fspath(path_or_source)
+    if isinstance(path_or_source, str) and _TEXT_SIGN.search(text):
+        source, origin = text, Origin("source")
+    else:
+        path = Path(text) if folder is None else folder / text
+        if path.suffix == ".json":
+            if clash := [name for name, value in given.items() if value is not None]:
+                raise InputError(
+                    f"The launch plan {path} already gives {clash[0]!r}: leave that out, "
+                    "or name the source file instead of the plan."
+                )
+            return read_plan(path)
+        folders = [Path(one) if folder is None else folder / one for one in include]
+        if missing_folder := next((str(one) for one in folders if not is_folder(one)), ""):
+            raise InputError(
+                f"The folder {missing_folder} of 'include' is not there: name one with headers."
+            )
+        source = _with_includes(path, folders, set())
+        origin = Origin("file", details={"path": str(path)})
+    source = _definitions(define or {}) + source.replace("\r\n", "\n")
+    if entry is None or grid is None or block is None or arguments is None:
+        missing = next(name for name, value in given.items() if value is None)
+        raise InputError(f"load_kernel needs {missing!r} unless it gets a launch plan (.json).")
+    _check_entry(source, entry)
+    if isinstance(arguments, str):
+        raise InputError(f"'arguments' must be a list of names, not the text {arguments!r}.")
+    launch = Launch(
+        entry, _dim3("grid", grid), _dim3("block", block), tuple(arguments), shared_bytes
+    )
+    return Kernel(source, (launch,), origin=origin)
+
+
+def plan_of(kernel: Kernel, source_name: str) -> dict[str, Any]:
+    """The launch plan of ``kernel``, as JSON values, for a source file called ``source_name``."""
+    return {
+        "schema_version": PLAN_VERSION,
+        **kernel.content,
+        "source": source_name,
+        "sha256": kernel.digest,
+        "workspaces": kernel.stored_workspaces,
+        "origin": {
+            "kind": kernel.origin.kind,
+            "rank": kernel.origin.rank,
+            "details": dict(kernel.origin.details),
+        },
+        "recorded": [asdict(figures) for figures in kernel.recorded],
+    }
+
+
+def read_plan(path: Path) -> Kernel:
+    """The kernel that the launch plan at ``path`` describes; its source is beside the plan.
+
+    Raises:
+        InputError: the plan or its source is missing, damaged, or outside the plan's folder.
+    """
+    text = _read_text(path, "launch plan")
+    try:
+        version = schema_version(text)
+        if version != PLAN_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, but this gpuenergy reads {PLAN_VERSION}"
+            )
+        plan = _decoded(path, text)
+        kernel = Kernel(
+            source=_read_text(_beside(path, plan.source), "kernel source"),
+            launches=plan.launches,
+            tensor_maps=plan.tensor_maps,
+            workspaces=tuple(map(workspace_of, plan.workspaces)),
+            origin=plan.origin,
+            recorded=plan.recorded,
+        )
+    except FormError as error:
+        raise InputError(
+            f"The launch plan {path} cannot be used, because {error}: export it again."
+        ) from None
+    if plan.sha256 != kernel.digest:
+        raise InputError(
+            f"The launch plan {path} was written for a different {plan.source}: export it "
+            "again, or give load_kernel the source file with its entry, grid, block and arguments."
+        )
+    for launch in kernel.launches:
+        _check_entry(kernel.source, launch.entry)
+    return kernel
+
+
+def _beside(plan: Path, name: str) -> Path:
+    # A plan is untrusted data: it must not name files outside its own folder.
+    source = plan.parent / name
+    try:
+        inside = Path(name).name == name and source.resolve().parent == plan.parent.resolve()
+    except (OSError, ValueError):  # not a possible file name
+        inside = False
+    if not inside:
+        raise InputError(
+            f"The launch plan {plan} names the source {name!r}, which is not a file in the plan's "
+            "own folder: put the source beside the plan and name it without a folder."
+        )
+    return source
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        content = read_bytes(path, what, _LARGEST_BYTES)
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:  # comments in another encoding do not matter
+        text = content.decode("latin-1")
+    if "\0" in text or text.startswith(("\xff\xfe", "\xfe\xff")):
+        raise InputError(f"The {what} {path} is binary: give a text file.")
+    if not text.strip():
+        raise InputError(f"The {what} {path} is empty.")
+    return text
+
+
+def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
+    """The text of a file, with those that it includes in their place.
+
+    Includes in quotes are looked for beside it first; those of the host's libraries nowhere else.
+    Each file is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
+    """
+    read.add(path.resolve())
+
+    def included(found: re.Match[str]) -> str:
+        wanted = [] if HOST_HEADER.fullmatch(found[1] or found[2]) else folders
+        places = [path.parent, *wanted] if found[1] else wanted
+        there = next((one for at in places if is_file(one := at / (found[1] or found[2]))), None)
+        if there is None or len(read) > _MOST_FILES:
+            return found[0]
+        if there.resolve() in read:
+            return ""
+        text = _with_includes(there, folders, read)
+        return re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", "", text, flags=re.MULTILINE)
+
+    return _INCLUDED.sub(included, _read_text(path, "kernel source").replace("\r\n", "\n"))
+
+
+def _definitions(given: Mapping[str, object]) -> str:
+    """Directives that define macros."""
+    lines = []
+    for name, value in given.items():
+        if not _MACRO.fullmatch(name):
+            raise InputError(f"'define' has {name!r}, which is not the name of a macro.")
+        if value is False or value is None or "\n" in str(value):
+            raise InputError(
+                f"'define' gives the macro {name} the value {value!r}: give it a number, a text of "
+                "one line, or True for none, or leave it out."
+            )
+        lines.append(f"#define {name}{'' if value is True else f' {value}'}\n")
+    return "".join(lines)
+
+
+def _check_entry(source: str, entry: str) -> None:
+    name = re.split(r"[<(]", entry)[0].split("::")[-1].strip()
+    if not name or not re.search(rf"\b{re.escape(name)}\b", source):
+        known = re.findall(r"__global__[^;{]*?(\w+)\s*\((?![^()]*\)\s*\w+\s*\()", source)
+        hint = f"it has {', '.join(known)}" if known else "it has no __global__ function"
+        raise InputError(f"The kernel source has no function {entry!r}: {hint}.")
+
+
+def _dim3(what: str, value: int | Sequence[int]) -> Dim3:
+    sizes = whole_sizes(value)
+    if not 1 <= len(sizes) <= 3:
+        raise InputError(f"The {what} must have one to three sizes, not {value!r}.")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _decoded(path: Path, text: str) -> _Plan:
+    try:
+        return decode(text, _Plan)
+    except InputError as error:  # refused by `Launch` or `TensorMap`
+        raise InputError(f"In the launch plan {path}: {error}") from None
+
+
+def workspace_of(found: StoredWorkspace) -> Tensor:
+    """The tensor that a stored workspace describes.
+
+    Raises:
+        FormError: its type is unknown.
+    """
+    if found.dtype not in _DTYPES:
+        raise FormError(f"a workspace has the unknown type {shown(found.dtype)}")
+    return Tensor(found.name, found.shape, found.dtype, "workspace")
+
+
+_PLAN, _SOURCE = "kernel.json", "kernel.cu"
+
+
+class _Kind(Struct, frozen=True):
+    kind: Kind = "cuda"
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    sha256: str
+    workspaces: tuple[StoredWorkspace, ...]
+    origin: Origin
+
+
+class _Triton(_Stored, frozen=True, kw_only=True):
+    source: str
+    function: str
+    grid: Dim3
+    arguments: tuple[str, ...]
+    constants: dict[str, Constant]
+    num_warps: int
+    num_stages: int
+
+
+class _Library(_Stored, frozen=True, kw_only=True):
+    entry: str
+    tensors: dict[str, str]
+    options: dict[str, Option]
+
+
+class _Headers(Struct, frozen=True, kw_only=True):
+    name: str
+    sha256: str
+
+
+class _Program(_Stored, frozen=True, kw_only=True):
+    source: str
+    name: str
+    arguments: tuple[str, ...]
+    numbers: tuple[int, ...]
+    headers: _Headers | None
+    headers_folder: str | None
+
+
+def write_kernel(folder: Path, kernel: AnyKernel) -> None:
+    """Write ``kernel`` into ``folder``, unless there is one already.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if is_there(folder / _PLAN):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(kernel, Kernel):
+        write_atomically(folder / _SOURCE, kernel.source)
+        content = plan_of(kernel, _SOURCE)
+    else:
+        content = {
+            **kernel.content,
+            "workspaces": kernel.stored_workspaces,
+            "origin": asdict(kernel.origin),
+            "sha256": kernel.digest,
+        }
+        if isinstance(kernel, CudaProgram):
+            content["headers_folder"] = kernel.headers and kernel.headers.folder
+    # The plan is written last: if it exists, the source is complete.
+    write_atomically(folder / _PLAN, encode(content))
+
+
+def read_kernel(folder: Path) -> AnyKernel:
+    """Read a kernel that `write_kernel` has written.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    path = folder / _PLAN
+    content = read_bytes(path, "kernel", _LARGEST_BYTES)
+    try:
+        kind = decode(content, _Kind).kind
+        if kind == "cuda":
+            return read_plan(path)
+        stored, kernel = _READERS[kind](content)
+        if stored.sha256 != kernel.digest:
+            raise FormError("its content does not match its sha256")
+    except FormError as error:
+        raise InputError(
+            f"The kernel {path} cannot be used, because {error}: write it again."
+        ) from None
+    return kernel
+
+
+def _triton(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Triton)
+    return stored, TritonKernel(
+        stored.source,
+        stored.function,
+        stored.grid,
+        stored.arguments,
+        stored.constants,
+        stored.num_warps,
+        stored.num_stages,
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )
+
+
+def _library(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Library)
+    return stored, LibraryCall(
+        stored.entry,
+        stored.tensors,
+        stored.options,
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )
+
+
+def _program(content: bytes) -> tuple[_Stored, AnyKernel]:
+    stored = decode(content, _Program)
+    known = stored.headers
+    return stored, CudaProgram(
+        stored.source,
+        stored.name,
+        stored.arguments,
+        stored.numbers,
+        None if known is None else Headers(known.name, known.sha256, stored.headers_folder or ""),
+        workspaces=tuple(map(workspace_of, stored.workspaces)),
+        origin=stored.origin,
+    )
+
+
+_READERS = {"triton": _triton, "library": _library, "program": _program}

@@ -1,0 +1,286 @@
+"""Kernels that are not CUDA text: a Triton function, a library call, a host program.
+
+All are plain data; a worker process compiles and launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from pytest_gpuenergy.kernels.kernel import AnyKernel, Dim3, check_source
+from pytest_gpuenergy.record import LaunchInfo
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.workloads import whole, whole_sizes
+
+Constant = bool | int | float | str
+_WARP = 32
+_MOST_WARPS = 32
+"""The most warps of a block: 1024 threads."""
+
+
+@dataclass(frozen=True)
+class TritonKernel(AnyKernel):
+    """A function in a Python module, decorated with ``triton.jit``.
+
+    The module is executed in the worker process, on real GPUs only. It is arbitrary Python: only
+    use modules that you would run yourself.
+
+    Attributes:
+        source: the text of the module, with its imports.
+        function: name of the function.
+        grid: programs in x, y and z.
+        arguments: names of tensors, workspaces and scalars, in the order of the parameters.
+        constants: values of all other parameters, ``tl.constexpr`` or not, by name.
+        num_warps: warps of a program; a power of two.
+        num_stages: the number of stages of software pipelines.
+
+    Raises:
+        InputError: an attribute cannot be used.
+    """
+
+    kind = "triton"
+    source: str
+    function: str
+    grid: Dim3
+    arguments: tuple[str, ...]
+    constants: Mapping[str, Constant] = field(default_factory=dict, hash=False)
+    num_warps: int = 4
+    num_stages: int = 3
+
+    def __post_init__(self) -> None:
+        check_source(self.source)
+        if not self.function.isidentifier():
+            raise InputError(f"A Triton kernel cannot have the function name {self.function!r}.")
+        object.__setattr__(self, "grid", whole_sizes(self.grid))
+        for name in ("num_warps", "num_stages"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        constants = {name: whole(value) for name, value in self.constants.items()}
+        object.__setattr__(self, "constants", constants)
+        if len(self.grid) != 3 or any(type(d) is not int or d < 1 for d in self.grid):
+            raise InputError(
+                f"The grid of {self.function!r} must be three positive integers, not {self.grid!r}."
+            )
+        if self.num_warps not in [1 << k for k in range(_MOST_WARPS.bit_length())]:
+            raise InputError(
+                f"num_warps of {self.function!r} must be a power of two up to {_MOST_WARPS}, not "
+                f"{self.num_warps!r}."
+            )
+        if type(self.num_stages) is not int or self.num_stages < 1:
+            raise InputError(
+                f"num_stages of {self.function!r} must be a positive integer, not "
+                f"{self.num_stages!r}."
+            )
+        for name, value in self.constants.items():
+            if not isinstance(value, Constant):
+                raise InputError(
+                    f"The constant {name!r} of {self.function!r} must be a number or string, not "
+                    f"{value!r}."
+                )
+
+    @property
+    def label(self) -> str:
+        return self.function
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        return {
+            "kind": self.kind,
+            "source": self.source,
+            "function": self.function,
+            "grid": list(self.grid),
+            "arguments": list(self.arguments),
+            "constants": dict(self.constants),
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+        }
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.function: self.arguments}
+
+    @property
+    def launch_infos(self) -> tuple[LaunchInfo, ...]:
+        return (LaunchInfo(self.function, self.grid, (_WARP * self.num_warps, 1, 1)),)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return ("triton", "torch")
+
+
+Option = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class LibraryEntry:
+    """The signature of a library function.
+
+    Attributes:
+        parameters: names of its tensor parameters.
+        options: default values of its options, which also give their types.
+        modules: Python modules that the function needs.
+    """
+
+    parameters: tuple[str, ...]
+    options: Mapping[str, Option]
+    modules: tuple[str, ...]
+
+
+LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
+    "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
+    # C = A B, all stored by rows: A as M rows or transposed, B as K rows that may be longer than N
+    # elements, C densely. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
+    # cuBLASLt; without one, the first that its heuristics offer is taken.
+    "cublasLt.matmul": LibraryEntry(
+        ("a", "b", "c", "workspace"),
+        {"compute": "32F", "a_transposed": False, "algorithm": "", "version": 0},
+        ("nvmath",),
+    ),
+}
+"""The library functions that a `LibraryCall` can name."""
+
+
+@dataclass(frozen=True)
+class LibraryCall(AnyKernel):
+    """A call of one of `LIBRARY_ENTRIES` with a job's tensors.
+
+    Attributes:
+        entry: name of the function, such as ``torch.matmul``.
+        tensors: name of the tensor for each parameter.
+        options: other arguments; those left out have the entry's defaults.
+
+    Raises:
+        InputError: the entry is unknown, or does not take these arguments.
+    """
+
+    kind = "library"
+    entry: str
+    tensors: Mapping[str, str] = field(hash=False)
+    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        known = LIBRARY_ENTRIES.get(self.entry)
+        if known is None:
+            raise InputError(
+                f"There is no library entry {self.entry!r}: give one of "
+                f"{', '.join(LIBRARY_ENTRIES)}."
+            )
+        if set(self.tensors) != set(known.parameters):
+            raise InputError(
+                f"{self.entry} takes the tensors {', '.join(known.parameters)}, not "
+                f"{', '.join(self.tensors) or 'none'}."
+            )
+        for name, value in self.options.items():
+            if type(value) is not type(known.options.get(name)):
+                raise InputError(
+                    f"{self.entry} does not take {name}={value!r}: its options are "
+                    f"{', '.join(f'{n}={v!r}' for n, v in known.options.items())}."
+                )
+
+    @property
+    def label(self) -> str:
+        return self.entry
+
+    @property
+    def all_options(self) -> Mapping[str, Option]:
+        """The options, including defaults."""
+        return {**LIBRARY_ENTRIES[self.entry].options, **self.options}
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        return {
+            "kind": self.kind,
+            "entry": self.entry,
+            "tensors": dict(self.tensors),
+            "options": dict(self.all_options),
+        }
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.entry: tuple(self.tensors.values())}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return LIBRARY_ENTRIES[self.entry].modules
+
+
+@dataclass(frozen=True)
+class Headers:
+    """A folder of header files that a program includes.
+
+    Attributes:
+        name: the library with its version, such as ``CUTLASS 4.2.0``.
+        sha256: the SHA-256 of the files, in hexadecimal.
+        folder: the folder of the files on this machine.
+    """
+
+    name: str
+    sha256: str
+    folder: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class CudaProgram(AnyKernel):
+    """CUDA C++ text that is compiled with nvcc to a shared object, which a worker process calls.
+
+    The text defines four functions with C linkage, as ``cuda/cutlass/program.cu`` does. All return
+    null or, as a string that stays valid, what is wrong: ``program_open(tensors, numbers, &program,
+    &workspace_bytes)`` with the device pointers of the tensors in the order of ``arguments``,
+    ``program_initialize(program, workspace, stream)``, ``program_launch(program, stream)``, which
+    only enqueues work on the stream, so that a CUDA graph can capture it, and
+    ``program_close(program)``, which returns nothing. It is arbitrary code: only use texts that you
+    would run yourself.
+
+    Attributes:
+        source: the text.
+        name: the name of what it launches, for people.
+        arguments: names of tensors and workspaces.
+        numbers: 32-bit integers that the program gets besides, such as sizes; one compiled text
+            serves all of them.
+        headers: the library headers that it includes; None if it needs only those of CUDA.
+
+    Raises:
+        InputError: the text is empty or binary, or a number is out of range.
+    """
+
+    kind = "program"
+    source: str
+    name: str
+    arguments: tuple[str, ...]
+    numbers: tuple[int, ...] = ()
+    headers: Headers | None = None
+
+    def __post_init__(self) -> None:
+        check_source(self.source)
+        object.__setattr__(self, "numbers", whole_sizes(self.numbers))
+        for number in self.numbers:
+            if type(number) is not int or not -(1 << 31) <= number < 1 << 31:
+                raise InputError(
+                    f"{self.name} takes integers of 32 bits, which {number!r:.40} is not."
+                )
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "arguments": list(self.arguments),
+            "numbers": list(self.numbers),
+            **self.compiled,
+        }
+
+    @property
+    def compiled(self) -> Mapping[str, object]:
+        """What the machine code depends on, as JSON values: the text and the headers' content."""
+        known = None if self.headers is None else asdict(self.headers)
+        if known is not None:
+            del known["folder"]
+        return {"source": self.source, "headers": known}
+
+    @property
+    def taken(self) -> Mapping[str, tuple[str, ...]]:
+        return {self.name: self.arguments}

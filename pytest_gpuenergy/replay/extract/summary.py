@@ -1,0 +1,202 @@
+"""An extraction as a person reads it, and as a script does."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from pytest_gpuenergy.replay.extract.exchanges import Exchanges
+from pytest_gpuenergy.replay.extract.extraction import SCHEMA_VERSION, Extraction
+from pytest_gpuenergy.replay.extract.trace import PHASES, Launch
+from pytest_gpuenergy.replay.extract.unique_kernels import TIERS, UniqueKernel
+from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
+from pytest_gpuenergy.support import aligned, plain
+
+_SHOWN = 10
+_LONGEST_NAME = 44
+
+
+class PhasePower(Struct, frozen=True):
+    """The mean power over a phase.
+
+    Attributes:
+        phase: ``prefill`` or ``decode``; None where the trace tells of no phases.
+        longest_us: how long it lasts; the longest where there are several runs.
+        samples: that lie in it as a whole.
+        power_w: their mean; None if the phase is too short, or has none.
+    """
+
+    phase: str | None
+    longest_us: float
+    samples: int
+    power_w: float | None
+
+
+def phase_powers(curve: PowerCurve, launches: Sequence[Launch]) -> list[PhasePower]:
+    """The mean power over each phase, from its first launch to the end of its last, in each run."""
+    spans: dict[str | None, dict[int | None, Span]] = {}
+    for one in launches:
+        by_run = spans.setdefault(one.phase, {})
+        begin_us, end_us = by_run.get(one.run, (math.inf, -math.inf))
+        end_us = max(end_us, one.begin_us + one.duration_us)
+        by_run[one.run] = (min(begin_us, one.begin_us), end_us)
+    known = [phase for phase in PHASES if phase in spans]
+    return [_phase_power(curve, phase, spans[phase].values()) for phase in known or spans]
+
+
+def _phase_power(curve: PowerCurve, phase: str | None, spans: Iterable[Span]) -> PhasePower:
+    lengths_us = {span: span[1] - span[0] for span in spans}
+    powers_w = curve.within(span for span, us in lengths_us.items() if us >= SHORTEST_US)
+    mean_w = sum(powers_w) / len(powers_w) if powers_w else None
+    return PhasePower(phase, max(lengths_us.values()), len(powers_w), mean_w)
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without its return type, templates and arguments."""
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", plain, maxsplit=1)[0] or plain
+
+
+def headline(found: Extraction) -> str:
+    """How much there is, as a sentence without a period."""
+    spent = f"{found.gpu_time_us / 1e3:.3f} ms"
+    runs = f" in {found.runs} runs" if (found.runs or 1) > 1 else ""
+    count, number = _known(found.calls), len(found.kernels)
+    if found.on_host:
+        return (
+            f"{count} calls of {number} unique operators took {spent} on the host{runs}; nothing "
+            "ran on a GPU"
+        )
+    taken = f"{count} launches of {number} unique kernels took {spent} of GPU time{runs}"
+    if found.busy_us is None or found.span_us is None:
+        return f"{taken}; when each ran is not known, so there is no timeline"
+    return (
+        f"{taken}; the GPU was busy for {found.busy_us / 1e3:.3f} of {found.span_us / 1e3:.3f} ms"
+    )
+
+
+def terminal(found: Extraction) -> Iterator[str]:
+    """Lines: how much there is, what it consists of, and which kernels take most of the time."""
+    total_us = found.gpu_time_us or 1.0
+    yield headline(found)
+    sums = [
+        (category, f"{us / 1e3:.3f}", f"{us / total_us:.1%}", _known(calls))
+        for category, us, calls in _by_category(found)
+    ]
+    yield from ("", *aligned([("category", "ms", "time", "calls"), *sums]))
+    header = ("kernel", "calls", "ms", "time", "tier", "operator", "name")
+    pairs = list(zip(found.kernels, found.signatures, strict=True))
+    rows = [
+        (
+            kernel.id,
+            _known(kernel.calls),
+            f"{kernel.total_us / 1e3:.3f}",
+            f"{kernel.total_us / total_us:.1%}",
+            "-" if one.tier is None else str(one.tier),
+            _operator(kernel),
+            short_name(kernel.name)[:_LONGEST_NAME],
+        )
+        for kernel, one in pairs[:_SHOWN]
+    ]
+    yield from ("", *aligned([header, *rows]))
+    if len(pairs) > _SHOWN:
+        yield f"and {len(pairs) - _SHOWN} more"
+    if found.exchanges is not None:
+        yield from ("", *_exchanges(found.exchanges))
+    if not found.on_host:
+        yield ""
+        yield from _replayable(found)
+    yield from found.notes
+    if found.power is not None:
+        yield ""
+        yield from map(_power_line, phase_powers(found.power, found.launches))
+
+
+def _power_line(one: PhasePower) -> str:
+    phase, lasted = one.phase or "all launches", f"{one.longest_us / 1e3:.4g} ms"
+    if one.longest_us < SHORTEST_US:
+        return (
+            f"power: {phase} took {lasted}, less than the {SHORTEST_US / 1e3:g} ms that a mean "
+            "takes"
+        )
+    if one.power_w is None:
+        return f"power: {phase} has no samples in its {lasted}"
+    return f"power: {phase} {one.power_w:.1f} W as profiled, the mean of {one.samples} samples"
+
+
+def _exchanges(found: Exchanges) -> Iterator[str]:
+    for rank, clock in enumerate(found.clocks):
+        moved = f", its clock moved by {clock.offset_us:+.1f} µs" if rank else ""
+        if rank and clock.error_us is not None and clock.spread_us is not None:
+            moved += (
+                f" (wrong by {clock.error_us:.1f} µs at most; 95% of the exchanges end within "
+                f"{clock.spread_us:.1f} µs on both)"
+            )
+        yield (
+            f"rank {rank}: {len(found.exchanges)} exchanges with the others took "
+            f"{found.transfer_us(rank) / 1e3:.3f} ms, after waiting for "
+            f"{found.waiting_us(rank) / 1e3:.3f} ms{moved}"
+        )
+
+
+def _replayable(found: Extraction) -> Iterator[str]:
+    """What can be replayed, by tier, and why the rest cannot."""
+    total_us = found.gpu_time_us or 1.0
+    launches = found.call_coverage
+    yield f"can be replayed: {found.time_coverage:.1%} of the GPU time" + (
+        "" if launches is None else f", {launches:.1%} of the launches"
+    )
+    used = sorted({one.tier for one in found.signatures if one.tier is not None})
+    if used:
+        yield "tiers: " + "; ".join(f"{tier}: {TIERS[tier]}" for tier in used)
+    reasons: dict[str, float] = {}
+    for kernel, one in zip(found.kernels, found.signatures, strict=True):
+        if one.missing is not None:
+            reasons[one.missing] = reasons.get(one.missing, 0.0) + kernel.total_us
+    for reason, us in sorted(reasons.items(), key=lambda item: -item[1]):
+        yield f"missing, {us / total_us:.1%} of the GPU time: {reason}"
+
+
+def json_document(found: Extraction) -> dict[str, Any]:
+    """The same for a script; the files have everything else."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "launches": found.calls,
+        "runs": found.runs,
+        "unique_kernels": len(found.kernels),
+        "gpu_time_us": found.gpu_time_us,
+        "busy_us": found.busy_us,
+        "span_us": found.span_us,
+        "time_coverage": found.time_coverage,
+        "call_coverage": found.call_coverage,
+        "notes": list(found.notes),
+        "phase_powers": (
+            [] if found.power is None else plain(phase_powers(found.power, found.launches))
+        ),
+        "categories": [
+            {"category": category, "total_us": us, "calls": calls}
+            for category, us, calls in _by_category(found)
+        ],
+    }
+
+
+def _by_category(found: Extraction) -> list[tuple[str, float, int | None]]:
+    """Each with its time in microseconds and its calls, the most time first."""
+    sums: dict[str, tuple[float, int | None]] = {}
+    for kernel, one in zip(found.kernels, found.signatures, strict=True):
+        us, calls = sums.get(one.category, (0.0, 0))
+        known = None if calls is None or kernel.calls is None else calls + kernel.calls
+        sums[one.category] = (us + kernel.total_us, known)
+    return sorted(((name, *both) for name, both in sums.items()), key=lambda row: -row[1])
+
+
+def _known(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+def _operator(kernel: UniqueKernel) -> str:
+    return "" if kernel.operator is None else kernel.operator.name

@@ -1,0 +1,1 @@
+"""Makes the calls of a profiled program again, and measures each."""

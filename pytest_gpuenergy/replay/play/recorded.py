@@ -1,0 +1,198 @@
+"""Replays the figures that a card has recorded for a profile, on an emulated GPU.
+
+Without a limit the emulated card takes the recorded time and power. What a lower limit does to
+them is its model, which no recorded figure backs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import Measurement, check
+from pytest_gpuenergy.replay.account.figures import (
+    EAGER,
+    GAP,
+    GRAPH,
+    LAYERS,
+    gpu_us_of,
+    step_key,
+)
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
+from pytest_gpuenergy.replay.play.plan import (
+    Cache,
+    Plan,
+    Planner,
+    Repeat,
+    key_of,
+    replayable_call,
+    replayable_gap,
+    replayable_spaced,
+    replayable_step,
+)
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
+from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
+
+RECORDED = "results/measurements.jsonl"
+
+_DIGITS = 3
+"""That the size of a number may have."""
+_BITS = {"bool": 8, "float8": 8, "bfloat16": 16, "complex64": 64, "complex128": 128}
+
+
+def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Planner:
+    """See `pytest_gpuenergy.replay.play.plan.planner_for`.
+
+    Raises:
+        InputError: nothing has been recorded with this cache.
+    """
+    recorded = {
+        key_of(one): one
+        for one in read_measurements(folder / RECORDED)
+        if one.measured and one.power_limit_w is one.sm_clock_mhz is None and _cache(one) == cache
+    }
+    if not recorded:
+        raise InputError(
+            f"An emulated GPU replays figures that a real one has recorded, and {folder / RECORDED}"
+            f" has none with --cache {cache}: run gpuenergy replay on a real GPU first."
+        )
+
+    def plan(
+        profile: ProfileRecord,
+        calls: Sequence[UniqueCall],
+        chosen: Sequence[UniqueCall],
+        steps: Sequence[int],
+    ) -> Plan:
+        if profile.device != device.name:
+            raise InputError(
+                f"The figures in {folder} are those of {profile.device}, and {device.name} is "
+                "emulated here: name the emulated GPU of that model with --gpu-device."
+            )
+        player = _Player(device, profile, cache, recorded)
+        by_id = {one.id: one for one in chosen}
+        wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
+        keys = [*(step_key(*one) for one in wholes), *(one.id for one in chosen)]
+        return Plan(
+            [player.step(*one, calls) for one in wholes if step_key(*one) in recorded],
+            [player.call(one) for one in chosen if one.id in recorded],
+            {key: "no figures of it are recorded" for key in keys if key not in recorded},
+            lambda call, _, key: player.spaced(by_id[call], key) if key in recorded else None,
+            player.gap() if GAP in recorded else None,
+        )
+
+    return plan
+
+
+def read_measurements(path: Path) -> Iterator[Measurement]:
+    """Those in the lines of a file, if it is there; lines that cannot be ones are left out."""
+    for line in path.read_bytes().splitlines() if is_file(path) else ():
+        try:
+            found = decode(line, Measurement)
+            check(found)
+        except FormError:
+            continue
+        yield found
+
+
+class _Player:
+    """Makes what an emulated card plays."""
+
+    def __init__(
+        self,
+        device: EmulatedDevice,
+        profile: ProfileRecord,
+        cache: Cache,
+        recorded: Mapping[str, Measurement],
+    ) -> None:
+        self._device = device
+        self._profile = profile
+        self._cache: Cache = cache
+        self._recorded = recorded
+
+    def call(self, call: UniqueCall) -> Replayable:
+        """One call; what its turns read together does not stay in the L2 cache if it is larger."""
+        play = self._play(call.id, self._dram_bytes(call), len(call.launches))
+        found = self._recorded[call.id]
+        turns = _number(found, "turns")
+        return replayable_call(self._profile, call, self._cache, turns, play, gpu_us_of(found))
+
+    def spaced(self, call: UniqueCall, key: str) -> Replayable:
+        """One call, with as many gaps as have been recorded."""
+        gaps, turns = (_number(self._recorded[key], name) for name in ("gaps", "turns"))
+        play = self._play(key, self._dram_bytes(call), len(call.launches) + gaps)
+        return replayable_spaced(self._profile, call, gaps, key, self._cache, turns, play)
+
+    def gap(self) -> Replayable:
+        """The gap by itself."""
+        return replayable_gap(self._profile, self._cache, self._play(GAP, 0, 1))
+
+    def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
+        """A whole step: what its calls read, and as many launches."""
+        counts = [
+            ((one.steps_in_layers if level == LAYERS else one.steps).get(step, 0), one)
+            for one in calls
+        ]
+        play = self._play(
+            step_key(step, level),
+            sum(count * self._dram_bytes(one) for count, one in counts),
+            sum(count * len(one.launches) for count, one in counts),
+        )
+        return replayable_step(self._profile, step, level, self._cache, play)
+
+    def _dram_bytes(self, call: UniqueCall) -> int:
+        size = argument_bytes(call.arguments)
+        return size if size * len(call.turns) > self._device.profile.l2_bytes else 0
+
+    def _play(self, key: str, dram_bytes: int, launches: int) -> Repeat:
+        found = self._recorded[key]
+        assert found.time_ms is not None
+        assert found.power_w is not None
+        demand = demand_of_figures(
+            found.time_ms,
+            found.power_w,
+            dram_bytes=dram_bytes,
+            launches=launches,
+            profile=self._device.profile,
+        )
+        return partial(self._device.play, demand)
+
+
+def argument_bytes(arguments: Any) -> int:
+    """Size of all tensors among recorded arguments."""
+    if isinstance(arguments, list):
+        return sum(map(argument_bytes, arguments))
+    if not isinstance(arguments, dict):
+        return 0
+    if not {"shape", "dtype"} <= arguments.keys():
+        return sum(map(argument_bytes, arguments.values()))
+    count = 1
+    for extent in arguments["shape"]:
+        count *= extent
+    return count * _bits(str(arguments["dtype"])) // 8
+
+
+def _bits(dtype: str) -> int:
+    name = dtype.removeprefix("torch.")
+    for prefix, bits in _BITS.items():
+        if name.startswith(prefix):
+            return bits
+    digits = "".join(filter(str.isdigit, name))
+    return int(digits[:_DIGITS]) if digits else 0
+
+
+def _number(found: Measurement, name: str) -> int:
+    number = found.workload.parameters.get(name)
+    if not isinstance(number, int) or number < 1:
+        raise InputError(
+            f"The figures of {key_of(found)} were recorded with {name} of {shown(number)}, which "
+            "is no number above zero: run gpuenergy replay on a real GPU again."
+        )
+    return number
+
+
+def _cache(found: Measurement) -> object:
+    return found.workload.parameters.get("cache")

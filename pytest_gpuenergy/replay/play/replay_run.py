@@ -1,0 +1,277 @@
+"""Replays a profile from beginning to end: claims the GPUs, measures on each, and reports.
+
+Where several ranks share the model, each replays its part in a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gpuenergy.control import NamedSetpoints
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.energy import PowerLog
+from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.opening import check_spec, open_device
+from pytest_gpuenergy.replay.account.replay_report import (
+    ReplayReport,
+    combined,
+    page_values,
+    write_report,
+)
+from pytest_gpuenergy.replay.play.plan import Cache, Planner
+from pytest_gpuenergy.replay.play.recorded import recorded_planner
+from pytest_gpuenergy.replay.play.replaying import Replay
+from pytest_gpuenergy.replay.profile.programs import check_packages, is_export
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord, rank_folders, read_profile
+from pytest_gpuenergy.replay.ranks import (
+    ALONE,
+    Ranks,
+    device_word,
+    is_rank,
+    joined,
+    rank_of_process,
+    run_ranks,
+)
+from pytest_gpuenergy.report import Report, check_writable, write_html
+from pytest_gpuenergy.support import InputError, UnavailableError, lock
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What a replay is asked for.
+
+    Attributes:
+        folder: The folder of the profile.
+        device: The value of ``--gpu-device``; a list where several ranks share the model.
+        powercap: The power limits to measure under, as ``--powercap`` takes them.
+        smclock: The SM clocks to measure at, as ``--smclock`` takes them.
+        allow_clocks: Whether to lock clocks that somebody else seems to have locked.
+        cache: What the L2 cache holds when a call is made again.
+        export: The exported file to replay from; empty for the model's own code.
+        step: The decode step to replay, besides the prefill.
+        runs: The least number of launches in each measurement; 0 for as many as the precision
+            takes.
+        kernels: The ids of the unique calls or unique kernels to replay; empty for all.
+        resume: Whether to keep what an earlier replay has measured.
+        power_log: The file for the card's power over time; None for no file.
+        interval_s: The seconds over which a row of the power log is a mean; None for the card's
+            own samples.
+        html: The HTML page to write; None for no page.
+    """
+
+    folder: Path
+    device: str = "auto"
+    powercap: str = "current"
+    smclock: str = "current"
+    allow_clocks: bool = False
+    cache: Cache = "model"
+    export: str = ""
+    step: int = 1
+    runs: int = 0
+    kernels: Sequence[str] = ()
+    resume: bool = False
+    power_log: Path | None = None
+    interval_s: float | None = None
+    html: Path | None = None
+
+
+def replay_profile(
+    options: ReplayOptions, command_line: Sequence[str], tell: Callable[[str], None]
+) -> tuple[int, ReplayReport | None]:
+    """Replay a profile, and write its report.
+
+    Args:
+        options: What to replay, where and how.
+        command_line: The words of this command, which each rank runs again.
+        tell: Called with a sentence for the user.
+
+    Returns:
+        The exit code of the command, and the report; None if another process shows it.
+
+    Raises:
+        GpuEnergyError: The profile, an option or the GPU cannot be used.
+        OSError: A file cannot be written.
+    """
+    read_profile(options.folder)
+    folders = rank_folders(options.folder)
+    count = len(folders) or 1
+    if count > 1 and options.runs:
+        raise InputError(
+            "--runs is for models on one GPU, since several launch what they exchange equally "
+            "often: leave it out."
+        )
+    if options.html is not None:
+        check_writable(options.html, folder=False)
+    if count == 1:
+        reports = _replay_rank(options, tell, options.folder, (options.device, 0))
+    elif check_spec(options.device) is not None:
+        # Emulated GPUs play recorded figures, so that no rank waits for another.
+        reports = [
+            report
+            for rank, folder in enumerate(folders)
+            for report in _replay_rank(options, tell, folder, (options.device, rank))
+        ]
+    elif not is_rank():
+        device_word(options.device, 0, count)  # raises here, once, if there are too few GPUs
+        return run_ranks(command_line, count, options.folder), None
+    else:
+        rank = rank_of_process(count)
+        word = device_word(options.device, rank, count)
+        reports = _replay_rank(options, tell, folders[rank], word, count)
+        if rank:
+            return 0, None
+    report = combined(reports)
+    write_report(report, options.folder)
+    if options.html is not None:
+        write_html(
+            Report(report.run, report.measurements), options.html, replay=page_values(report)
+        )
+    return 0, report
+
+
+def _replay_rank(
+    options: ReplayOptions,
+    tell: Callable[[str], None],
+    folder: Path,
+    word: tuple[str, int],
+    count: int = 1,
+) -> list[ReplayReport]:
+    """Replay one profile, or one rank's part of it.
+
+    Args:
+        options: What to replay, where and how.
+        tell: Called with a sentence for the user.
+        folder: The folder of the profile, or of the rank.
+        word: The arguments ``spec`` and ``index`` of `open_device`.
+        count: The number of ranks that replay their parts at the same time.
+
+    Returns:
+        The reports of all these ranks.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_locked(folder))
+        device = stack.enter_context(open_device(word[0], index=word[1]))
+        ranks = ALONE
+        if count > 1:
+            ranks = stack.enter_context(joined(count, f"cuda:{getattr(device, 'ordinal', 0)}"))
+        planner = planner_for(device, folder, options.cache, options.export, ranks)
+        named = NamedSetpoints.of(device, options.powercap, Path.cwd(), options.smclock)
+        station = stack.enter_context(Station(device, allow_clocks=options.allow_clocks))
+        for sentence in station.restored:
+            tell(sentence)
+        log = None
+        below = folder.relative_to(options.folder)  # "." unless this is the folder of a rank
+        if (path := options.power_log) is not None:
+            path = path.with_stem("-".join(filter(None, (path.stem, below.name))))
+            log = stack.enter_context(PowerLog(device, path, options.interval_s))
+
+        def announce(line: str) -> None:
+            tell(line)
+            if log is not None:
+                log.collect()
+
+        replay = Replay(
+            folder,
+            station,
+            planner,
+            options.cache,
+            options.step,
+            options.kernels,
+            named.setpoints,
+            str(options.folder.name / below),
+            options.runs,
+            announce=announce,
+            ranks=ranks,
+        )
+        if options.resume:
+            replay.resume()
+        return ranks.gathered(replay.run())
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process replays, because one would overwrite the other's files.
+
+    Raises:
+        InputError: Another process replays it.
+        OSError: The folder cannot be read.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not lock(descriptor, wait=False):
+            raise InputError(
+                f"Another process is replaying {folder}: wait for it to end, or replay a copy."
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def planner_for(
+    device: Device, folder: Path, cache: Cache, export: str = "", ranks: Ranks = ALONE
+) -> Planner:
+    """Return what plans the replay on ``device``: of the model, or of recorded figures.
+
+    Args:
+        device: The claimed GPU. An emulated one replays recorded figures.
+        folder: The folder of the profile.
+        cache: What the L2 cache holds when a call is made again.
+        export: See `source_of`.
+        ranks: The ranks that share the model.
+
+    Raises:
+        InputError: PyTorch cannot use the GPU, the folder has no profile, or the profile is of
+            another number of ranks.
+        UnavailableError: A package that the profiled program needs is not installed.
+    """
+    if isinstance(device, EmulatedDevice):
+        if export:
+            raise InputError(
+                "An emulated GPU replays recorded figures, not a model: leave out --export."
+            )
+        return recorded_planner(device, folder, cache)
+    ordinal = getattr(device, "ordinal", None)
+    if ordinal is None:
+        raise InputError(f"PyTorch cannot run on {device.name}: name another --gpu-device.")
+    profile = read_profile(folder)
+    source = source_of(profile, export)
+    if profile.ranks != ranks.count:
+        raise InputError(
+            f"{folder} is the profile of a model on {profile.ranks} GPUs: replay it with gpuenergy "
+            f"replay {folder.parent}."
+        )
+    from pytest_gpuenergy.replay.play.live import live_planner  # imports PyTorch
+
+    return live_planner(f"cuda:{ordinal}", cache, source, ranks)
+
+
+def source_of(profile: ProfileRecord, export: str = "") -> str:
+    """Return the name of the program to load for a replay of ``profile``.
+
+    Args:
+        profile: The record of the profile.
+        export: The exported file to replay from. If it is empty, the model's own code is used or,
+            where a package that this needs is missing, the file that the model was exported to.
+
+    Raises:
+        InputError: There is no file ``export``.
+        UnavailableError: A package that is needed is not installed.
+    """
+    if export and not is_export(export):
+        raise InputError(
+            f"There is no file {export}: write it with gpuenergy profile {profile.model} --export "
+            f"{export}."
+        )
+    try:
+        check_packages(export or profile.model)
+    except UnavailableError:
+        if export or not profile.export or not is_export(profile.export):
+            raise
+        check_packages(profile.export)
+        return profile.export
+    return export or profile.model

@@ -1,0 +1,1 @@
+"""Runs a program under PyTorch's profiler, and exports it if asked to."""

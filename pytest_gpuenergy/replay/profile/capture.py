@@ -1,0 +1,281 @@
+"""Sees every call of an operator that a model makes, with its live arguments.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from pytest_gpuenergy.replay.extract.calls import CallForm
+from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseSpan, ReuseStack
+
+_LARGEST_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class LiveCall:
+    """A call that can be made again.
+
+    Attributes:
+        operator: PyTorch's overload, or what launches a Triton kernel.
+        arguments: by position; its tensors are the model's own parameters, and copies of all else
+            as it was before the call.
+        keywords: arguments by name.
+        parameters: storages of the model's parameters, whose tensors are not copies.
+    """
+
+    operator: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    parameters: frozenset[int]
+
+    def __call__(self) -> Any:
+        """Make the call, and return what it returns."""
+        return self.operator(*self.arguments, **self.keywords)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """Those among its arguments, if it `is_plain`."""
+        return _tensors((self.arguments, self.keywords))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of these can be copied as they lie in memory."""
+        flat, _ = tree_flatten((self.arguments, self.keywords))
+        return all(_is_plain(one) for one in flat if isinstance(one, torch.Tensor))
+
+    def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
+        """This call with other tensors in place of its own, in the same order."""
+        following = iter(tensors)
+        arguments, keywords = tree_map_only(
+            torch.Tensor, lambda _: next(following), (self.arguments, self.keywords)
+        )
+        return LiveCall(self.operator, arguments, keywords, self.parameters)
+
+    def is_parameter(self, tensor: Any) -> bool:
+        """Whether one of its tensors is a parameter of the model."""
+        return _storage(tensor) in self.parameters
+
+
+class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
+    """While it is entered, numbers the calls of operators that the model makes.
+
+    A Triton kernel that is launched outside of any operator counts as a call, too. A trace of
+    PyTorch's profiler has an annotation such as ``call 12`` around each.
+
+    Args:
+        modules: by name, those whose parameters are recognized.
+        keep: numbers of the calls that stay in ``kept``.
+        memory: follows the use of memory; ``reuse`` stays empty without it.
+
+    Attributes:
+        forms: of all calls so far, by number.
+        kept: the calls to make again, by number.
+        reuse: by number, of the tensors among a call's arguments, and then of those that it
+            returned in memory of their own.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        keep: Sequence[int] = (),
+        memory: ReuseStack | None = None,
+    ) -> None:
+        super().__init__()
+        self._names = {
+            _storage(one): ".".join(filter(None, (prefix, name)))
+            for prefix, module in modules.items()
+            for named in (module.named_parameters(), module.named_buffers())
+            for name, one in named
+            if _storage(one)
+        }
+        self._keep = frozenset(keep)
+        self._memory = memory
+        self._inside = False
+        self._triton = ExitStack()
+        self.forms: list[CallForm] = []
+        self.kept: dict[int, LiveCall] = {}
+        self.reuse: list[tuple[Reuse, ...]] = []
+
+    def __enter__(self) -> CallRecorder:
+        self._triton.enter_context(_triton_launches(self._see_launch))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._triton.close()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        keywords = dict(kwargs or {})
+        if func.namespace == "profiler":  # annotations
+            return func(*args, **keywords)
+        return self._see(str(func), func, args, keywords)
+
+    def _see_launch(
+        self, function: Any, launch: Any, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        if keywords.get("warmup"):  # nothing is launched
+            return launch(*args, **keywords)
+        return self._see(f"triton.{function.__name__}", launch, args, keywords)
+
+    def _see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        if self._inside:  # a part of a call
+            return func(*args, **keywords)
+        number = len(self.forms)
+        self._inside = True  # Triton's kernels are seen while the mode sees what copies them, too
+        try:
+            self.forms.append(self._form(name, args, keywords))
+            if number in self._keep:
+                self.kept[number] = self._live(func, args, keywords)
+            with record_function(f"call {number}"):
+                returned = func(*args, **keywords)
+        finally:
+            self._inside = False
+        if self._memory is not None:
+            self.reuse.append(_used(self._memory, (args, keywords), returned))
+        return returned
+
+    def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
+        flat, _ = tree_flatten((args, keywords))
+        names = [
+            self._names[_storage(one)]
+            for one in flat
+            if isinstance(one, torch.Tensor) and _storage(one) in self._names
+        ]
+        arguments = [describe(one) for one in args]
+        if keywords:
+            arguments.append({name: describe(one) for name, one in keywords.items()})
+        return CallForm(name, arguments, tuple(names))
+
+    def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
+        def own(tensor: Any) -> Any:
+            if _storage(tensor) in self._names:
+                return tensor
+            return copy_of(tensor) if _is_plain(tensor) else tensor.clone()
+
+        arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
+        return LiveCall(func, arguments, own_keywords, frozenset(self._names))
+
+
+@contextmanager
+def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]:
+    """Let ``see`` make each launch of a Triton kernel; it gets the kernel and what launches it."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        yield
+        return
+    plain = jit.JITFunction.run
+
+    def run(function: Any, *args: Any, **keywords: Any) -> Any:
+        return see(function, partial(plain, function), args, keywords)
+
+    jit.JITFunction.run = run
+    try:
+        yield
+    finally:
+        jit.JITFunction.run = plain
+
+
+def describe(value: Any) -> Any:
+    """An argument as JSON can hold it; see `CallForm`."""
+    if isinstance(value, torch.Tensor) and not _is_plain(value):
+        parts = value.unbind() if value.is_nested else [value]
+        return {
+            "layout": "nested" if value.is_nested else str(value.layout).removeprefix("torch."),
+            "sizes": [list(one.shape) for one in parts],
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": value.device.type,
+        }
+    if isinstance(value, torch.Tensor):
+        return {
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "strides": list(value.stride()),
+            "alignment": _alignment(value),
+            "device": value.device.type,
+        }
+    if isinstance(value, list | tuple):
+        return [describe(one) for one in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+def copy_of(tensor: Any) -> Any:
+    """A copy with the same strides and alignment, whether or not elements share memory."""
+    if tensor.numel() == 0:
+        return tensor.clone()
+    span = _span(tensor)
+    lead = tensor.storage_offset() % _LARGEST_ALIGNMENT
+    room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
+    room[lead:].copy_(tensor.as_strided((span,), (1,)))
+    return room.as_strided(tensor.shape, tensor.stride(), lead)
+
+
+def _alignment(tensor: Any) -> int:
+    """The largest power of two up to 16 that divides its address: kernels are chosen by it."""
+    address = tensor.data_ptr()
+    return next(size for size in (16, 8, 4, 2, 1) if address % size == 0)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether strides tell where its elements lie; not those of sparse or nested tensors."""
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
+
+
+def _storage(tensor: Any) -> int:
+    """Its address; 0 without one."""
+    if not _is_plain(tensor):
+        return 0
+    address: int = tensor.untyped_storage().data_ptr()
+    return address
+
+
+def _tensors(tree: Any) -> list[Any]:
+    flat, _ = tree_flatten(tree)
+    return [one for one in flat if isinstance(one, torch.Tensor) and _is_plain(one)]
+
+
+def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
+    read = _tensors(arguments)
+    known = {_storage(one) for one in read}
+    tensors = read + [one for one in _tensors(returned) if _storage(one) not in known]
+    spans = [ReuseSpan(one.data_ptr(), _span(one) * one.element_size()) for one in tensors]
+    found = [
+        Reuse(min(span.size_bytes, one.numel() * one.element_size()), memory.distance_bytes(span))
+        for one, span in zip(tensors, spans, strict=True)
+    ]
+    for span in spans:
+        memory.use(span)
+    return tuple(found)
+
+
+def _span(tensor: Any) -> int:
+    """The number of elements from the first to the last in memory."""
+    if tensor.numel() == 0:
+        return 0
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum(int(size - 1) * int(stride) for size, stride in extents)

@@ -1,0 +1,315 @@
+"""Programs that `torch.export` has made of a model's steps, run without the model's code.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.passes import move_to_device_pass
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.split_module import split_module
+
+from pytest_gpuenergy.replay.profile.programs import (
+    ExportRecord,
+    FunctionProgram,
+    Generating,
+    Program,
+    Prompt,
+    random_tokens,
+    read_record,
+)
+from pytest_gpuenergy.support import DeviceError, InputError
+
+_CHECKS = ("aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_constrain_range")
+_TO_THE_END = (1 << 63) - 1
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc]
+    """Stands for a layer, so that hooks see it; what to do in each step, it is given."""
+
+    def forward(self, part: Callable[..., object], *args: object) -> object:
+        """Do its part of a step."""
+        return part(*args)
+
+
+class _Part(torch.nn.Module):  # type: ignore[misc]
+    """What a layer does in one of the programs."""
+
+    def __init__(self, layer: Layer, part: GraphModule) -> None:
+        super().__init__()
+        self.layer = layer
+        self.part = part
+
+    def forward(self, *args: object) -> object:
+        return self.layer(self.part, *args)
+
+
+def in_layers(whole: GraphModule, paths: Sequence[str], layers: Sequence[Layer]) -> GraphModule:
+    """The same program, in which each layer runs its part.
+
+    Args:
+        whole: the program.
+        paths: of the layers' modules when they were exported.
+        layers: to run the parts.
+    """
+    parts: dict[Node, int] = {}
+    owners: list[int | None] = []
+    for node, layer in _layer_numbers(whole.graph, paths):
+        if not owners or layer != owners[-1]:
+            owners.append(layer)
+        parts[node] = len(owners) - 1
+    split = split_module(whole, whole, parts.__getitem__, keep_original_order=True)
+    for part, layer in enumerate(owners):
+        if layer is not None:
+            name = f"submod_{part}"
+            setattr(split, name, _Part(layers[layer], getattr(split, name)))
+    return split
+
+
+def make_calls_of_a_run(graph: Graph) -> None:
+    """Change what an export writes differently, so that the same calls are made as in a run."""
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        target = str(node.target)
+        if target.startswith(_CHECKS):
+            graph.erase_node(node)
+        elif target == "aten.slice.Tensor" and len(node.args) < 5:
+            node.args = (*node.args, _TO_THE_END)[:4]
+            if node.args[2:] == (0, _TO_THE_END):
+                # x[:] makes no call in a run, but does where the size of x is open.
+                node.replace_all_uses_with(node.args[0])
+                graph.erase_node(node)
+        elif target == "aten.sym_size.int":
+            node.op, node.target = "call_method", "size"
+        elif target == "aten.layer_norm.default":  # exported with cuDNN off
+            node.args = (*node.args[:5], torch.backends.cudnn.enabled)
+        elif target == "aten.lift_fresh_copy.default" and not node.meta["val"].numel():
+            node.target = torch.ops.aten.lift_fresh.default
+
+
+def _layer_numbers(graph: Graph, paths: Sequence[str]) -> Iterator[tuple[Node, int | None]]:
+    """The nodes that compute something, each with the number of the layer that it belongs to."""
+    numbers = {path: number for number, path in enumerate(paths)}
+    for node in graph.nodes:
+        if node.op not in ("placeholder", "get_attr", "output"):
+            stack = node.meta.get("nn_module_stack", {}).values()
+            # The path of a module that is called again ends in @1, and so on.
+            found = [numbers.get(str(path).partition("@")[0]) for path, _ in stack]
+            yield node, next((one for one in found if one is not None), None)
+
+
+PREFILL, DECODE, CALL = "prefill", "decode", "call"
+"""Names of programs in an export; a function has ``CALL`` alone."""
+RECORD, PROGRAMS, WEIGHTS, CONSTANTS = "gpuenergy_export", "programs", "weights", "constants"
+"""What a file consists of."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """The content of an exported file.
+
+    Attributes:
+        record: what was exported.
+        programs: by name, what `torch.export.save` makes of each, without its tensors.
+        weights: parameters and buffers by their names, which the programs share.
+        constants: by the name of a program, and there by their own names, all its other tensors.
+    """
+
+    record: ExportRecord
+    programs: Mapping[str, bytes]
+    weights: Mapping[str, Any]
+    constants: Mapping[str, Mapping[str, Any]]
+
+
+class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
+    """The programs of an export, with its weights.
+
+    Attributes:
+        layers: stand for the model's; each runs its part of all steps.
+    """
+
+    def __init__(self, export: Export, device: str) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer() for _ in export.record.layers)
+        for name, value in export.weights.items():
+            key = name.replace(".", "/")  # names of a module's own have no points
+            if isinstance(value, torch.nn.Parameter):
+                self.register_parameter(key, value)
+            else:
+                self.register_buffer(key, value)
+        self._steps = {name: self._step(export, name, device) for name in export.programs}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._steps
+
+    def call(self) -> object:
+        """What the exported function does."""
+        return self._steps[CALL]()
+
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """See `Generating`; the cache is a list of tensors."""
+        step = self._steps[PREFILL if past is None else DECODE]
+        latest, *cache = step(tokens, *(past or ()))
+        return cache, latest
+
+    def _step(self, export: Export, name: str, device: str) -> Callable[..., Any]:
+        program = torch.export.load(io.BytesIO(export.programs[name]))
+        recorded = export.record.device
+        if recorded != device:
+            kind = recorded.partition(":")[0]
+            program = move_to_device_pass(program, {recorded: device, kind: device})
+        tensors = {**program.constants, **export.constants[name], **export.weights}
+        inputs = [one.target for one in program.graph_signature.input_specs]
+        given = [tensors[target] for target in inputs if target is not None]
+        make_calls_of_a_run(program.graph)
+        whole = GraphModule(program.graph_module, program.graph)
+        return partial(in_layers(whole, export.record.layers, self.layers), *given)
+
+
+@dataclass(frozen=True)
+class ExportedModel(Generating):
+    """A language model's exported steps, ready to run.
+
+    Attributes:
+        name: of the file, as the user named it.
+        record: what was exported.
+        steps: its programs.
+    """
+
+    name: str
+    record: ExportRecord
+    steps: ExportedSteps
+
+    @property
+    def weights(self) -> str:
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        return self.record.weights
+
+    @property
+    def attention(self) -> str:
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        return self.record.attention
+
+    @property
+    def dtype(self) -> str:
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        return self.record.dtype
+
+    @property
+    def prompt(self) -> Prompt:
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        return self.record.prompt
+
+    @property
+    def modules(self) -> dict[str, Any]:
+        """All steps together."""
+        return {"": self.steps}
+
+    @property
+    def layers(self) -> list[Any]:
+        """See `pytest_gpuenergy.replay.profile.programs.Program`."""
+        return list(self.steps.layers)
+
+    def inputs(self, prompt: Prompt, device: str) -> Any:
+        """Random tokens of the model's vocabulary.
+
+        Raises:
+            InputError: the steps are for prompts of another size, or there are no decode steps.
+        """
+        own = self.prompt
+        if (prompt.tokens, prompt.batch) != (own.tokens, own.batch):
+            raise InputError(
+                f"{self.name} was exported for a batch of {own.batch} and {own.tokens} tokens, not "
+                f"for {prompt.batch} and {prompt.tokens}: export the model with that size."
+            )
+        if prompt.new_tokens > 1 and DECODE not in self.steps:
+            raise InputError(
+                f"{self.name} was exported without decode steps: export the model with "
+                f"--new-tokens {prompt.new_tokens}."
+            )
+        return random_tokens(self.record.vocabulary, prompt, device)
+
+    def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
+        """See `Generating`."""
+        return self.steps.ask(tokens, past)
+
+
+def load_exported(name: str, device: str) -> Program:
+    """Load what was exported to a file. Load only files that you trust: they can run code.
+
+    Args:
+        name: of the file.
+        device: PyTorch's name of it.
+
+    Raises:
+        InputError: the file cannot be read, is damaged, or is no export of ours.
+        DeviceError: the weights do not fit into the device's memory.
+    """
+    path = Path(name)
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+        record = read_record(content[RECORD], path)
+        programs = {key: bytes(one.cpu().numpy()) for key, one in content[PROGRAMS].items()}
+        export = Export(record, programs, content[WEIGHTS], content[CONSTANTS])
+        return program_of(export, name, device)
+    except InputError:
+        raise
+    except torch.OutOfMemoryError:
+        raise DeviceError(
+            f"The weights in {name} do not fit into the memory of {device}: export a smaller model."
+        ) from None
+    except OSError as error:
+        raise InputError(f"The export {name} cannot be read: {error.strerror}.") from None
+    except Exception as error:  # a damaged file may raise anything
+        raise InputError(
+            f"{name} is damaged, or gpuenergy profile --export has not written it "
+            f"({reason_of(error)}): export the model again."
+        ) from None
+
+
+def program_of(export: Export, name: str, device: str) -> Program:
+    """What was exported, ready to run on ``device``, where its weights are.
+
+    Raises:
+        InputError: this version of PyTorch cannot load it.
+    """
+    try:
+        with quiet():
+            steps = ExportedSteps(export, device)
+    except Exception as error:  # a version of PyTorch may raise anything
+        raise InputError(
+            f"{name} was exported with PyTorch {export.record.torch}, and PyTorch "
+            f"{torch.__version__} cannot load it ({reason_of(error)}): export the model again."
+        ) from None
+    if CALL in steps:
+        return FunctionProgram(name, steps.call)
+    return ExportedModel(name, export.record, steps)
+
+
+def reason_of(error: Exception) -> str:
+    """What PyTorch raised, in a few words."""
+    first = str(error).strip().partition("\n")[0]
+    return first.partition(". ")[0].rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch from also printing what it raises, with tracebacks and graphs."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,329 @@
+"""Has `torch.export` make programs of a model's steps, for a file that needs no code of the model.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.nn import Module, ModuleList, Parameter
+from torch.utils._pytree import tree_leaves
+
+from pytest_gpuenergy.replay.extract.calls import CallForm
+from pytest_gpuenergy.replay.profile.capture import CallRecorder
+from pytest_gpuenergy.replay.profile.exported import (
+    CALL,
+    CONSTANTS,
+    DECODE,
+    PREFILL,
+    PROGRAMS,
+    RECORD,
+    WEIGHTS,
+    Export,
+    program_of,
+    quiet,
+    reason_of,
+)
+from pytest_gpuenergy.replay.profile.models import LanguageModel
+from pytest_gpuenergy.replay.profile.programs import (
+    ExportRecord,
+    FunctionProgram,
+    Program,
+    Prompt,
+    appendable,
+)
+from pytest_gpuenergy.replay.profile_folder import ProfileRecord
+from pytest_gpuenergy.support import InputError, encode, written_atomically, written_to
+
+
+@dataclass(frozen=True)
+class CacheForm:
+    """Where a cache holds its tensors.
+
+    Attributes:
+        example: such a cache.
+        places: numbers of its layers, each with the name of an attribute.
+    """
+
+    example: Any
+    places: Sequence[tuple[int, str]]
+
+    @classmethod
+    def of(cls, example: Any) -> CacheForm:
+        """That of a cache that a model has returned.
+
+        Raises:
+            InputError: it is no cache with layers.
+        """
+        if not hasattr(example, "layers"):
+            raise InputError("its cache of keys and values has no layers")
+        places = [
+            (number, name)
+            for number, layer in enumerate(example.layers)
+            for name, value in vars(layer).items()
+            if isinstance(value, torch.Tensor)
+        ]
+        return cls(example, places)
+
+    def tensors(self, cache: Any) -> list[Any]:
+        """Those of another cache of this form, in the order of the places."""
+        return [getattr(cache.layers[number], name) for number, name in self.places]
+
+    def holding(self, tensors: Sequence[Any]) -> Any:
+        """A cache of this form with other tensors."""
+        cache = appendable(self.example)
+        for (number, name), one in zip(self.places, tensors, strict=True):
+            setattr(cache.layers[number], name, one)
+        return cache
+
+    def growing(self, later: CacheForm) -> list[dict[int, Any]]:
+        """For each tensor, the dimensions that differ from those in a later step, as open ones.
+
+        Raises:
+            InputError: more than the sizes of tensors differs, so that one program would not do
+                for all decode steps.
+        """
+        if self.places != later.places or self._others() != later._others():
+            raise InputError("its cache of keys and values changes in more than its tensors")
+        pairs = zip(self.tensors(self.example), later.tensors(later.example), strict=True)
+        return [
+            {
+                number: Dim.DYNAMIC
+                for number, (before, after) in enumerate(zip(one.shape, other.shape, strict=True))
+                if before != after
+            }
+            for one, other in pairs
+        ]
+
+    def _others(self) -> list[dict[str, Any]]:
+        """What each layer holds beside tensors."""
+        return [
+            {name: one for name, one in vars(layer).items() if not isinstance(one, torch.Tensor)}
+            for layer in self.example.layers
+        ]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written to a file.
+
+    Attributes:
+        file: its absolute path.
+        calls: of operators, which the exported steps make.
+        same_calls: those of them that the program makes in the same place when it runs.
+    """
+
+    file: str
+    calls: int
+    same_calls: int
+
+
+def export_program(
+    program: Program,
+    profile: ProfileRecord,
+    forms: Sequence[CallForm],
+    device: str,
+    path: Path,
+) -> Exported:
+    """Export what was profiled, and run the result once for a comparison.
+
+    Args:
+        program: to export.
+        profile: of it.
+        forms: of the calls that it made when it was profiled.
+        device: PyTorch's name of it.
+        path: of the file to write.
+
+    Raises:
+        InputError: it cannot be exported, or the file cannot be written.
+    """
+    prompt = Prompt(profile.prompt_tokens, profile.new_tokens, profile.batch, profile.seed)
+    try:
+        with torch.no_grad(), quiet():
+            steps = _steps(program, prompt, device)
+        export = _export(program, profile, steps, device)
+        again = program_of(export, program.name, device)
+        with torch.inference_mode():
+            inputs = again.inputs(prompt, device)
+            recorder = CallRecorder(again.modules)
+            with recorder:
+                again.run(inputs, max(1, prompt.new_tokens))
+    except Exception as error:  # a model may raise anything
+        raise InputError(
+            f"{program.name} was profiled, but PyTorch cannot export it ({reason_of(error)}): "
+            "replay it with its own code."
+        ) from None
+    _write(export, path)
+    same = sum(map(_is_same, recorder.forms, forms))
+    return Exported(str(path.absolute()), len(recorder.forms), same)
+
+
+def _is_same(one: CallForm, other: CallForm) -> bool:
+    return (one.operator, one.arguments) == (other.operator, other.arguments)
+
+
+class _Root(Module):  # type: ignore[misc]
+    """Has the modules of what is exported among its own."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.parts = ModuleList(program.modules.values())
+
+
+class _Call(_Root):
+    """Calls a function; what it returns is reduced to its tensors."""
+
+    def __init__(self, program: FunctionProgram) -> None:
+        super().__init__(program)
+        self._function = program.function
+
+    def forward(self) -> list[Any]:
+        return [one for one in tree_leaves(self._function()) if isinstance(one, torch.Tensor)]
+
+
+class _Step(_Root):
+    """The prefill or a decode step, with a cache that is a list of tensors."""
+
+    def __init__(self, model: LanguageModel, cache: CacheForm) -> None:
+        super().__init__(model)
+        self._model = model
+        self._cache = cache
+
+    def forward(self, tokens: Any, *tensors: Any) -> tuple[Any, ...]:
+        past = self._cache.holding(tensors) if tensors else None
+        with _choosing_as_in_a_run():
+            past, latest = self._model.ask(tokens, past)
+        return (latest, *self._cache.tensors(past))
+
+
+@contextmanager
+def _choosing_as_in_a_run() -> Iterator[None]:
+    """Let a model choose how to compute its attention as if it were not being exported.
+
+    An exported model of transformers has a mask, so that it can be used for prompts of any length.
+    Here the length is fixed, and the attention is to launch what it launches in the model.
+    """
+    plain = torch.compiler.is_exporting
+    torch.compiler.is_exporting = lambda: False
+    try:
+        yield
+    finally:
+        torch.compiler.is_exporting = plain
+
+
+def _steps(program: Program, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
+    """By name, each step as a module, and what `torch.export` has made of it."""
+    if isinstance(program, FunctionProgram):
+        call = _Call(program)
+        return {CALL: (call, torch.export.export(call, (), strict=False))}
+    if not isinstance(program, LanguageModel):
+        raise InputError("it is an exported file already")
+    tokens = program.inputs(prompt, device)
+    past, latest = program.ask(tokens, None)
+    first = CacheForm.of(past)
+    prefill = _Step(program, first)
+    steps = {PREFILL: (prefill, torch.export.export(prefill, (tokens,), strict=False))}
+    if prompt.new_tokens > 1:
+        later = CacheForm.of(program.ask(latest, appendable(past))[0])
+        decode = _Step(program, later)
+        tensors = later.tensors(later.example)
+        open_sizes = (None, tuple(first.growing(later)))
+        exported = torch.export.export(
+            decode, (latest, *tensors), dynamic_shapes=open_sizes, strict=False
+        )
+        steps[DECODE] = (decode, exported)
+    return steps
+
+
+def _export(
+    program: Program,
+    profile: ProfileRecord,
+    steps: Mapping[str, tuple[Module, ExportedProgram]],
+    device: str,
+) -> Export:
+    layers: tuple[str, ...] = ()
+    contents: dict[str, bytes] = {}
+    weights: dict[str, Any] = {}
+    constants: dict[str, dict[str, Any]] = {}
+    for name, (root, exported) in steps.items():
+        paths = {module: path for path, module in root.named_modules()}
+        layers = tuple(paths[one] for one in program.layers)
+        own, constants[name] = _without_tensors(exported)
+        weights |= own
+        contents[name] = _saved(exported)
+    record = ExportRecord(
+        model=program.name,
+        weights=program.weights,
+        attention=program.attention,
+        dtype=program.dtype,
+        vocabulary=program.vocabulary if isinstance(program, LanguageModel) else 0,
+        prompt_tokens=profile.prompt_tokens,
+        new_tokens=profile.new_tokens,
+        batch=profile.batch,
+        seed=profile.seed,
+        device=device,
+        layers=layers,
+        torch=profile.torch,
+        transformers=profile.transformers,
+    )
+    return Export(record, contents, weights, constants)
+
+
+def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take the tensors out of a program, which keeps empty ones in their place.
+
+    Returns:
+        Parameters and buffers, and other tensors, by their names.
+    """
+    weights: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    for one in program.graph_signature.input_specs:
+        held = program.state_dict if one.target in program.state_dict else program.constants
+        tensor = held.get(one.target)
+        if isinstance(tensor, torch.Tensor):
+            empty = torch.empty(0, dtype=tensor.dtype)
+            kept = isinstance(tensor, Parameter)
+            held[one.target] = Parameter(empty, requires_grad=False) if kept else empty
+            found = constants if one.kind.name == "CONSTANT_TENSOR" else weights
+            found[one.target] = tensor
+    return weights, constants
+
+
+def _saved(program: ExportedProgram) -> bytes:
+    program.example_inputs = None
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue()
+
+
+def _write(export: Export, path: Path) -> None:
+    programs = {
+        name: torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        for name, content in export.programs.items()
+    }
+    content = {
+        RECORD: encode(export.record).decode(),
+        PROGRAMS: programs,
+        WEIGHTS: dict(export.weights),
+        CONSTANTS: {name: dict(found) for name, found in export.constants.items()},
+    }
+    try:
+        with written_atomically(written_to(path)) as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:
+        # PyTorch closes its archive after an OSError, and then raises that it is not complete.
+        first = error if isinstance(error, OSError) else error.__context__
+        reason = getattr(first, "strerror", None) or reason_of(error)
+        raise InputError(
+            f"The export {path} cannot be written ({reason}): choose another path, or make room."
+        ) from None

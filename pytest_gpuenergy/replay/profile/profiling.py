@@ -1,0 +1,444 @@
+"""Runs a language model under PyTorch's profiler, with annotations for phases and layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.devices import Device, stop_tracing_at_exit
+from pytest_gpuenergy.engine import Station
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.replay.clocks import CLOCK, ClockError, ClockRead
+from pytest_gpuenergy.replay.extract.calls import (
+    CallForm,
+    unevenly_called,
+    unique_calls,
+    write_calls,
+)
+from pytest_gpuenergy.replay.extract.extraction import Extraction, extract_kernels
+from pytest_gpuenergy.replay.extract.timeline import write_results
+from pytest_gpuenergy.replay.extract.trace import write_trace
+from pytest_gpuenergy.replay.power import POWER_CSV, write_power
+from pytest_gpuenergy.replay.profile.models import load_program
+from pytest_gpuenergy.replay.profile.programs import (
+    Program,
+    Prompt,
+    check_packages,
+    is_export,
+    is_function,
+)
+from pytest_gpuenergy.replay.profile_folder import (
+    HOST,
+    TRACE,
+    ProfileRecord,
+    folder_of_rank,
+    write_profile,
+)
+from pytest_gpuenergy.replay.ranks import (
+    ALONE,
+    Ranks,
+    device_word,
+    is_rank,
+    joined,
+    rank_of_process,
+    run_ranks,
+)
+from pytest_gpuenergy.report import check_writable
+from pytest_gpuenergy.support import (
+    DeviceError,
+    InputError,
+)
+
+if TYPE_CHECKING:
+    from pytest_gpuenergy.replay.power import PowerSampler
+    from pytest_gpuenergy.replay.profile.exporting import Exported
+
+
+_READS = 32
+"""Of the host's clock at the beginning, and at the end."""
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """What ``gpuenergy profile`` is asked for; None leaves a choice to the program.
+
+    Attributes:
+        model: The name of the model, function or exported file.
+        folder: The folder to write to.
+        device: The value of ``--gpu-device``, or `HOST`.
+        ranks: The number of GPUs that share the model.
+        runs: How often the program runs under the profiler.
+        dtype: The type of the weights.
+        attention: The implementation of the attention.
+        seed: The seed of the tokens and of random weights.
+        prompt_tokens: The length of each prompt.
+        new_tokens: The number of tokens to generate.
+        batch: The number of prompts at once.
+        export: The file to export the program to.
+    """
+
+    model: str
+    folder: Path
+    device: str = "auto"
+    ranks: int = 1
+    runs: int = 1
+    dtype: str | None = None
+    attention: str | None = None
+    seed: int | None = None
+    prompt_tokens: int | None = None
+    new_tokens: int | None = None
+    batch: int | None = None
+    export: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what would fail after the model has run, or have no effect.
+
+        Raises:
+            InputError: A function or an exported file is asked for what it cannot do.
+            UnavailableError: A package that the program needs is not installed.
+            ReportError: The folder or the file to export to cannot be written.
+        """
+        is_exported = is_export(self.model)
+        if self.ranks > 1 and (is_function(self.model) or is_exported):
+            what = "an exported file" if is_exported else "a function"
+            raise InputError(
+                f"--tp divides language models, and {self.model} is {what}: leave it out."
+            )
+        if self.ranks > 1 and self.export is not None:
+            raise InputError(
+                "--export writes whole models, which --tp divides: leave out one of them."
+            )
+        if is_exported and self.export is not None:
+            raise InputError(f"{self.model} is an exported file already: copy it.")
+        if is_exported and (self.dtype is not None or self.attention is not None):
+            raise InputError(
+                f"{self.model} has the type and the attention that it was exported with: "
+                "leave out --dtype and --attention."
+            )
+        if self.export is not None:
+            check_writable(self.export, folder=False)
+        check_packages(self.model)
+        check_writable(self.folder, folder=True)
+
+    def prompt(self, default: Prompt) -> Prompt:
+        """Return the prompt that is asked for; a function has none, but a seed.
+
+        Args:
+            default: The prompt that the program has by itself.
+        """
+        seed = self.seed or 0
+        if not default.tokens:
+            return dataclasses.replace(default, seed=seed)
+        return Prompt(
+            self.prompt_tokens or default.tokens,
+            self.new_tokens or default.new_tokens,
+            self.batch or default.batch,
+            default.seed if self.seed is None else seed,
+        )
+
+
+class ProfileRun(NamedTuple):
+    """What a process of ``gpuenergy profile`` has written.
+
+    Attributes:
+        record: What was profiled.
+        extraction: What is in the trace; that of all ranks for the first one.
+        exported: How the model was exported; None if it was not.
+    """
+
+    record: ProfileRecord
+    extraction: Extraction
+    exported: Exported | None
+
+
+def profile_model(
+    options: ProfileOptions, command_line: Sequence[str], tell: Callable[[str], None]
+) -> tuple[int, ProfileRun | None]:
+    """Profile a program, extract its kernels and calls, and write the files of both.
+
+    Args:
+        options: What to profile, where and how.
+        command_line: The words of this command, which each rank runs again.
+        tell: Called with a sentence for the user.
+
+    Returns:
+        The exit code of the command, and what it has written; None if another process shows it.
+
+    Raises:
+        GpuEnergyError: The program, an option or the GPU cannot be used.
+        OSError: A file cannot be written.
+    """
+    options.check()
+    if options.ranks > 1 and not is_rank():
+        return run_ranks(command_line, options.ranks, options.folder), None
+    with ExitStack() as stack:
+        run = _profile_rank(options, tell, stack)
+    return 0, run if run.record.rank == 0 else None
+
+
+def _profile_rank(
+    options: ProfileOptions, tell: Callable[[str], None], stack: ExitStack
+) -> ProfileRun:
+    """Profile as this rank, and write its files; the first rank also writes those of all."""
+    device, ranks, folder, sampler = options.device, ALONE, options.folder, None
+    if device != HOST:
+        device, gpu = claim_for_torch(device, stack, rank_of_process(options.ranks), options.ranks)
+        sampler = PowerSampler(gpu)
+    if options.ranks > 1:
+        ranks = stack.enter_context(joined(options.ranks, device))
+        folder = folder_of_rank(folder, ranks.rank)
+    program = load_program(
+        options.model,
+        dtype=options.dtype or "float16",
+        attention=options.attention or "auto",
+        seed=options.seed or 0,
+        device=device,
+        ranks=ranks,
+    )
+    prompt = options.prompt(program.prompt)
+    with sampler or nullcontext():
+        profiled = profile_program(program, prompt, folder, device, options.runs, sampler, ranks)
+    record, found = profiled.record, extract_kernels(folder, host=device == HOST)
+    if sampler is not None:
+        try:
+            power, curve = sampler.placed(profiled.reads, found.clock)
+        except ClockError as error:
+            tell(f"The profile has no power samples. {error}")
+        else:
+            record, found = replace(record, power=power), dataclasses.replace(found, power=curve)
+            write_power(curve, folder)
+            write_profile(record, folder)
+    write_results(found, folder, record.model, tell)
+    calls = unique_calls(found.launches, profiled.forms)
+    write_calls(calls, folder)
+    if uneven := unevenly_called(calls, record.runs):
+        tell(
+            f"{uneven} of {len(calls)} unique calls were not made equally often in each run: "
+            "accounts count those of the first."
+        )
+    ranks.gathered(None)  # waits until all have written
+    if ranks.count > 1 and ranks.rank == 0:
+        write_profile(record, options.folder)
+        found = extract_kernels(options.folder, host=device == HOST)
+        write_results(found, options.folder, record.model, tell)
+    exported = None
+    if options.export is not None:
+        from pytest_gpuenergy.replay.profile.exporting import export_program  # imports PyTorch
+
+        exported = export_program(program, record, profiled.forms, device, options.export)
+        record = replace(record, export=exported.file)
+        write_profile(record, folder)
+    return ProfileRun(record, found, exported)
+
+
+def claim_for_torch(
+    spec: str, stack: ExitStack, rank: int = 0, count: int = 1
+) -> tuple[str, Device]:
+    """Claim the GPU of a rank until ``stack`` is closed.
+
+    Args:
+        spec: The value of ``--gpu-device``.
+        stack: Releases the GPU.
+        rank: The number of this process among the ranks.
+        count: The number of ranks.
+
+    Returns:
+        PyTorch's name of the GPU, and the GPU.
+
+    Raises:
+        InputError: There is no such GPU, or it is an emulated one.
+        DeviceError: It cannot be used or claimed.
+    """
+    word, index = device_word(spec, rank, count)
+    gpu = stack.enter_context(open_device(word, index=index))
+    ordinal = getattr(gpu, "ordinal", None)
+    if ordinal is None:
+        raise InputError(
+            "PyTorch's kernels need a real GPU: the emulated one runs CUDA text only. Where there "
+            "is none, gpuenergy profile --gpu-device cpu profiles operators on the host."
+        )
+    stack.enter_context(Station(gpu))
+    return f"cuda:{ordinal}", gpu
+
+
+class Profiled(NamedTuple):
+    """A program that has been profiled.
+
+    Attributes:
+        record: what it is, and with what.
+        forms: of each call of an operator, by its number.
+        reads: of the host's clock, each within an annotation `CLOCK` of the trace.
+    """
+
+    record: ProfileRecord
+    forms: list[CallForm]
+    reads: list[ClockRead]
+
+
+def profile_program(
+    program: Program,
+    prompt: Prompt,
+    folder: Path,
+    device: str,
+    runs: int = 1,
+    sampler: PowerSampler | None = None,
+    ranks: Ranks = ALONE,
+) -> Profiled:
+    """Run once to warm up, and then under the profiler; write the trace and what it is of.
+
+    Args:
+        program: to run.
+        prompt: what for.
+        folder: to write ``trace.json.gz`` and ``profile.json`` to; made if need be.
+        device: PyTorch's name of it.
+        runs: under the profiler.
+        sampler: collects the card's power samples already.
+        ranks: that run it together.
+
+    Raises:
+        InputError: it was exported for another prompt.
+        DeviceError: the device's memory is too small.
+        ReportError, OSError: a file cannot be written.
+    """
+    import torch
+    from torch.profiler import record_function
+
+    from pytest_gpuenergy.replay.profile.capture import CallRecorder
+
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = max(1, prompt.new_tokens)
+    try:
+        with torch.inference_mode(), layers_annotated(program):
+            inputs = program.inputs(prompt, device)
+            program.run(inputs, steps)  # libraries choose and allocate
+            recorder = CallRecorder(program.modules)
+            settle(device)
+            ranks.gathered(None)  # so that all begin together
+            with profiler_on(device) as profiler:
+                reads = _read_clocks()
+                with recorder:
+                    for number in range(runs):
+                        with record_function(f"run {number}"):
+                            program.run(inputs, steps)
+                settle(device)
+                reads += _read_clocks()
+                if sampler is not None:  # while the card has them: the profiler takes its time
+                    sampler.finish(reads[-1].host_ns)
+    except InputError:
+        raise
+    except Exception as error:  # a function may raise anything
+        raise DeviceError(_failure(program, prompt, device, error)) from None
+    (folder / POWER_CSV).unlink(missing_ok=True)  # of another trace
+    write_trace(profiler, folder / TRACE)
+    weights = [one for module in program.modules.values() for one in module.parameters()]
+    record = ProfileRecord(
+        model=program.name,
+        weights=program.weights,
+        attention=program.attention,
+        dtype=program.dtype,
+        parameters=sum(one.numel() for one in weights),
+        layers=len(program.layers),
+        prompt_tokens=prompt.tokens,
+        new_tokens=prompt.new_tokens,
+        batch=prompt.batch,
+        seed=prompt.seed,
+        device=_name(device),
+        torch=torch.__version__,
+        transformers=_version("transformers"),
+        rank=ranks.rank,
+        ranks=ranks.count,
+        runs=runs,
+    )
+    write_profile(record, folder)
+    return Profiled(record, recorder.forms, reads)
+
+
+def _read_clocks() -> list[ClockRead]:
+    from torch.profiler import record_function
+
+    found = []
+    for _ in range(_READS):
+        with record_function(CLOCK):
+            found.append(ClockRead(time.time_ns(), time.monotonic_ns()))
+    return found
+
+
+def _failure(program: Program, prompt: Prompt, device: str, error: Exception) -> str:
+    import torch
+
+    reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    size = f"a batch of {prompt.batch} and {prompt.tokens} tokens" if prompt.new_tokens else ""
+    what, advice = (f" with {size}", "a smaller --batch or --prompt-tokens") if size else ("", "")
+    if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in reason:
+        return (
+            f"{program.name} does not fit into the memory of {device}{what}: give "
+            f"{advice or 'it less to do'}."
+        )
+    return (
+        f"{program.name} failed on {device}{what} ({reason}): "
+        f"{'give another model or size' if size else 'mend it'}."
+    )
+
+
+def profiler_on(device: str) -> Any:
+    """PyTorch's profiler of what the host and ``device`` do; a context manager."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+        stop_tracing_at_exit()
+    return profile(activities=activities, record_shapes=True, acc_events=True)
+
+
+def settle(device: str) -> None:
+    """Wait until ``device`` has finished."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def layers_annotated(program: Program) -> Iterator[None]:
+    """Let each layer run within an annotation such as ``layer 3``."""
+    from torch.profiler import record_function
+
+    hooks = []
+    for number, layer in enumerate(program.layers):
+        open_ones: list[Any] = []
+
+        def enter(*_: Any, number: int = number, open_ones: list[Any] = open_ones) -> None:
+            open_ones.append(record_function(f"layer {number}"))
+            open_ones[-1].__enter__()
+
+        def leave(*_: Any, open_ones: list[Any] = open_ones) -> None:
+            open_ones.pop().__exit__(None, None, None)
+
+        hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

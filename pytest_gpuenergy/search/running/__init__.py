@@ -1,0 +1,1 @@
+"""Runs a search: its processes, its folder, and what it shows."""

@@ -1,0 +1,297 @@
+"""Evaluates the states of a search: in this process, or on several GPUs at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pytest_gpuenergy.engine import Team
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.record import Metric
+from pytest_gpuenergy.search.running.kernel_folder import KernelFolder
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.search.trust.result import Limit, Result
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.support import DeviceError
+
+
+class Evaluator(Protocol):
+    """Evaluates states of one spec, for one objective."""
+
+    @property
+    def bench(self) -> Bench:
+        """The bench of a GPU in this process, for everything except the evaluation of states."""
+        ...
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The UUIDs of all GPUs, in the order of ``--gpus``."""
+        ...
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that are still used."""
+        ...
+
+    def start(
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+    ) -> Future[Result]:
+        """Start to evaluate a state.
+
+        The future has the result, or the error with which the search must end; see
+        `Bench.evaluate`.
+
+        Args:
+            turn: the number of the evaluation; the GPUs take turns.
+            state: the state to evaluate.
+            ahead: the states to compile meanwhile, because they may follow.
+            limit: the time beyond which the power need not be measured.
+        """
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Reserve the GPU of `bench` for this process, so that no other one has a context there.
+
+        Wait first for the evaluations that were started there.
+        """
+        ...
+
+    def leave(self, gpu: str, why: str) -> None:
+        """Stop using a GPU.
+
+        Args:
+            gpu: the UUID of the GPU.
+            why: the reason, as a clause.
+
+        Raises:
+            DeviceError: it is the last GPU.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OwnProcess:
+    """Evaluates states on one GPU, while the search waits.
+
+    Attributes:
+        bench: the bench of this GPU.
+    """
+
+    bench: Bench
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The UUID of this GPU."""
+        return (self.bench.device.uuid,)
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """The UUID of this GPU."""
+        return self.gpus
+
+    def start(
+        self,
+        turn: int,  # noqa: ARG002 -- there is one GPU
+        state: State,
+        ahead: Sequence[State] = (),
+        limit: Limit | None = None,
+    ) -> Future[Result]:
+        """Evaluate a state and raise its errors before returning."""
+        self.bench.prepare([state, *ahead])
+        done: Future[Result] = Future()
+        done.set_result(self.bench.evaluate(state, limit))
+        return done
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Do nothing, because there is no other process."""
+        return nullcontext()
+
+    def leave(self, gpu: str, why: str) -> None:
+        """Raise the error that ends the search."""
+        raise DeviceError(f"{self.bench.device.name} ({gpu}) cannot be used, because {why}.")
+
+
+@dataclass(frozen=True)
+class TeamEvaluator:
+    """Evaluates states on several GPUs, each with a process of its own.
+
+    Attributes:
+        team: the team of GPUs.
+        benches: the benches of the team's members in their order, in this process.
+    """
+
+    team: Team
+    benches: tuple[Bench, ...]
+    _prepared: set[str] = field(default_factory=set)
+
+    @property
+    def bench(self) -> Bench:
+        """The bench of the first GPU that is used."""
+        return self.benches[self.team.members.index(self.team.first)]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The UUIDs of all GPUs of the team."""
+        return tuple(member.uuid for member in self.team.members)
+
+    @property
+    def working(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that are used."""
+        return self.team.working
+
+    def start(
+        self, turn: int, state: State, ahead: Sequence[State] = (), limit: Limit | None = None
+    ) -> Future[Result]:
+        """Hand a state to the team; only one process compiles each state ahead."""
+        new = tuple(one for one in ahead if one.id not in self._prepared)
+        self._prepared.update(one.id for one in (state, *new))
+        bench = self.benches[0]
+        emulated = bench.device.emulated
+        task = Task(bench.spec, bench.objective, bench.seed, state, new, limit, emulated)
+        return self.team.start(turn, task)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Let the process of the first GPU that is used rest."""
+        return self.team.first.resting()
+
+    def leave(self, gpu: str, why: str) -> None:
+        """Stop using a GPU."""
+        [member] = [one for one in self.team.members if one.uuid == gpu]
+        name = self.benches[0].device.name
+        self.team.leave(member, DeviceError(f"{name} ({gpu}) cannot be used, because {why}."))
+
+
+class Task(Struct, frozen=True):
+    """The evaluation of a state, as it is sent to the process of a GPU.
+
+    Attributes:
+        spec: the spec of the kernel.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        state: the state to evaluate.
+        ahead: the states to compile meanwhile.
+        limit: the time beyond which the power need not be measured.
+        emulated: whether the GPUs are emulated.
+    """
+
+    spec: KernelSpec
+    objective: Metric
+    seed: int
+    state: State
+    ahead: tuple[State, ...] = ()
+    limit: Limit | None = None
+    emulated: bool = False
+
+    @property
+    def title(self) -> str:
+        """See `Errand`."""
+        return f"{self.spec.name}: {self.state.id}"
+
+    def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
+        """See `Errand`."""
+        return Result(
+            id=self.state.id,
+            outcome=outcome,
+            emulated=self.emulated,
+            objective=self.objective,
+            gpu=gpu,
+            message=message,
+        )
+
+
+class GpuProcess:
+    """The process of one GPU of several, which the parent process has claimed.
+
+    Args:
+        gpu: the GPU, as ``--gpu-device`` takes it.
+        index: the index of an emulated GPU, see `open_device`.
+    """
+
+    def __init__(self, gpu: str, index: int) -> None:
+        self._device = open_device(gpu, index=index)
+        self._bench: Bench | None = None
+
+    def is_ready(self) -> bool:
+        """Return True; if the GPU cannot be opened, the process does not get this far."""
+        return True
+
+    def evaluate(self, task: Task) -> Result:
+        """Evaluate a state, see `Bench.evaluate`."""
+        bench = Bench(task.spec, self._device, task.objective, task.seed)
+        if bench != self._bench:  # an equal bench may have drawn and verified the unlisted sizes
+            self._bench = bench
+        self._bench.prepare([task.state, *task.ahead])
+        return self._bench.evaluate(task.state, task.limit)
+
+    def rest(self) -> None:
+        """Leave the GPU to another process, because its mode may allow only one context."""
+        self._device.renew()
+
+    def close(self) -> None:
+        """Close the device and end its processes."""
+        self._device.close()
+
+
+class Scales:
+    """The scale between the figures of each GPU and those of the GPU where the search began.
+
+    Cards of one model differ by some percent in time and power. The cost of a variant is therefore
+    divided by the baseline's cost on the same card and multiplied by its cost on the first card.
+
+    Args:
+        evaluator: the evaluator of the search.
+        folder: the folder that keeps the results of the baseline.
+    """
+
+    def __init__(self, evaluator: Evaluator, folder: KernelFolder) -> None:
+        self._evaluator = evaluator
+        self._folder = folder
+        self._scales: dict[str, float] = {}
+
+    def measure(self, first: Result | None) -> Result:
+        """Evaluate the baseline on all GPUs that have no result of it, at the same time.
+
+        A GPU is no longer used if the baseline fails on it, but not on the first one.
+
+        Args:
+            first: the baseline's result on the GPU where the search began; None if it begins now.
+
+        Returns:
+            ``first``, or the new result on the first GPU, which may be a failure.
+
+        Raises:
+            DeviceError: no GPU is left.
+            InputError: the reference cannot be computed.
+        """
+        earlier = {} if first is None else {**self._folder.earlier_baselines(), first.gpu: first}
+        evaluator = self._evaluator
+        pending = [
+            evaluator.start(place, evaluator.bench.spec.baseline)
+            for place, gpu in enumerate(evaluator.gpus)
+            if gpu in evaluator.working and gpu not in earlier
+        ]
+        found = [future.result() for future in pending]
+        if first is None:
+            first, *found = found
+        if first.cost is None:
+            return first
+        for result in found:
+            if result.cost is not None:
+                self._folder.keep_baseline(result)
+            elif result.gpu in evaluator.working:
+                why = f"the baseline fails there ({result.outcome}): {result.message}"
+                evaluator.leave(result.gpu, why.removesuffix("."))
+        self._scales = {
+            one.gpu: first.cost / one.cost for one in [*earlier.values(), *found] if one.cost
+        } | {first.gpu: 1.0}
+        return first
+
+    def scaled(self, result: Result) -> Result:
+        """Return a result with the scale of its GPU."""
+        return replace(result, scale=self._scales.get(result.gpu, 1.0))

@@ -1,0 +1,191 @@
+"""What several searches have gained together: ``summary.json`` and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean, median
+
+from msgspec import Struct
+
+from pytest_gpuenergy.emulator import PROFILES
+from pytest_gpuenergy.record import METRICS, Interval, Metric, Peaks
+from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
+from pytest_gpuenergy.search.trust.result import Gain, Node
+
+SUMMARY_VERSION = 1
+"""The ``schema_version`` of the files that this version writes."""
+
+_WHOLE = Interval(1.0, 1.0)
+
+
+class KernelSummary(Struct, frozen=True, kw_only=True):
+    """What the search of one kernel has gained.
+
+    Attributes:
+        name: the name of the kernel.
+        gpu: the name of the GPU on which it ran.
+        emulated: whether that GPU is emulated, so that nothing was measured.
+        builds: the number of evaluated variants.
+        correct: the number of correct ones among them.
+        finished: whether the search has tried everything or spent its budget.
+        best: the id of the variant that is kept; None if the baseline is kept.
+        moves: the moves from the baseline to that variant.
+        unclaimed: the reason why no gain can be proven, if an emulated GPU's model was not compared
+            with a real card for such kernels; empty otherwise.
+        ratios: the kept kernel's figure divided by the baseline's, by metric.
+        ratio_intervals: the intervals of these ratios.
+        baseline: the baseline's measured figures by metric, in ms, mJ or mJ·ms.
+        roofline_ms: the least time of a launch by the datasheet's bandwidth and arithmetic, if no
+            byte stays in a cache from launch to launch; None if the card's peaks are unknown.
+        roofline_share: that time divided by the time of the baseline and by that of the best
+            variant; above 1 if a cache does better than the memory. None if a time is unknown.
+    """
+
+    name: str
+    gpu: str
+    emulated: bool
+    builds: int
+    correct: int
+    finished: bool
+    best: str | None
+    moves: tuple[str, ...]
+    unclaimed: str
+    ratios: dict[Metric, float]
+    ratio_intervals: dict[Metric, Interval]
+    baseline: dict[Metric, float]
+    roofline_ms: float | None
+    roofline_share: tuple[float, float] | None
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The searches of several kernels.
+
+    Attributes:
+        kernels: the summary of each kernel.
+        improved: the number of kernels with a variant that is certainly better.
+        median_speedup: the median of the baseline's time divided by the best variant's.
+        mean_energy_cut: the mean of 1 minus the ratio of energies.
+        mean_energy_cut_interval: the interval of this mean, from the means of the ends of the
+            ratios' intervals; it contains the true mean if all of these contain their ratios.
+        schema_version: the version of the file's form.
+    """
+
+    kernels: tuple[KernelSummary, ...]
+    improved: int
+    median_speedup: float
+    mean_energy_cut: float
+    mean_energy_cut_interval: Interval
+    schema_version: int = SUMMARY_VERSION
+
+
+def summary_of(found: Iterable[tuple[KernelSpec, SearchState]]) -> Summary | None:
+    """Return the summary of searches; None if no baseline was evaluated."""
+    kernels = tuple(_kernel(spec, state) for spec, state in found if state.nodes)
+    if not kernels:
+        return None
+    energies = [one.ratio_intervals[Metric.ENERGY] for one in kernels]
+    return Summary(
+        kernels=kernels,
+        improved=sum(one.best is not None for one in kernels),
+        median_speedup=median(1 / one.ratios[Metric.TIME] for one in kernels),
+        mean_energy_cut=fmean(1 - one.ratios[Metric.ENERGY] for one in kernels),
+        mean_energy_cut_interval=Interval(
+            fmean(1 - ends.high for ends in energies), fmean(1 - ends.low for ends in energies)
+        ),
+    )
+
+
+def table_of(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the headings and a row of texts for each kernel."""
+    heads = ("kernel", *(f"{metric.label} x" for metric in METRICS), "of roofline", "moves")
+    return [heads, *map(_row, summary.kernels)]
+
+
+def totals_of(summary: Summary) -> Iterator[str]:
+    """Yield sentences about all kernels together."""
+    ends = summary.mean_energy_cut_interval
+    count = len(summary.kernels)
+    emulated = any(one.emulated for one in summary.kernels)
+    yield (
+        f"{summary.improved} of {count} kernel{'' if count == 1 else 's'} improved: median speedup "
+        f"{summary.median_speedup:.2f}x, mean energy cut {100 * summary.mean_energy_cut:.1f} % "
+        f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
+        f"{' (emulated: from a model, not measured)' if emulated else ''}"
+    )
+    if unclaimed := [one.name for one in summary.kernels if one.unclaimed]:
+        yield (
+            "no gain claimed, because the emulated GPU's model was not compared with kernels of "
+            f"this kind: {', '.join(unclaimed)}"
+        )
+    if open_ones := [one.name for one in summary.kernels if not one.finished]:
+        yield f"not finished, continue with --resume: {', '.join(open_ones)}"
+
+
+def _kernel(spec: KernelSpec, state: SearchState) -> KernelSummary:
+    gain = next((one for one in state.gains if one.accepted), None)
+    compared = next((one for one in state.gains if one.baseline), None)
+    time_ms = state.nodes[0].time_ms
+    baseline = dict(compared.baseline) if compared is not None else {}
+    if not baseline and time_ms is not None:
+        baseline = {Metric.TIME: time_ms}
+    ratios = {metric: gain.ratios.get(metric, 1.0) if gain else 1.0 for metric in METRICS}
+    roofline_ms = _roofline_ms(spec, state.identity.gpu)
+    return KernelSummary(
+        name=spec.name,
+        gpu=state.identity.gpu,
+        emulated=state.identity.emulated,
+        builds=state.builds,
+        correct=sum(node.cost is not None for node in state.nodes[1:]),
+        finished=state.finished,
+        best=gain.id if gain is not None else None,
+        moves=tuple(_moves(state.nodes, gain)),
+        unclaimed=next((one.message for one in state.gains if one.unclaimed), ""),
+        ratios=ratios,
+        ratio_intervals={
+            metric: gain.ratio_intervals.get(metric, _WHOLE) if gain else _WHOLE
+            for metric in METRICS
+        },
+        baseline=baseline,
+        roofline_ms=roofline_ms,
+        roofline_share=_shares(roofline_ms, baseline.get(Metric.TIME), ratios[Metric.TIME]),
+    )
+
+
+def _moves(nodes: Sequence[Node], gain: Gain | None) -> list[str]:
+    by_id = {node.id: node for node in nodes}
+    found: list[str] = []
+    node = None if gain is None else by_id.get(gain.id)
+    while node is not None and node.parent is not None and len(found) < len(nodes):
+        found.insert(0, f"{node.move} {node.what}".strip())
+        node = by_id.get(node.parent)
+    return found
+
+
+def _roofline_ms(spec: KernelSpec, gpu: str) -> float | None:
+    profile = next((one for one in PROFILES.values() if one.name == gpu), None)
+    if profile is None:
+        return None
+    peaks = Peaks(profile.bandwidth_gb_s, 0, profile.fp32_tflops)  # nothing stays in the L2
+    return floor_ms(workload_of(spec, spec.sizes[0], dict), peaks)
+
+
+def _shares(
+    roofline_ms: float | None, time_ms: float | None, ratio: float
+) -> tuple[float, float] | None:
+    if roofline_ms is None or not time_ms:
+        return None
+    return roofline_ms / time_ms, roofline_ms / (time_ms * ratio)
+
+
+def _row(one: KernelSummary) -> tuple[str, ...]:
+    kept = [
+        f"{one.ratios[metric]:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
+        for metric in METRICS
+        if (ends := one.ratio_intervals[metric])
+    ]
+    figures = kept if one.best is not None else ["1", "1", "1"]
+    share = one.roofline_share
+    shares = "" if share is None else f"{100 * share[0]:.3g} % -> {100 * share[1]:.3g} %"
+    return (one.name, *figures, shares, "; ".join(one.moves) or "the baseline remains")

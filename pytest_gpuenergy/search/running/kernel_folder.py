@@ -1,0 +1,345 @@
+"""The folder of one kernel's search, with the files of each variant.
+
+Results are complete or absent: the files of a variant are written first, and ``result.json`` last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from pytest_gpuenergy.kernels import AnyKernel, Kernel
+from pytest_gpuenergy.record import Metric, RunInfo
+from pytest_gpuenergy.search.running.search_state import (
+    Identity,
+    SearchState,
+    read_lines,
+    read_state,
+)
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.search.spec.spec_file import write_spec
+from pytest_gpuenergy.search.trust.result import RESULT_VERSION, Gain, Result
+from pytest_gpuenergy.support import (
+    FormError,
+    InputError,
+    decode,
+    drop_torn_line,
+    dump,
+    encode,
+    is_there,
+    lock,
+    open_file,
+    read_bytes,
+    schema_version,
+    shown,
+    write_atomically,
+)
+from pytest_gpuenergy.tuning import writing
+
+BASELINE, VARIANTS = "baseline", "variants"
+SPEC_JSON, STATE_JSON = "spec.json", "search_state.json"
+EVENTS_JSONL, TRACE_MD = "events.jsonl", "trace.md"
+_RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "gpus"
+_T = TypeVar("_T")
+_LARGEST_BYTES = 1 << 20
+"""Size of a result or a comparison."""
+_LARGEST_LIST_BYTES = 1 << 30
+"""Size of the list of events."""
+
+
+class KernelFolder:
+    """``OUTDIR/kernels/_NAME``, held by one process at a time; a context manager.
+
+    Args:
+        outdir: the folder for all kernels.
+        spec: the spec of the kernel.
+        identity: the identity of the search.
+        resume: whether to continue an existing search.
+
+    Attributes:
+        path: the path of the folder.
+        earlier: the state of the search that is continued; None for a new search.
+
+    Raises:
+        InputError: the folder contains a search and ``resume`` is not set, or contains another
+            search, or another process is searching there.
+        OutputError: the folder cannot be written.
+    """
+
+    def __init__(self, outdir: Path, spec: KernelSpec, identity: Identity, *, resume: bool) -> None:
+        self.path = outdir / "kernels" / f"_{spec.name}"
+        self.earlier: SearchState | None = None
+        with ExitStack() as stack, writing(self.path):
+            for name in (BASELINE, VARIANTS):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            events = self.path / EVENTS_JSONL
+            self._events = stack.enter_context(
+                open(events, "a", buffering=1, encoding="utf-8", opener=open_file)
+            )
+            if not lock(self._events.fileno(), wait=False):
+                raise InputError(
+                    f"Another process is searching in {self.path}: wait for it to end, or name "
+                    "another --outdir."
+                )
+            drop_torn_line(events)
+            read = read_lines(events, "list of events", _Event, _LARGEST_LIST_BYTES)
+            self._noted = {(one.event, one.id) for one in read}
+            self._begin(identity, spec, resume=resume)
+            self._stack = stack.pop_all()
+
+    def place(self, state_id: str) -> Path:
+        """Return the folder of a state; the baseline has the id `BASELINE`."""
+        return self.path / (state_id if state_id == BASELINE else f"{VARIANTS}/{state_id}")
+
+    def earlier_result(self, state_id: str) -> Result | None:
+        """Return the result of a state that was evaluated before; None if there is none.
+
+        Raises:
+            InputError: the result is damaged.
+        """
+        found = _read(self.place(state_id) / _RESULT, "result", Result)
+        if found is not None and found.schema_version != RESULT_VERSION:
+            raise InputError(
+                f"{self.place(state_id)} has a result of schema_version {found.schema_version}, "
+                f"but this gpuenergy reads {RESULT_VERSION}: name another --outdir."
+            )
+        return found
+
+    def earlier_baselines(self) -> dict[str, Result]:
+        """Return the results of the baseline on all GPUs except the first one, by UUID.
+
+        Raises:
+            InputError: a result is damaged.
+        """
+        paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
+        found = [_read(path, "result", Result) for path in paths]
+        return {one.gpu: one for one in found if one is not None}
+
+    def keep_baseline(self, result: Result) -> None:
+        """Write the result of the baseline on a GPU that is not the first one.
+
+        Raises:
+            OutputError: the result cannot be written.
+        """
+        path = self.place(BASELINE) / _GPUS / f"{result.gpu}.json"
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, dump(result), durable=True)
+
+    def earlier_gain(self, state_id: str) -> Gain | None:
+        """Return the comparison of a state with the baseline, if it was made before.
+
+        Raises:
+            InputError: the comparison is damaged.
+        """
+        return _read(self.place(state_id) / _COMPARISON, "comparison", Gain)
+
+    def keep_gain(self, gain: Gain) -> None:
+        """Write the comparison of a state with the baseline.
+
+        Raises:
+            OutputError: the comparison cannot be written.
+        """
+        path = self.place(gain.id) / _COMPARISON
+        with writing(path):
+            write_atomically(path, dump(gain), durable=True)
+
+    def keep(
+        self,
+        state_id: str,
+        control: Control,
+        run: RunInfo,
+        kernel: AnyKernel | None,
+        listings: Mapping[str, str],
+        result: Result,
+        diff: str = "",
+    ) -> None:
+        """Write the files of a state, and last of all its result.
+
+        Args:
+            state_id: the id of the state; `BASELINE` for the baseline.
+            control: the evaluation, so that it can be run alone.
+            run: the run in which the state was evaluated.
+            kernel: the kernel that ran; None if there could be none.
+            listings: the compiler's listings, see `Device.listings`.
+            result: the result.
+            diff: the diff to the state from which it was made.
+
+        Raises:
+            OutputError: a file cannot be written.
+        """
+        place = self.place(state_id)
+        files: dict[str, str] = {"control.json": dump(control), "run.json": dump(run)}
+        if kernel is not None:
+            name = "kernel.cu" if isinstance(kernel, Kernel) else "kernel_module.py"
+            files[name] = str(kernel.content["source"])
+        files |= {f"kernel.{name}": text for name, text in listings.items()}
+        if diff:
+            files["candidate.diff"] = diff
+        files["stdout.log"] = "".join(
+            f"{step}: {seconds:.3f} s\n" for step, seconds in result.steps_s.items()
+        )
+        files["stderr.log"] = f"{result.message}\n" if result.message else ""
+        files[_RESULT] = dump(result)
+        with writing(place):
+            place.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                write_atomically(place / name, text, durable=name == _RESULT)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append to ``events.jsonl``, unless it already has the same event of the same ``id``.
+
+        Raises:
+            OutputError: the event cannot be written.
+        """
+        key = (kind, fields.get("id"))
+        if key in self._noted:
+            return
+        with writing(self.path / EVENTS_JSONL):
+            self._events.write(encode({"event": kind, **fields}).decode() + "\n")
+        self._noted.add(key)
+
+    def write_state(self, state: SearchState) -> None:
+        """Replace ``search_state.json``.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        with writing(self.path / STATE_JSON):
+            write_atomically(self.path / STATE_JSON, dump(state))
+
+    def write_trace(self, text: str) -> None:
+        """Replace ``trace.md``.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        with writing(self.path / TRACE_MD):
+            write_atomically(self.path / TRACE_MD, text)
+
+    def link_best(self, state_id: str) -> None:
+        """Make ``best`` a link to the folder of a state.
+
+        Raises:
+            OutputError: the link cannot be written.
+        """
+        draft = self.path / f".{_BEST}-{os.getpid()}"
+        with writing(self.path / _BEST):
+            draft.unlink(missing_ok=True)
+            draft.symlink_to(self.place(state_id).relative_to(self.path))
+            draft.replace(self.path / _BEST)
+
+    def _begin(self, identity: Identity, spec: KernelSpec, *, resume: bool) -> None:
+        path = self.path / STATE_JSON
+        if not is_there(path):
+            if is_there(self.place(BASELINE) / _RESULT):
+                raise InputError(
+                    f"{self.path} has results, but no {STATE_JSON}, which says what they are of: "
+                    "name another --outdir."
+                )
+            write_spec(spec, self.path / SPEC_JSON)
+            self.write_state(SearchState(identity=identity))
+            return
+        if not resume:
+            raise InputError(
+                f"{self.path} already contains a search: continue it with --resume "
+                "(--budget-builds includes its variants), or name another --outdir."
+            )
+        self.earlier = read_state(path)
+        if self.earlier.identity != identity:
+            what = next(
+                name
+                for name in identity.__struct_fields__
+                if getattr(identity, name) != getattr(self.earlier.identity, name)
+            )
+            raise InputError(
+                f"{self.path} contains a search with another {what}: name another --outdir."
+            )
+
+    def __enter__(self) -> KernelFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # a line that could not be written was reported before
+            self._stack.close()
+
+
+def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
+    """Return the record in a file; None if there is no file."""
+    if not is_there(path):
+        return None
+    try:
+        return decode(read_bytes(path, what, _LARGEST_BYTES), kind)
+    except FormError as error:
+        raise InputError(
+            f"The {what} {path} cannot be used, because {error}: delete its folder to have it "
+            "measured again."
+        ) from None
+
+
+class _Event(Struct, frozen=True):
+    event: str = ""
+    id: str | None = None
+
+
+CONTROL_VERSION = 1
+"""The ``schema_version`` of the control files that this version reads and writes."""
+
+_LARGEST_CONTROL_BYTES = 16 << 20
+"""Size of a control file, which contains the source of a state."""
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """``control.json``: the evaluation of one state, which can be run alone.
+
+    Attributes:
+        spec: the path of the kernel spec, relative to the folder of this file.
+        state: the state to evaluate.
+        objective: the metric that the search minimizes.
+        seed: the seed of the search.
+        gpus: the GPUs, as ``--gpus`` takes them.
+        place: the place of the GPU among them, from 0.
+        powercap: the power limit, as ``--powercap`` takes it.
+        smclock: the clock, as ``--smclock`` takes it.
+        parent: the id of the state to which the move was made; None for the baseline.
+        move: the name of the move.
+        what: the place and the parameters of the move.
+        schema_version: the version of this file's form.
+    """
+
+    spec: str
+    state: State
+    objective: Metric
+    seed: int
+    gpus: str
+    place: int = 0
+    powercap: str
+    smclock: str = "current"
+    parent: str | None = None
+    move: str = ""
+    what: str = ""
+    schema_version: int = CONTROL_VERSION
+
+
+def read_control(path: Path) -> Control:
+    """Read a ``control.json``.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    content = read_bytes(path, "control file", _LARGEST_CONTROL_BYTES)
+    try:
+        version = schema_version(content)
+        if version != CONTROL_VERSION:
+            raise FormError(
+                f"its schema_version is {shown(version)}, but this gpuenergy reads "
+                f"{CONTROL_VERSION}"
+            )
+        return decode(content, Control)
+    except FormError as error:
+        raise InputError(f"The control file {path} cannot be used, because {error}.") from None

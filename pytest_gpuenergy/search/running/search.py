@@ -1,0 +1,381 @@
+"""Searches one kernel: evaluates the baseline and its variants, then confirms the best."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from pytest_gpuenergy.control import enforced_setpoint
+from pytest_gpuenergy.kernels import AnyKernel
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.search.llm.proposals import LlmMoves
+from pytest_gpuenergy.search.moves.base import not_understood
+from pytest_gpuenergy.search.parameter_types import other_types
+from pytest_gpuenergy.search.running.evaluators import Evaluator, Scales
+from pytest_gpuenergy.search.running.explorer import GraphExplorer, Rewrite
+from pytest_gpuenergy.search.running.kernel_folder import BASELINE, SPEC_JSON, Control, KernelFolder
+from pytest_gpuenergy.search.running.search_state import Identity, SearchState, identity_of_spec
+from pytest_gpuenergy.search.running.search_trace import Times, candidate_diff, trace
+from pytest_gpuenergy.search.spec.kernel_spec import State
+from pytest_gpuenergy.search.spec.state_kernel import kernel_of
+from pytest_gpuenergy.search.trust.gain import Confirmation, by_cost
+from pytest_gpuenergy.search.trust.result import Gain, Node, Result, limit_of
+from pytest_gpuenergy.search.trust.state_evaluation import Bench
+from pytest_gpuenergy.support import InputError, KernelFault, emulated_mark
+
+_AHEAD = 2
+"""Number of states that are compiled ahead while one is evaluated."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a search.
+
+    Attributes:
+        budget: the number of variants to evaluate, including those of earlier runs.
+        gpus: the GPUs, as ``--gpus`` takes them.
+        powercap: the power limit, as ``--powercap`` takes it.
+        smclock: the clock, as ``--smclock`` takes it.
+    """
+
+    budget: int
+    gpus: str
+    powercap: str
+    smclock: str = "current"
+
+
+def identity_of(bench: Bench, strategy: Mapping[str, float]) -> Identity:
+    """Return what a search on this bench must have in common with one that it continues."""
+    device = bench.device
+    enforced = enforced_setpoint(device)
+    return Identity(
+        spec=identity_of_spec(bench.spec),
+        gpu=device.name,
+        emulated=device.emulated,
+        power_limit_w=enforced.power_limit_w,
+        sm_clock_mhz=enforced.sm_clock_mhz,
+        objective=bench.objective,
+        seed=bench.seed,
+        strategy=dict(strategy),
+    )
+
+
+@dataclass
+class _Trial:
+    """A rewrite whose state is being evaluated.
+
+    Attributes:
+        rewrite: the move that the explorer has chosen.
+        result: the result, once it is on disk.
+        pending: the evaluation; None if an earlier run has written the result.
+    """
+
+    rewrite: Rewrite
+    result: Result | None
+    pending: Future[Result] | None = None
+
+    @property
+    def state(self) -> State:
+        return self.rewrite.application.state
+
+
+@dataclass
+class Search:
+    """A search in one folder. States whose results are on disk are not evaluated again.
+
+    As many variants are evaluated at the same time as there are GPUs. Each result is written when
+    it arrives, but the explorer learns the results in the order of its choices. Its choices
+    therefore depend on the results alone, not on how long each evaluation took.
+
+    Attributes:
+        evaluator: evaluates states.
+        folder: the folder of the kernel.
+        explorer: chooses the states.
+        options: the options of the search.
+        run_info: the identity of this run.
+        tell: called with lines of progress.
+        stop: set by the caller to end the search early.
+        state: the state of the search, as it is stored.
+        llm: the moves of a language model, which are among the explorer's; None without one.
+    """
+
+    evaluator: Evaluator
+    folder: KernelFolder
+    explorer: GraphExplorer
+    options: Options
+    run_info: RunInfo
+    tell: Callable[[str], None]
+    stop: Event
+    state: SearchState = field(init=False)
+    llm: LlmMoves | None = None
+
+    def __post_init__(self) -> None:
+        earlier = self.folder.earlier
+        width = earlier.width if earlier and earlier.nodes else len(self.evaluator.gpus)
+        identity = identity_of(self.bench, self.explorer.settings)
+        self.state = SearchState(identity=identity, width=width)
+        self._states: dict[str, State] = {}
+        self._scales = Scales(self.evaluator, self.folder)
+        self._confirmation = Confirmation(
+            self.evaluator, self.folder, self._states, self.tell, self.stop.is_set
+        )
+        self._listings = Listings(self.bench)
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="precompute")
+        self._precomputing: list[Future[None]] = []
+        note = not_understood(self.bench.spec)
+        self._notes = [note] if note else []
+        self._times = Times()
+        self._timed = self._times.timed
+        self._proposed = 0
+
+    @property
+    def bench(self) -> Bench:
+        """The bench of this process."""
+        return self.evaluator.bench
+
+    def run(self) -> SearchState:
+        """Search until the budget is spent or nothing is left to try, and confirm the best.
+
+        Raises:
+            InputError: the baseline is wrong or fails, or a file is damaged.
+            DeviceError: the device does not respond.
+            OutputError: a result cannot be written.
+            KeyboardInterrupt: ``stop`` was set; everything evaluated so far is on disk.
+        """
+        self.folder.event("began", id=self.run_info.run_id, builds=self.options.budget)
+        with self._listings, self._background:
+            self._evaluate_baseline()
+            self._explore()
+        if self.stop.is_set():
+            raise self._stopped()
+        self._confirm()
+        return self.state
+
+    def _explore(self) -> None:
+        """Evaluate variants, as many at the same time as the search is wide."""
+        trials: deque[_Trial] = deque()
+        while True:
+            while len(trials) < self.state.width and not self.stop.is_set():
+                trial = self._next(len(trials))
+                if trial is None:
+                    break
+                trials.append(trial)
+            if not trials:
+                return
+            result = self._first_result(trials)
+            trial = trials.popleft()
+            if trial.pending is not None:
+                number = f"{self.state.builds + 1}/{self.options.budget}"
+                self.tell(f"{self.bench.spec.name} {number}: {_progress(trial.rewrite, result)}")
+            self._add(trial.state, result, trial.rewrite)
+
+    def _next(self, running: int) -> _Trial | None:
+        """Begin the next variant; return None if there is none, for now or for good."""
+        if self.state.builds + running >= self.options.budget:
+            return None
+        with self._timed("propose"):
+            wait(self._precomputing)
+            self._precomputing.clear()
+            rewrite = self.explorer.propose()
+        if rewrite is None:
+            return None
+        state = rewrite.application.state
+        earlier = self.folder.earlier_result(state.id)
+        pending = None
+        if earlier is None:
+            with self._timed("propose"):
+                ahead = self.explorer.foreseen(_AHEAD)
+            self._listings.begin(state)
+            limit = None
+            if not self.bench.device.emulated:  # whose evaluation needs this processor
+                job = self._background.submit(self.explorer.precompute, state)
+                self._precomputing.append(job)
+                limit = limit_of(self.state.nodes, self.bench.objective)
+            with self._timed("evaluate"):
+                pending = self.evaluator.start(self._proposed, state, ahead, limit)
+        self._proposed += 1
+        return _Trial(rewrite, earlier, pending)
+
+    def _first_result(self, trials: Sequence[_Trial]) -> Result:
+        """Wait for the first trial, and write the results that arrive meanwhile."""
+        while True:
+            for trial in trials:
+                if trial.pending is not None and trial.result is None and trial.pending.done():
+                    trial.result = self._scales.scaled(trial.pending.result())
+                    self._keep(trial.state.id, trial.state, trial.result, trial.rewrite)
+            if (found := trials[0].result) is not None:
+                return found
+            pending = [one.pending for one in trials if one.pending and one.result is None]
+            with self._timed("evaluate"):
+                wait(pending, return_when=FIRST_COMPLETED)
+
+    def _stopped(self) -> KeyboardInterrupt:
+        self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
+        return KeyboardInterrupt()
+
+    def _evaluate_baseline(self) -> None:
+        spec = self.bench.spec
+        earlier = self.folder.earlier_result(BASELINE)
+        if earlier is None:
+            self.tell(f"{spec.name}: evaluating the baseline")
+            if self._notes:
+                self.tell(f"{spec.name}: {self._notes[0]}")
+        with self._timed("evaluate"):
+            result = self._scales.measure(earlier)
+        if result.cost is None:
+            why = str(result.message)
+            if result.outcome == "correctness" and " wrong " in why:
+                why = (
+                    f"{why.removesuffix('.')}; mend it or its reference, or state a tolerance in "
+                    "the spec if it is exact enough."
+                )
+            types = other_types(spec)
+            why = f"{why.removesuffix('.')}. {types}" if types else why
+            raise InputError(
+                f"The baseline of {spec.name} cannot be used ({result.outcome}): {why}"
+            )
+        if earlier is None:
+            self._keep(BASELINE, spec.baseline, result, None)
+        self._add(spec.baseline, result, None)
+
+    def _keep(self, place: str, state: State, result: Result, rewrite: Rewrite | None) -> None:
+        up = ".." if place == BASELINE else "../.."
+        control = Control(
+            spec=f"{up}/{SPEC_JSON}",
+            state=state,
+            objective=self.bench.objective,
+            seed=self.bench.seed,
+            gpus=self.options.gpus,
+            place=self.evaluator.gpus.index(result.gpu),
+            powercap=self.options.powercap,
+            smclock=self.options.smclock,
+            **_origin(rewrite),
+        )
+        with self._timed("listings"):
+            kernel, listings = self._listings.of(state)
+        diff = "" if rewrite is None else candidate_diff(rewrite.parent, state)
+        run = replace(self.run_info, gpu_uuid=result.gpu)
+        with self._timed("write"):
+            self.folder.keep(place, control, run, kernel, listings, result, diff)
+        self._times.add(result)
+
+    def _add(self, state: State, result: Result, rewrite: Rewrite | None) -> None:
+        """Add a result to the search's state, on disk and for the explorer."""
+        node = Node(
+            id=state.id,
+            **_origin(rewrite),
+            outcome=result.outcome,
+            cost=result.cost,
+            time_ms=result.time_ms,
+        )
+        self._states[state.id] = state
+        nodes = (*self.state.nodes, node)
+        self.state = replace(
+            self.state,
+            builds=len(nodes) - 1,
+            nodes=nodes,
+            incumbent=by_cost(nodes)[0].id,
+        )
+        self.folder.event("variant" if rewrite else BASELINE, **_fields(node))
+        if self.llm is not None:
+            self.llm.learn(node, result)
+        with self._timed("learn, profile"):
+            self.explorer.learn(state, result)
+        earlier = self.folder.earlier
+        if earlier is None or len(nodes) > len(earlier.nodes):
+            self._write()
+
+    def _confirm(self) -> None:
+        """Compare the best variants with the baseline, until one is better."""
+        baseline, gains = self.bench.spec.baseline.id, list[Gain]()
+        with self._timed("confirm"):
+            for gain in self._confirmation.gains(self.state.nodes):
+                if gain is None:
+                    raise self._stopped()
+                gains.append(replace(gain, turns=()))
+                self.folder.event("compared", **_fields(gains[-1]))
+        best = next((gain.id for gain in gains if gain.accepted), baseline)
+        self.state = replace(self.state, incumbent=best, finished=True, gains=tuple(gains))
+        self.folder.link_best(BASELINE if best == baseline else best)
+        self.folder.event("finished", id=best, builds=self.state.builds)
+        self._write()
+
+    def _write(self) -> None:
+        with self._timed("write"):
+            self.state = replace(self.state, graph=self.explorer.graph())
+            self.folder.write_state(self.state)
+        lines = [
+            *self._notes,
+            *(() if self.llm is None else self.llm.lines()),
+            *self._times.lines(),
+        ]
+        self.folder.write_trace(trace(self.bench.spec, self.state, lines))
+
+
+def _origin(rewrite: Rewrite | None) -> dict[str, Any]:
+    """Return the fields that say how a state was made from which other one."""
+    if rewrite is None:
+        return {"parent": None}
+    application = rewrite.application
+    return {"parent": rewrite.parent.id, "move": application.move, "what": application.what}
+
+
+def _fields(record: Node | Gain) -> dict[str, object]:
+    return {name: getattr(record, name) for name in record.__struct_fields__}
+
+
+def _progress(rewrite: Rewrite, result: Result) -> str:
+    """Return the line of progress about an evaluated state."""
+    what = f"{rewrite.application.move} {rewrite.application.what}"
+    if result.cost is None:
+        return f"{what}: {result.outcome}: {result.message}"
+    metric = result.objective
+    return f"{what}: {result.cost:.4g} {metric.unit}{emulated_mark(result.emulated)}"
+
+
+_Listed = tuple[AnyKernel | None, Mapping[str, str]]
+
+
+class Listings:
+    """Makes compiler listings (`Device.listings`) of states while these are evaluated.
+
+    The states' kernels have the first set of sizes. A context manager, which ends the thread.
+
+    Args:
+        bench: the bench of the search.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._pending: dict[str, Future[_Listed]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="listings")
+
+    def begin(self, state: State) -> None:
+        """Start to make the listings of a state in the background."""
+        self._pending[state.id] = self._thread.submit(self._make, state)
+
+    def of(self, state: State) -> _Listed:
+        """Return the kernel of a state, or None if there can be none, and its listings, if any."""
+        pending = self._pending.pop(state.id, None)
+        return self._make(state) if pending is None else pending.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, state: State) -> _Listed:
+        kernel: AnyKernel | None = None
+        listings: Mapping[str, str] = {}
+        with suppress(KernelFault):  # the result reports the fault
+            kernel = kernel_of(self._bench.spec, state, self._bench.spec.sizes[0])
+            listings = self._bench.device.listings(kernel)
+        return kernel, listings

@@ -1,0 +1,251 @@
+"""Reads searches from disk, and gives the values that the HTML page shows of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from pytest_gpuenergy.record import METRICS, RunInfo
+from pytest_gpuenergy.report import finite
+from pytest_gpuenergy.search.running.gains_summary import summary_of
+from pytest_gpuenergy.search.running.kernel_folder import (
+    BASELINE,
+    EVENTS_JSONL,
+    SPEC_JSON,
+    STATE_JSON,
+    VARIANTS,
+)
+from pytest_gpuenergy.search.running.search_state import SearchState, read_state
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
+from pytest_gpuenergy.search.spec.spec_file import read_spec
+from pytest_gpuenergy.search.strategy.graph import GraphRecord
+from pytest_gpuenergy.search.trust.result import Gain, Node
+from pytest_gpuenergy.support import FormError, InputError, decode, is_file, matching, read_bytes
+
+Values = dict[str, Any]
+_LARGEST_BYTES = 1 << 20
+"""Size of a file of a variant."""
+_LONGEST_DIFF = 40_000
+"""Characters of a diff that the page shows."""
+
+
+class SearchRecord(Struct, frozen=True):
+    """A search on disk that has evaluated its baseline.
+
+    Attributes:
+        folder: the folder of the kernel, ``OUTDIR/kernels/_NAME``.
+        spec: the spec of the kernel.
+        state: the state of the search, which may still be running.
+        run: the run in which the baseline was evaluated.
+    """
+
+    folder: Path
+    spec: KernelSpec
+    state: SearchState
+    run: RunInfo
+
+
+def search_folders(named: Path) -> list[Path]:
+    """Return the folders of kernels in an ``--outdir``, or the folder of a kernel itself."""
+    if is_file(named / STATE_JSON):
+        return [named]
+    return [one for one in matching(named, "kernels/_*") if is_file(one / STATE_JSON)]
+
+
+def files_of(named: Path) -> list[Path]:
+    """Return the files of `search_folders` that pages and continued searches need."""
+    names = (SPEC_JSON, STATE_JSON, EVENTS_JSONL, f"{BASELINE}/run.json")
+    return [folder / name for folder in search_folders(named) for name in names]
+
+
+def read_searches(named: Path) -> list[SearchRecord]:
+    """Read the searches in an ``--outdir``, or in the folder of one kernel.
+
+    Raises:
+        InputError: no search has evaluated its baseline, or a file is damaged.
+    """
+    folders = search_folders(named)
+    found = [one for folder in folders if (one := _read_search(folder)) is not None]
+    if not found:
+        raise InputError(
+            f"No search in {named} has evaluated its baseline yet: continue it with gpuenergy "
+            "optimize --resume."
+        )
+    return found
+
+
+def search_values(search: SearchRecord) -> Values:
+    """Return a search as plain values, with its states in the order of `listed`."""
+    state, first = search.state, search.state.nodes[0]
+    identity, metric = state.identity, state.identity.objective
+    summed_up = summary_of([(search.spec, state)])
+    assert summed_up is not None  # because there is a baseline
+    (summary,) = summed_up.kernels
+    by_id = {node.id: node for node in state.nodes}
+    return {
+        "name": search.spec.name,
+        "folder": str(search.folder),
+        "gpu": identity.gpu,
+        "settings": identity.settings,
+        "emulated": identity.emulated,
+        "objective": metric.label,
+        "unit": metric.unit,
+        "seed": identity.seed,
+        "builds": state.builds,
+        "correct": summary.correct,
+        "finished": state.finished,
+        "baseline": first.id,
+        "incumbent": state.incumbent,
+        "roofline": summary.roofline_share,
+        "states": list(_states(search)),
+        "gains": [_gain(gain) for gain in state.gains],
+        "changes": [
+            {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
+            for node in _path(by_id, state.incumbent)
+        ],
+    }
+
+
+def _read_search(folder: Path) -> SearchRecord | None:
+    state = read_state(folder / STATE_JSON)
+    if not state.nodes:
+        return None
+    path = folder / BASELINE / "run.json"
+    try:
+        run = decode(read_bytes(path, "record of a run", _LARGEST_BYTES), RunInfo)
+    except FormError as error:
+        raise InputError(
+            f"The record of a run {path} cannot be used, because {error}: name another folder."
+        ) from None
+    return SearchRecord(folder, read_spec(folder / SPEC_JSON), state, run)
+
+
+def _states(search: SearchRecord) -> Iterator[Values]:
+    nodes, record = search.state.nodes, search.state.graph
+    order = listed({node.id: node.parent for node in nodes})
+    by_id = {node.id: node for node in nodes}
+    number = dict(zip(order, count()))
+    others = _others(nodes, record)
+    first = nodes[0].cost
+    for id_, depth in order.items():
+        node = by_id[id_]
+        yield {
+            "id": id_,
+            "depth": depth,
+            "parent": None if node.parent is None else number.get(node.parent),
+            "others": sorted(number[one] for one in others[id_]),
+            "move": _move(node),
+            "outcome": node.outcome,
+            "message": _message(search.folder, node),
+            "cost": node.cost,
+            "ratio": None if node.cost is None or not first else finite(node.cost / first),
+            "time_ms": node.time_ms,
+            "visits": visited.visits if record and (visited := record.nodes.get(id_)) else None,
+        }
+
+
+def listed(parents: Mapping[str, str | None]) -> dict[str, int]:
+    """Return the depths of states, each state followed by those that were made from it.
+
+    A state whose parent is missing, or comes after it, is a root.
+
+    Args:
+        parents: the parent of each state by its id, parents before their children.
+    """
+    children: defaultdict[str | None, list[str]] = defaultdict(list)
+    depths: dict[str, int] = {}
+    for state, parent in parents.items():
+        listed_parent = parent if parent in depths else None
+        children[listed_parent].append(state)
+        depths[state] = 0 if listed_parent is None else depths[listed_parent] + 1
+    order: dict[str, int] = {}
+    waiting = children[None][::-1]
+    while waiting:
+        state = waiting.pop()
+        order[state] = depths[state]
+        waiting += children[state][::-1]
+    return order
+
+
+def _others(nodes: Sequence[Node], record: GraphRecord | None) -> Mapping[str, set[str]]:
+    """Return, for each state, the other states from which a move would also have led to it."""
+    evaluated = {node.id: node.parent for node in nodes}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for tail, tail_node in () if record is None else record.nodes.items():
+        for edge in tail_node.edges or ():
+            if tail in evaluated and evaluated.get(edge.child, tail) not in (tail, None):
+                found[edge.child].add(tail)
+    return found
+
+
+def _path(by_id: Mapping[str, Node], best: str | None) -> list[Node]:
+    """Return the states from the baseline, which is left out, to the best one."""
+    path: list[Node] = []
+    node = by_id.get(best or "")
+    while node is not None and node.parent is not None and node not in path:
+        path.insert(0, node)
+        node = by_id.get(node.parent)
+    return path
+
+
+def _move(node: Node) -> str:
+    return f"{node.move} {node.what}".strip() or BASELINE
+
+
+class _Failure(Struct, frozen=True):
+    message: str | None = None
+
+
+def _message(folder: Path, node: Node) -> str:
+    """Return why a state was refused, if that is on disk."""
+    if node.cost is not None:
+        return ""
+    content = _content(folder, node, "result.json")
+    try:
+        return decode(content, _Failure).message or ""
+    except FormError:
+        return ""
+
+
+def _diff(folder: Path, node: Node) -> str:
+    """Return the diff of the move, if it is on disk."""
+    text = _content(folder, node, "candidate.diff").decode(errors="replace")
+    if len(text) <= _LONGEST_DIFF:
+        return text
+    return f"{text[:_LONGEST_DIFF]}\n[the rest is in {VARIANTS}/{node.id}/candidate.diff]\n"
+
+
+def _content(folder: Path, node: Node, name: str) -> bytes:
+    """Return the content of a variant's file; nothing if there is no such file."""
+    if Path(node.id).name != node.id:  # a damaged id must not lead to another folder
+        return b""
+    try:
+        return read_bytes(folder / VARIANTS / node.id / name, name, _LARGEST_BYTES)
+    except InputError:
+        return b""
+
+
+def _gain(gain: Gain) -> Values:
+    return {
+        "id": gain.id,
+        "accepted": gain.accepted,
+        "message": gain.message,
+        "unclaimed": gain.unclaimed,
+        "reasons": list(gain.reasons),
+        "rounds": gain.rounds,
+        "ratios": [
+            {
+                "metric": metric.label,
+                "ratio": gain.ratios.get(metric),
+                "low": ends.low,
+                "high": ends.high,
+            }
+            for metric in METRICS
+            if (ends := gain.ratio_intervals.get(metric)) is not None
+        ],
+    }

@@ -1,0 +1,141 @@
+"""What people read about a search: ``candidate.diff``, and ``trace.md`` with its times."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from pytest_gpuenergy.record import METRICS
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search.running.search_state import SearchState
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
+from pytest_gpuenergy.search.spec.state_kernel import macros
+from pytest_gpuenergy.search.trust.hidden import has_others
+from pytest_gpuenergy.search.trust.result import Gain, Node, Result
+from pytest_gpuenergy.support import dump
+
+
+def candidate_diff(parent: State, child: State) -> str:
+    """Return the unified diff of two states: of their text and of their launch plans."""
+    name = "kernel.cu" if child.language == "cuda" else "kernel_module.py"
+    before, after = (
+        {name: _text(state), "launch.json": dump(state.launch)} for state in (parent, child)
+    )
+    return "".join(
+        line
+        for file in before
+        for line in difflib.unified_diff(
+            before[file].splitlines(keepends=True),
+            after[file].splitlines(keepends=True),
+            f"a/{file}",
+            f"b/{file}",
+        )
+    )
+
+
+def trace(spec: KernelSpec, state: SearchState, notes: Iterable[str] = ()) -> str:
+    """Return the search so far, as Markdown that ends with the notes."""
+    return "\n".join([*_lines(spec, state), *notes, ""])
+
+
+def _text(state: State) -> str:
+    source = state.source if state.source.endswith("\n") else f"{state.source}\n"
+    return macros(state.launch.constants) + source if state.language == "cuda" else source
+
+
+def _lines(spec: KernelSpec, state: SearchState) -> Iterator[str]:
+    identity = state.identity
+    metric = identity.objective
+    where = f"{identity.gpu} (emulated: no figure here is measured)"
+    yield f"# Search of {spec.name}"
+    yield ""
+    place = where if identity.emulated else identity.gpu
+    yield f"On {place}{identity.settings}, minimizing {metric.label}."
+    if not has_others(spec):
+        yield "No sizes but the listed ones are allowed: a variant may be right for these alone."
+    yield ""
+    yield f"| variant | from | move | outcome | {metric.label} ({metric.unit}) | of baseline |"
+    yield "|---|---|---|---|---|---|"
+    first = state.nodes[0].cost if state.nodes else None
+    yield from (_row(node, first) for node in state.nodes)
+    for gain in state.gains:
+        yield ""
+        yield _gain(gain)
+    if state.finished:
+        yield ""
+        best = "Kept" if any(gain.unclaimed for gain in state.gains) else "Best"
+        baseline = state.incumbent == spec.baseline.id
+        yield f"{best}: {'the baseline' if baseline else state.incumbent}."
+
+
+def _row(node: Node, first: float | None) -> str:
+    move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
+    cost = "" if node.cost is None else f"{node.cost:.4g}"
+    share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
+    return f"| {node.id} | {node.parent or ''} | {move} | {node.outcome} | {cost} | {share} |"
+
+
+def _gain(gain: Gain) -> str:
+    if gain.message:
+        compared = "" if gain.unclaimed else " compared with the baseline"
+        return f"{gain.id}{compared}: {gain.message}"
+    parts = [
+        f"{metric.label} {gain.ratios[metric]:.4f} [{ends.low:.4f}, {ends.high:.4f}]"
+        for metric in METRICS
+        if (ends := gain.ratio_intervals.get(metric)) is not None
+    ]
+    verdict = "better" if gain.accepted else "not certainly better, and therefore not kept"
+    rounds = f"{gain.rounds} rounds"
+    if gain.ended_early:
+        rounds += " (ended early, because a gain that could be claimed was out of reach)"
+    return (
+        f"{gain.id} measured alternately with the baseline, {rounds}, as fractions of "
+        f"the baseline's figures: {', '.join(parts)}: {verdict}."
+    )
+
+
+class Times:
+    """The wall time of this run of a search, by activity.
+
+    The steps of evaluations are those of `Result.steps_s`; with several GPUs they overlap.
+    """
+
+    def __init__(self) -> None:
+        self._own_s: defaultdict[str, float] = defaultdict(float)
+        self._steps_s: defaultdict[str, float] = defaultdict(float)
+        self._evaluated = 0
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the time inside to an activity."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._own_s[what] += perf_counter() - began
+
+    def add(self, result: Result) -> None:
+        """Add the steps of an evaluation."""
+        self._evaluated += 1
+        for step, seconds in result.steps_s.items():
+            self._steps_s[step] += seconds
+
+    def lines(self) -> list[str]:
+        """Return a table, as Markdown; nothing if nothing was evaluated."""
+        if not self._evaluated:
+            return []
+        of_search = [(what, seconds) for what, seconds in self._own_s.items()]
+        of_states = [(f"evaluate: {step}", seconds) for step, seconds in self._steps_s.items()]
+        rows = [
+            [what, f"{seconds:.2f}", f"{seconds / self._evaluated:.2f}"]
+            for what, seconds in [*of_search, *of_states]
+        ]
+        return [
+            "",
+            f"Wall time of the latest run, of which {self._evaluated} states were evaluated:",
+            "",
+            markdown_table(["what", "s", "s each"], rows),
+        ]

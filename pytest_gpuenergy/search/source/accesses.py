@@ -1,0 +1,328 @@
+"""Where a CUDA kernel reads and writes its tensors and shared arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuenergy.search.moves.moved_pointers import moved_parameters
+from pytest_gpuenergy.search.source.cuda_kernel import CudaKernel
+from pytest_gpuenergy.search.source.cuda_variables import Variable
+from pytest_gpuenergy.search.source.polynomials import Polynomial
+from pytest_gpuenergy.search.source.tree import (
+    ancestors,
+    arguments_of,
+    bare,
+    called,
+    field,
+    inside,
+    nodes,
+    operator_of,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Use = Literal["load", "store", "update", "atomic"]
+
+HINTED_LOADS = frozenset(["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
+HINTED_STORES = frozenset(["__stwb", "__stcg", "__stcs", "__stwt"])
+"""CUDA's loads and stores with a cache hint."""
+_ATOMIC = "atomic"
+_COPY = "__pipeline_memcpy_async"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in a tensor or an array.
+
+    Attributes:
+        root: the parameter or array that it lies in.
+        offset: in elements; None if unknown, and of a place in an array with several dimensions.
+        subscripts: of an array.
+        width: the vector type that a pointer is cast to, and thereby the unit of what is added.
+        identifiers: those in the text that lead to the root.
+    """
+
+    root: Variable
+    offset: Polynomial | None
+    subscripts: tuple[Node, ...] = ()
+    width: str = ""
+    identifiers: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or write.
+
+    Attributes:
+        node: the expression that stands for the value, or the call that makes the access.
+        use: what it does.
+        address: where.
+        place: the expression whose value or address is meant: a subscript, or a pointer.
+        function: that makes the access, if it is a call.
+    """
+
+    node: Node
+    use: Use
+    address: Address
+    place: Node
+    function: str = ""
+
+    @property
+    def root(self) -> Variable:
+        """The parameter or array."""
+        return self.address.root
+
+
+class Accesses:
+    """All of a kernel's.
+
+    Args:
+        kernel: whose.
+        moved: whether parameters count as understood that the kernel first moves on, as in
+            ``x += blockIdx.x * n;``. Their names then mean another place than their tensor's.
+    """
+
+    def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
+        self._kernel = kernel
+        self._text = kernel.text
+        self._starts = dict(moved_parameters(kernel)) if moved else {}
+
+    @cached_property
+    def all(self) -> tuple[Access, ...]:
+        """In the order of the text."""
+        found: list[Access | None] = []
+        for node in nodes(self._text.body, *_KINDS):
+            copied = called(node) == _COPY and len(arguments_of(node)) == 3
+            found += self._copied(node) if copied else [self._access(node)]
+        return tuple(access for access in found if access is not None)
+
+    def _copied(self, call: Node) -> Iterator[Access]:
+        """The write and the read of a ``__pipeline_memcpy_async``."""
+        *places, size = arguments_of(call)
+        uses: tuple[Use, Use] = ("store", "load")
+        for place, use in zip(places, uses, strict=True):
+            address = self.address(place)
+            if address is not None:
+                wide = "" if text_of(size) == "4" else f"{text_of(size)} bytes"
+                yield Access(call, use, replace(address, width=wide), place, _COPY)
+
+    def of(self, root: Variable) -> tuple[Access, ...]:
+        """Those of one parameter or array."""
+        return tuple(access for access in self.all if access.root == root)
+
+    def within(self, node: Node) -> tuple[Access, ...]:
+        """Those in a part of the text."""
+        return tuple(access for access in self.all if inside(access.node, node))
+
+    @cached_property
+    def unclear(self) -> frozenset[int]:
+        """Keys of parameters and arrays that are also used in ways that are not understood."""
+        seen = {node.id for access in self.all for node in access.address.identifiers}
+        seen |= {node.id for node, _ in self._starts.values()}
+        return frozenset(
+            variable.key
+            for variable in self._text.variables
+            if (variable.parameter and variable.pointer) or variable.dims
+            for node in self._uses(variable)
+            if node.id not in seen
+        )
+
+    def _uses(self, variable: Variable) -> Iterator[Node]:
+        """Identifiers that mean a variable, or a pointer into it."""
+        for node in self._text.uses[variable.key]:
+            alias = self._alias_defined_by(node)
+            if alias is None:
+                yield node
+            else:
+                yield from self._uses(alias)
+
+    def _alias_defined_by(self, node: Node) -> Variable | None:
+        for variable in self._text.variables:
+            value = variable.value
+            if variable.pointer and value is not None and inside(node, value):
+                address = self.address(value)
+                if (
+                    address is not None
+                    and self._is_alias(variable)
+                    and node.id in {one.id for one in address.identifiers}
+                ):
+                    return variable
+        return None
+
+    def _is_alias(self, variable: Variable) -> bool:
+        return (
+            variable.pointer
+            and not variable.parameter
+            and not variable.dims
+            and variable.value is not None
+            and not self._text.writes(variable)
+            and self._text.is_fixed_address(variable.value, variable.scope)
+        )
+
+    def read_only(self) -> tuple[Variable, ...]:
+        """Parameters of which the kernel only reads, as far as it is understood."""
+        return tuple(
+            parameter
+            for parameter in self._text.parameters
+            if parameter.key in self._kernel.tensors
+            and parameter.key not in self.unclear
+            and all(access.use == "load" for access in self.of(parameter))
+            and self.of(parameter)
+        )
+
+    def address(self, node: Node) -> Address | None:
+        """The place that a pointer points to; None if that is not understood."""
+        node = bare(node)
+        match node.type:
+            case "identifier":
+                return self._named(node)
+            case "binary_expression" if operator_of(node) in ("+", "-"):
+                return self._moved(node)
+            case "pointer_expression" if operator_of(node) == "&":
+                target = field(node, "argument")
+                return None if target is None else self._element(bare(target))
+            case "subscript_expression":
+                row = self._element(node)
+                dims = len(row.root.dims) if row is not None else 0
+                return row if row is not None and len(row.subscripts) < dims else None
+            case "cast_expression":
+                inner, kind = field(node, "value"), field(node, "type")
+                return None if inner is None else self._cast(inner, kind)
+            case "call_expression":
+                function = field(node, "function")
+                if text_of(field(function, "name")) != "reinterpret_cast":
+                    return None
+                (only,) = arguments_of(node) or (None,)
+                kind = next(nodes(node, "type_descriptor"), None)
+                return None if only is None else self._cast(only, kind)
+        return None
+
+    def _named(self, node: Node) -> Address | None:
+        variable = self._text.variable(node)
+        if variable is None:
+            return None
+        if (variable.parameter and variable.pointer) or (variable.dims and not variable.pointer):
+            _, offset = self._starts.get(variable.key, (node, Polynomial()))
+            return Address(variable, offset, (), "", (node,))
+        if self._is_alias(variable) and variable.value is not None:
+            inner = self.address(variable.value)
+            return None if inner is None else replace(inner, identifiers=(node,))
+        return None
+
+    def _moved(self, node: Node) -> Address | None:
+        left, right = field(node, "left"), field(node, "right")
+        if left is None or right is None:
+            return None
+        base, by = self.address(left), right
+        if base is None and operator_of(node) == "+":
+            base, by = self.address(right), left
+        if base is None:
+            return None
+        distance = self._kernel.polynomial(by)
+        if distance is not None and operator_of(node) == "-":
+            distance = -distance
+        return self._shifted(base, distance)
+
+    def _shifted(self, base: Address, distance: Polynomial | None) -> Address:
+        plain = not base.width and not base.subscripts and len(base.root.dims) < 2
+        if not plain or base.offset is None or distance is None:
+            return replace(base, offset=None)
+        return replace(base, offset=base.offset + distance)
+
+    def _element(self, node: Node) -> Address | None:
+        """The place of what can be assigned to."""
+        if node.type == "pointer_expression" and operator_of(node) == "*":
+            target = field(node, "argument")
+            return None if target is None else self.address(target)
+        if node.type != "subscript_expression":
+            return None
+        base, index = field(node, "argument"), subscript_of(node)
+        if base is None or index is None:
+            return None
+        base = bare(base)
+        outer = self._element(base) if base.type == "subscript_expression" else self.address(base)
+        if outer is None:
+            return None
+        if outer.root.dims and not outer.width:
+            subscripts = (*outer.subscripts, index)
+            whole = outer.offset == Polynomial() and not outer.subscripts
+            plain = whole and len(outer.root.dims) == 1
+            offset = self._kernel.polynomial(index) if plain else None
+            return replace(outer, offset=offset, subscripts=subscripts)
+        return self._shifted(outer, self._kernel.polynomial(index))
+
+    def _cast(self, inner: Node, kind: Node | None) -> Address | None:
+        address = self.address(inner)
+        names = list(nodes(kind, "sized_type_specifier")) if kind else []
+        names = names or (list(nodes(kind, "type_identifier", "primitive_type")) if kind else [])
+        if address is None or address.width or len(names) != 1:
+            return None
+        return replace(address, width=text_of(names[0]))
+
+    def _access(self, node: Node) -> Access | None:
+        if node.type == "call_expression":
+            return self._call(node)
+        if node.type == "pointer_expression" and operator_of(node) != "*":
+            return None
+        address, outer = self._element(node), node.parent
+        if address is None or outer is None:
+            return None
+        if (
+            address.root.dims
+            and not address.width
+            and len(address.subscripts) < len(address.root.dims)
+        ):
+            return None
+        while outer.type in ("parenthesized_expression", "field_expression"):
+            outer = outer.parent or outer
+        if outer.type == "pointer_expression" and operator_of(outer) == "&":
+            return None
+        if self._text.gets_a_name(node):
+            return None
+        return Access(node, _use_of(node, outer), address, node)
+
+    def _call(self, node: Node) -> Access | None:
+        name, arguments = called(node), arguments_of(node)
+        if not arguments:
+            return None
+        use: Use
+        if name in HINTED_LOADS:
+            use = "load"
+        elif name in HINTED_STORES:
+            use = "store"
+        elif name.startswith(_ATOMIC):
+            use = "atomic"
+        else:
+            return None
+        address = self.address(arguments[0])
+        return None if address is None else Access(node, use, address, arguments[0], name)
+
+
+_KINDS = ("subscript_expression", "pointer_expression", "call_expression")
+
+
+def subscript_of(node: Node) -> Node | None:
+    """The index of a subscript with one index."""
+    found = field(node, "indices")
+    inner = found.named_children if found is not None else []
+    return inner[0] if len(inner) == 1 else None
+
+
+def _use_of(node: Node, outer: Node) -> Use:
+    if outer.type == "update_expression":
+        return "update"
+    if outer.type == "assignment_expression":
+        left = field(outer, "left")
+        if left is not None and inside(node, left) and not _in_subscript(node, left):
+            return "store" if operator_of(outer) == "=" else "update"
+    return "load"
+
+
+def _in_subscript(node: Node, left: Node) -> bool:
+    around = (n for n in ancestors(node) if inside(n, left))
+    return any(n.type == "subscript_argument_list" for n in around)

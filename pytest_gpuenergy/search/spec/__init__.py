@@ -1,0 +1,1 @@
+"""A kernel that is to be improved: its specification, data, sizes, layout, and reference."""

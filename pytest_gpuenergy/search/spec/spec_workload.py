@@ -1,0 +1,172 @@
+"""A spec with one set of sizes, as the workload on which variants are verified and measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from pytest_gpuenergy.record import Peaks
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
+from pytest_gpuenergy.search.spec.reference import Expressions
+from pytest_gpuenergy.search.spec.sizes import evaluate
+from pytest_gpuenergy.search.spec.tensors import fixed_input, layout_of
+from pytest_gpuenergy.workloads import (
+    Array,
+    Contract,
+    Edges,
+    ErrorBound,
+    Scalar,
+    Tensor,
+    is_floating,
+)
+
+_LONGEST_NAME = 100
+"""Characters of a workload's name; sizes that are longer are replaced by a hash."""
+Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass(frozen=True)
+class SpecWorkload(Contract):
+    """What a spec's kernel computes with one set of sizes.
+
+    Attributes:
+        fixed: the inputs that are the same for all seeds, as buffers.
+        tensor_cores: whether kernels may use tensor cores.
+        moved_bytes: the least memory traffic of one launch; None if each tensor moves once.
+    """
+
+    fixed: Mapping[str, Array] = field(default_factory=dict, hash=False, compare=False)
+    tensor_cores: bool = False
+    moved_bytes: int | None = None
+
+    @property
+    def allows_tensor_cores(self) -> bool:
+        return self.tensor_cores
+
+    @property
+    def bytes_moved(self) -> int:
+        return super().bytes_moved if self.moved_bytes is None else self.moved_bytes
+
+    def make_inputs(self, seed: int) -> dict[str, Array]:
+        return self._whole(self.draw_inputs(seed))
+
+    def make_edge_inputs(self, seed: int, edges: Edges) -> dict[str, Array]:
+        return self._whole(self.draw_inputs(seed, edges))
+
+    def draw_inputs(self, seed: int, edges: Edges | None = None) -> dict[str, Array]:
+        return {**self._beginnings(seed, edges), **self.fixed}
+
+
+def workload_of(
+    spec: KernelSpec, sizes: Mapping[str, int], compute: Compute | None = None
+) -> SpecWorkload:
+    """Return the workload of a checked spec with one of its sets of sizes.
+
+    Args:
+        spec: the spec.
+        sizes: one of its sets of sizes.
+        compute: the reference of a spec without expressions, see `BaselineOutputs`. Both it and a
+            kernel then have rounding errors, so the bound is doubled.
+    """
+    names = {**sizes, **spec.launch.constants}
+    layouts = {one.name: layout_of(one, names) for one in spec.tensors}
+    scalars = tuple(scalar_of(one, names) for one in spec.scalars)
+    if compute is None:
+        given = {one.name: one.value for one in scalars}
+        compute = Expressions(spec.reference, {**names, **given}, layouts)
+    length = evaluate(spec.reduction_length, names)
+    low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
+    return SpecWorkload(
+        name=name_of(spec, sizes),
+        contract=tuple(
+            Tensor(
+                one.name,
+                layouts[one.name].buffer_shape,
+                one.dtype,
+                one.role,
+                _bound(spec, one, length) if one.is_written else None,
+            )
+            for one in spec.tensors
+        ),
+        compute=compute,
+        flops=evaluate(spec.flops, names),
+        values=scalars,
+        reduction_length=length,
+        init={
+            one.name: _range(one)
+            for one in spec.tensors
+            if one.init in ("uniform", "randint") and one.is_read and one.data is None
+        },
+        fixed={
+            one.name: layout.buffer(values)
+            for one in spec.tensors
+            if one.is_read
+            and (values := fixed_input(one, (layout := layouts[one.name]).shape)) is not None
+        },
+        tensor_cores=spec.tensor_cores or low_precision,
+        moved_bytes=None if spec.bytes_moved is None else evaluate(spec.bytes_moved, names),
+    )
+
+
+def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
+    """Return the name of the workload with these sizes, such as ``softmax-ROWS64-COLUMNS1000``."""
+    parts = "-".join(f"{name}{value}" for name, value in sizes.items())
+    if len(spec.name) + len(parts) >= _LONGEST_NAME:
+        parts = hashlib.sha256(parts.encode()).hexdigest()[:12]
+    return f"{spec.name}-{parts}" if parts else spec.name
+
+
+def block_names(block: tuple[int, ...]) -> dict[str, int]:
+    """Return the threads of a block by the names that expressions of a launch use for them."""
+    names = ("block_x", "block_y", "block_z")
+    return {name: threads or 1 for name, threads in zip_longest(names, block)}
+
+
+def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
+    """Return a scalar with these sizes and constants.
+
+    Raises:
+        InputError: it cannot be computed, or its type cannot represent it.
+    """
+    value: bool | int | float
+    value = evaluate(scalar.value, names) if isinstance(scalar.value, str) else scalar.value
+    if isinstance(value, float) and value.is_integer() and "int" in scalar.dtype:
+        value = int(value)  # JSON has one type of numbers
+    return Scalar(scalar.name, scalar.dtype, value)
+
+
+def _range(tensor: TensorSpec) -> tuple[float, float]:
+    if is_floating(tensor.dtype):
+        return tensor.low, tensor.high
+    return int(tensor.low), int(tensor.high)
+
+
+def _bound(spec: KernelSpec, tensor: TensorSpec, length: int) -> ErrorBound | None:
+    """Return the error bound of an output; None if `Contract` derives it."""
+    if tensor.bound is not None or tensor.steps is not None:
+        own = tensor.bound or 0.0
+        return ErrorBound(own, own, steps=tensor.steps or 0)
+    if not is_floating(tensor.dtype):
+        return None
+    if spec.tolerance is not None:
+        return ErrorBound(spec.tolerance, spec.tolerance)
+    if spec.reference:
+        return None
+    usual = ErrorBound.for_reduction(length, tensor.dtype)
+    return ErrorBound(2 * usual.max_relative, 2 * usual.normwise)
+
+
+def floor_ms(workload: SpecWorkload, peaks: Peaks | None) -> float:
+    """Return the least time of one of many launches, in ms, by a card's bandwidth and arithmetic.
+
+    Data that fits in the L2 need not move. Arithmetic counts only if tensor cores, whose peak is
+    many times higher, are not allowed. The result is 0 if the card's peaks are unknown.
+    """
+    if peaks is None:
+        return 0.0
+    moved = max(0, workload.bytes_moved - peaks.l2_bytes)
+    memory_ms = moved / (peaks.bandwidth_gb_s * 1e6)
+    flops = 0 if workload.allows_tensor_cores else workload.flops
+    return max(memory_ms, flops / (peaks.fp32_tflops * 1e9))

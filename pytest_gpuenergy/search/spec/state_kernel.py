@@ -1,0 +1,96 @@
+"""A state with one set of sizes, as the kernel that a device runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
+from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State, TensorSpec
+from pytest_gpuenergy.search.spec.sizes import Size, ceil_div, evaluate
+from pytest_gpuenergy.search.spec.spec_workload import block_names
+from pytest_gpuenergy.search.spec.tensors import layout_of
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.workloads import stored_as
+
+_CLEAR = "gpuenergy_clear"
+_CLEAR_THREADS = 256
+_CLEAR_SOURCE = f"""
+template <long long count>
+__global__ void {_CLEAR}(unsigned char* tensor) {{
+  long long i = (long long)blockIdx.x * {_CLEAR_THREADS} + threadIdx.x;
+  if (i < count) tensor[i] = 0;
+}}
+"""
+
+
+def kernel_of(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKernel:
+    """Return the kernel of a state with one set of sizes.
+
+    Constants become macros before CUDA text, or ``tl.constexpr`` arguments of a Triton function.
+
+    Raises:
+        KernelFault: its launch cannot be made with these sizes (outcome ``constraints``).
+    """
+    try:
+        return _kernel(spec, state, sizes)
+    except InputError as error:
+        raise KernelFault("constraints", str(error)) from None
+
+
+def refusal_of(spec: KernelSpec, device: Device) -> str | None:
+    """Return the reason why a device cannot run a spec's kernels, as a sentence; None if it can."""
+    try:
+        return device.refusal(_kernel(spec, spec.baseline, spec.sizes[0]))
+    except InputError:
+        return None  # the evaluation reports what is wrong with this launch
+
+
+def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKernel:
+    launch = state.launch
+    names = {**sizes, **launch.constants, **block_names(launch.block)}
+    grid = _dim3([evaluate(size, names) for size in launch.grid])
+    origin = Origin("search", details={"state": state.id})
+    if state.language == "triton":
+        return TritonKernel(
+            state.source,
+            spec.entry,
+            grid,
+            spec.arguments,
+            launch.constants,
+            launch.num_warps,
+            launch.num_stages,
+            origin=origin,
+        )
+    cleared = [one for one in spec.tensors if one.role == "output" and one.init == "zeros"]
+    main = Launch(
+        spec.entry,
+        grid,
+        _dim3(launch.block),
+        spec.arguments,
+        evaluate(launch.shared_bytes, names),
+    )
+    source = macros(launch.constants) + state.source
+    launches = [*(_clear(one, {**sizes, **spec.launch.constants}) for one in cleared), main]
+    return Kernel(source + _CLEAR_SOURCE if cleared else source, tuple(launches), origin=origin)
+
+
+def macros(constants: Mapping[str, Constant]) -> str:
+    """Return the macro definitions that precede CUDA text, one per line."""
+    return "".join(f"#define {name} {_literal(value)}\n" for name, value in constants.items())
+
+
+def _literal(value: Constant) -> str:
+    text = str(int(value)) if isinstance(value, bool | int) else repr(value)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _clear(tensor: TensorSpec, names: Mapping[str, object]) -> Launch:
+    count = layout_of(tensor, names).span * stored_as(tensor.dtype).itemsize
+    grid = _dim3([ceil_div(count, _CLEAR_THREADS)])
+    return Launch(f"{_CLEAR}<{count}>", grid, (_CLEAR_THREADS, 1, 1), (tensor.name,))
+
+
+def _dim3(sizes: Sequence[Size]) -> Dim3:
+    x, y, z = (*map(int, sizes), 1, 1)[:3]
+    return x, y, z

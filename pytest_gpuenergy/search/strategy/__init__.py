@@ -1,0 +1,1 @@
+"""Chooses the next state to evaluate, for any graph of states and actions."""

@@ -1,0 +1,348 @@
+"""The graph of a search: states, the actions between them, visits and values.
+
+Actions of a kernel commute and can be undone, so a state can be reached in several ways, and a path
+can return to its beginning. This raises two questions.
+
+*What may a value depend on?* In a tree, on everything below. Here, only the edges count that lead
+from a state to one that was proposed later; they are called forward edges. Forward edges cannot
+form a cycle. Every state except the root was proposed through one, so every reachable state can be
+reached along forward edges, and nothing is lost by ignoring the others. (Depth would work too, but
+a shorter path to a state would turn edges round, and no state could try one of its own depth.)
+
+*How is a result passed on?* A tree adds it to every ancestor. With several paths, that counts a
+result several times, or not at all along paths that were not taken (A. Saffidine et al., "UCD:
+Upper Confidence bound for rooted Directed acyclic graphs", Knowledge-Based Systems 34, 2012; J.
+Czech et al., "Improving AlphaZero Using Monte-Carlo Graph Search", ICAPS 2021). Here nothing is
+added: the value of a state is computed from its own result, the values of its children, and the
+visits of the edges to them, as D. Wu describes in KataGo's "Monte-Carlo Graph Search from First
+Principles". When a state changes, each of its ancestors is computed again, from the latest proposal
+to the root. So a result arrives along all paths, and the values depend on the results and visits
+alone, not on their order.
+
+Visits belong to the edges of the path that a proposal took. A state has the visits of the edges
+into it, which are those of the edges out of it and one for its own evaluation.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Proposal
+from pytest_gpuenergy.support import FormError, shown
+
+_LARGEST_GAIN = 1000.0
+"""Logarithm of a speedup; a larger one in a stored graph cannot be right."""
+_LEAST_COST = 1e-150
+"""Least cost, and 1 / the largest; the ratio of two such costs is finite and above zero."""
+
+Standing = Literal["running", "good", "failed"]
+
+
+class Edge(Struct):
+    """An action of a state.
+
+    Attributes:
+        label, child, kind, family: the fields of its `Action`; ``kind`` is not empty.
+        gain: the predicted gain; None if nothing is known.
+        draw: a random number from 0 to 1 that decides between otherwise equal actions.
+        noise: its share of the root's noise, if it is an edge of the root.
+        prior: its prior probability at the last visit to its state.
+        visits: the number of results that came back along it.
+        running: the number of proposals along it whose results are outstanding.
+    """
+
+    label: str
+    child: str
+    gain: float | None
+    kind: str
+    draw: float
+    noise: float = 0.0
+    prior: float = 0.0
+    visits: int = 0
+    running: int = 0
+    family: str = ""
+
+
+class GraphNode(Struct):
+    """A state that was proposed.
+
+    Attributes:
+        number: its place in the order of the proposals.
+        standing: whether its evaluation is running, has succeeded or has failed.
+        cost: its cost; None if it failed or is not evaluated yet.
+        own: the value of its own result.
+        mean: the mean value of the visits to it.
+        best: the largest value at it or below.
+        visits: the number of results of proposals that led to it or through it.
+        running: the number of such proposals whose results are outstanding.
+        edges: its actions; None until it is expanded.
+        open: whether anything is left to try at it or below.
+    """
+
+    number: int
+    standing: Standing = "running"
+    cost: float | None = None
+    own: float = 0.0
+    mean: float = 0.0
+    best: float = 0.0
+    visits: int = 0
+    running: int = 0
+    edges: list[Edge] | None = None
+    open: bool = False
+
+
+class GraphRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """A graph as it is stored.
+
+    Attributes:
+        nodes: the nodes by the id of the state, in the order of the proposals.
+        proposed: the number of proposals so far, including abandoned ones.
+    """
+
+    nodes: dict[str, GraphNode]
+    proposed: int
+
+
+def is_cost(value: float | None) -> bool:
+    """Return whether a value may be a cost: the ratio of two is finite and above zero."""
+    return value is not None and _LEAST_COST <= value <= 1 / _LEAST_COST
+
+
+def check(record: GraphRecord, root: str) -> None:
+    """Check that a search that began at ``root`` can have stored a graph.
+
+    Raises:
+        FormError: it cannot; the message names the state.
+    """
+    reached, last = {root}, -1
+    for state, node in record.nodes.items():
+        if state not in reached or not last < node.number < record.proposed:
+            raise FormError(f"no way leads to {shown(state)}")
+        last = node.number
+        if node.standing != "running":
+            _check_result(state, node, record.proposed)
+            reached.update(edge.child for edge in node.edges or ())
+
+
+def _check_result(state: str, node: GraphNode, proposed: int) -> None:
+    good = node.standing == "good"
+    if not (is_cost(node.cost) if good else node.cost is None):
+        raise FormError(f"{shown(state)} has the cost {shown(node.cost)}")
+    edges = node.edges or []
+    possible = all(
+        0 <= edge.visits <= proposed
+        and 0 <= edge.noise <= 1
+        and abs(edge.gain or 0.0) <= _LARGEST_GAIN
+        for edge in edges
+    )
+    if (edges and not good) or not possible:
+        raise FormError(f"{shown(state)} has actions that it cannot have")
+    if not 0 < node.visits <= proposed:
+        raise FormError(f"{shown(state)} has {shown(node.visits)} visits")
+
+
+class SearchGraph:
+    """A graph that grows.
+
+    Attributes:
+        root: the id of the state where the search begins.
+        nodes: the nodes by the id of the state, in the order of the proposals.
+    """
+
+    def __init__(self, root: str, prunes: Callable[[Edge], bool]) -> None:
+        self.root = root
+        self.nodes: dict[str, GraphNode] = {}
+        self._prunes = prunes
+        self._proposed = 0
+        self._into: defaultdict[str, list[tuple[str, Edge]]] = defaultdict(list)
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The good state of least cost; among equals, the one that was proposed first."""
+        costs = [
+            (node.cost, node.number, state)
+            for state, node in self.nodes.items()
+            if node.cost is not None
+        ]
+        if not costs:
+            return None
+        cost, _, state = min(costs)
+        return Incumbent(state, cost)
+
+    def forward(self, state: str) -> Iterator[tuple[Edge, GraphNode]]:
+        """Yield the edges of a state that lead to one proposed later, with the node of that one."""
+        node = self.nodes[state]
+        for edge in node.edges or ():
+            child = self.nodes.get(edge.child)
+            if child is not None and child.number > node.number:
+                yield edge, child
+
+    def untried(self, state: str) -> list[Edge]:
+        """Return the edges of a state to states that were never proposed, without pruned edges."""
+        edges = self.nodes[state].edges or ()
+        return [edge for edge in edges if edge.child not in self.nodes and not self._prunes(edge)]
+
+    def known_edges_to(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
+        """Yield the edges to a state that has a result, each as tail, edge and head."""
+        node = self.nodes[state]
+        for tail, edge in self._into[state]:
+            yield self.nodes[tail], edge, node
+
+    def known_edges_from(self, state: str) -> Iterator[tuple[GraphNode, Edge, GraphNode]]:
+        """Yield the edges from a state to states with results, each as tail, edge and head."""
+        node = self.nodes[state]
+        for edge in node.edges or ():
+            head = self.nodes.get(edge.child)
+            if head is not None and head.standing != "running":
+                yield node, edge, head
+
+    def expand(self, state: str, actions: Sequence[Action], draws: Sequence[float]) -> None:
+        """Give a good state its edges; an action that does not change the state is left out."""
+        node = self.nodes[state]
+        node.edges = [
+            Edge(
+                action.label,
+                action.child,
+                action.predicted_gain,
+                action.kind or action.label,
+                draw,
+                family=action.family,
+            )
+            for action, draw in zip(actions, draws, strict=True)
+            if action.child != state
+        ]
+        self._enter(state, node)
+        self._update_values(state)
+        self._update_open(state)
+
+    def add(self, proposal: Proposal) -> None:
+        """Add a new state, or an abandoned one, whose evaluation begins."""
+        self.nodes[proposal.state] = GraphNode(self._proposed)
+        self._proposed += 1
+        for node, edge in self._along(proposal):
+            node.running += 1
+            if edge is not None:
+                edge.running += 1
+        self._update_parents_open(proposal.state)
+
+    def finish(self, proposal: Proposal, own: float, cost: float | None) -> None:
+        """Add a result and pass it on along all paths; ``cost`` is None for a failure."""
+        node = self.nodes[proposal.state]
+        node.standing, node.cost, node.own = "failed" if cost is None else "good", cost, own
+        for passed, edge in self._along(proposal):
+            passed.running -= 1
+            passed.visits += 1
+            if edge is not None:
+                edge.running -= 1
+                edge.visits += 1
+        # This also updates the path, whose visits have changed: it consists of ancestors.
+        self._update_values(proposal.state)
+        self._update_open(proposal.state)
+
+    def abandon(self, proposal: Proposal) -> None:
+        """Undo `add`; the state may be proposed again."""
+        for node, edge in self._along(proposal):
+            node.running -= 1
+            if edge is not None:
+                edge.running -= 1
+        del self.nodes[proposal.state]
+        self._update_parents_open(proposal.state)
+
+    def record(self) -> GraphRecord:
+        """Return the graph as it is stored; the record shares the nodes."""
+        return GraphRecord(self.nodes, self._proposed)
+
+    def restore(self, record: GraphRecord, own: Callable[[float | None], float]) -> None:
+        """Continue with a stored graph, without the states that were being evaluated.
+
+        Args:
+            record: the stored graph.
+            own: returns the value of a cost.
+
+        Raises:
+            FormError: a search from this root cannot have this graph.
+        """
+        check(record, self.root)
+        self.nodes = {s: node for s, node in record.nodes.items() if node.standing != "running"}
+        self._proposed = record.proposed
+        for state, node in self.nodes.items():
+            node.running = 0
+            node.own = own(node.cost)
+            for edge in node.edges or ():
+                edge.running = 0
+            self._enter(state, node)
+        for state, node in reversed(self.nodes.items()):
+            self._evaluate(state, node)
+            node.open = self._is_open(state, node)
+
+    def _enter(self, state: str, node: GraphNode) -> None:
+        for edge in node.edges or ():
+            self._into[edge.child].append((state, edge))
+
+    def _along(self, proposal: Proposal) -> Iterator[tuple[GraphNode, Edge | None]]:
+        """Yield the nodes of a proposal's path and its end, each with the edge that it takes."""
+        for state, after in itertools.pairwise((*proposal.path, proposal.state)):
+            node = self.nodes[state]
+            label = proposal.label if after == proposal.state else None
+            yield (
+                node,
+                next(
+                    edge
+                    for edge in node.edges or ()
+                    if edge.child == after and label in (None, edge.label)
+                ),
+            )
+        yield self.nodes[proposal.state], None
+
+    def _parents(self, state: str) -> Iterator[str]:
+        """Yield the states with a forward edge to a state, once for each such edge."""
+        number = self.nodes[state].number
+        for parent, _ in self._into[state]:
+            if self.nodes[parent].number < number:
+                yield parent
+
+    def _update_values(self, state: str) -> None:
+        """Compute the values of a state and all its ancestors again, later ones first."""
+        waiting = [(-self.nodes[state].number, state)]
+        seen = {state}
+        while waiting:
+            _, current = heapq.heappop(waiting)
+            self._evaluate(current, self.nodes[current])
+            for parent in self._parents(current):
+                if parent not in seen:
+                    seen.add(parent)
+                    heapq.heappush(waiting, (-self.nodes[parent].number, parent))
+
+    def _evaluate(self, state: str, node: GraphNode) -> None:
+        total, weight, best = node.own, 1, node.own
+        for edge, child in self.forward(state):
+            if child.standing != "running":
+                total += edge.visits * child.mean
+                weight += edge.visits
+                best = max(best, child.best)
+        node.mean, node.best = total / weight, best
+
+    def _update_open(self, state: str) -> None:
+        waiting = [state]
+        while waiting:
+            current = waiting.pop()
+            node = self.nodes[current]
+            found = self._is_open(current, node)
+            if found != node.open:
+                node.open = found
+                waiting += self._parents(current)
+
+    def _update_parents_open(self, state: str) -> None:
+        for parent, _ in self._into[state]:
+            self._update_open(parent)
+
+    def _is_open(self, state: str, node: GraphNode) -> bool:
+        if node.standing != "good" or node.edges is None:
+            return node.standing == "good"
+        return any(child.open for _, child in self.forward(state)) or bool(self.untried(state))

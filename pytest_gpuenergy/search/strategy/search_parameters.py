@@ -1,0 +1,134 @@
+"""The parameters of a search, with the names that the literature uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+from pytest_gpuenergy.support import InputError
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "puct_c": (0.0, 100.0),
+    "prog_widen_thresh": (0.01, 1000.0),
+    "prog_widen_exponent": (0.0, 1.0),
+    "root_noise_eps": (0.0, 1.0),
+    "root_noise_alpha": (0.001, 1000.0),
+    "virtual_loss": (0.0, 100.0),
+    "min_pred_gain": (0.0, 1.0),
+    "best_share": (0.0, 1.0),
+    "prior_temperature": (0.001, 1000.0),
+    "prediction_count": (0.01, 1000.0),
+    "no_error_count": (0.01, 1e6),
+    "failure_value": (-20.0, 0.0),
+    "pred_gain_spread": (0.0, 10.0),
+    "tactic_count": (0.01, 1000.0),
+    "ncu_every": (0.0, 1e6),
+}
+
+
+@dataclass(frozen=True)
+class SearchParameters:
+    """The parameters on which the choices of a search depend, besides its seed and the results.
+
+    A value is the natural logarithm of a speedup over the baseline, and a gain is a difference of
+    two values.
+
+    Attributes:
+        puct_c: the weight of exploration in units of the spread of the values so far: c_puct in D.
+            Silver et al., "Mastering the game of Go without human knowledge", Nature 550, 2017.
+        prog_widen_thresh: C of progressive widening. A state with n visits has C n^alpha of its
+            actions open, but at least one, in the order of their priors (A. Couetoux et al.,
+            "Continuous Upper Confidence Trees", LION 2011; R. Coulom, "Computing 'Elo Ratings' of
+            Move Patterns in the Game of Go", 2007).
+        prog_widen_exponent: alpha of progressive widening.
+        root_noise_eps: the share of Dirichlet noise in the priors of the root: epsilon of Silver et
+            al.
+        root_noise_alpha: the concentration of that noise: alpha of Silver et al. A smaller one
+            gives most of the noise to fewer actions.
+        virtual_loss: the number of lost visits that a running evaluation counts as (G. Chaslot et
+            al., "Parallel Monte-Carlo Tree Search", CG 2008).
+        min_pred_gain: the least predicted improvement of an action that is tried, as a fraction of
+            the cost of its state.
+        best_share: the share of the best value below a state in the state's value; the rest is the
+            mean over its visits (M. Schadd et al., "Single-Player Monte-Carlo Tree Search", CG
+            2008, who argue that a single player wants the best).
+        prior_temperature: the difference of gains at which one action has e times the prior of
+            another.
+        prediction_count: the number of observations of a kind of action that weigh as much as its
+            prediction, or as the absence of one.
+        no_error_count: the number of observations of a move that weigh as much as the belief that
+            its predictions are right on average. After n observations, n / (n + no_error_count) of
+            their mean error is subtracted from all predictions for this move.
+        failure_value: the value of a state that failed, and the least value of any state.
+        pred_gain_spread: the standard deviation of a gain around the prediction of the bottleneck
+            model, if the action affects everything that the cost consists of; proportionally less
+            if it affects less.
+        tactic_count: the number of observations of a move in other kernels that weigh as much as
+            that prediction.
+        ncu_every: the number of visits from one profile by Nsight Compute to the next, where it
+            works; 0 for no profiles.
+
+    Raises:
+        InputError: a value is not a number within its bounds.
+    """
+
+    puct_c: float = 0.5
+    prog_widen_thresh: float = 4.0
+    prog_widen_exponent: float = 0.9
+    root_noise_eps: float = 0.1
+    root_noise_alpha: float = 0.3
+    virtual_loss: float = 1.0
+    min_pred_gain: float = 0.02
+    best_share: float = 0.9
+    prior_temperature: float = 0.2
+    prediction_count: float = 10.0
+    no_error_count: float = 5.0
+    failure_value: float = -1.0
+    pred_gain_spread: float = 0.25
+    tactic_count: float = 10.0
+    ncu_every: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(_refusal(name, value))
+            if not (math.isfinite(value) and least <= value <= most):
+                raise InputError(_refusal(name, value))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str | float]) -> Self:
+        """Return parameters from values by name, in upper or lower case; the others are defaults.
+
+        Raises:
+            InputError: a name is unknown or given twice, or a value is not a number within its
+                bounds.
+        """
+        names = {field.name for field in fields(cls)}
+        values: dict[str, float] = {}
+        for name, value in settings.items():
+            key = name.lower()
+            if key not in names:
+                raise InputError(
+                    f"There is no search parameter {name!r:.60}: choose from "
+                    f"{', '.join(sorted(names)).upper()}."
+                )
+            if key in values:
+                raise InputError(
+                    f"The search parameter {key.upper()} is given twice: give it once."
+                )
+            try:
+                values[key] = float(value)
+            except ValueError:
+                raise InputError(_refusal(key, value)) from None
+        return cls(**values)
+
+
+def _refusal(name: str, value: object) -> str:
+    least, most = _BOUNDS[name]
+    return (
+        f"The search parameter {name.upper()} needs a number from {least:g} to {most:g}, "
+        f"not {value!r:.40}."
+    )

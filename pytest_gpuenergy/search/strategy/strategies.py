@@ -1,0 +1,216 @@
+"""What Monte Carlo Graph Search is compared with: random search, hill climbing, a fixed list."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol
+
+from pytest_gpuenergy.search.strategy.action_space import Action, Incumbent, Proposal, Space
+
+
+class ListedSpace(Space, Protocol):
+    """A space all of whose states are known beforehand.
+
+    Attributes:
+        states: their ids, in a fixed order.
+    """
+
+    @property
+    def states(self) -> Sequence[str]: ...
+
+
+class _Listed:
+    """Proposes the states of a list, after the root."""
+
+    def __init__(self, root: str, states: Iterable[str]) -> None:
+        self._waiting = deque(dict.fromkeys([root, *states]))
+        self._costs: dict[str, float | None] = {}
+        self._root = root
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best so far; the earliest to be learned among equals."""
+        return _best(self._costs)
+
+    def propose(self) -> Proposal | None:
+        """The next of the list."""
+        if not self._waiting or (self._waiting[0] != self._root and self._root not in self._costs):
+            return None
+        state = self._waiting.popleft()
+        return Proposal(state, () if state == self._root else (self._root,))
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Remember the cost."""
+        self._costs[proposal.state] = cost
+
+
+class RandomSearch(_Listed):
+    """All states in random order."""
+
+    def __init__(self, space: ListedSpace, *, seed: int = 0) -> None:
+        states = list(space.states)
+        random.Random(seed).shuffle(states)  # noqa: S311 -- no secret
+        super().__init__(space.root, states)
+
+
+class Exhaustive(_Listed):
+    """The states of a list in its order, such as those that differ in their block sizes alone."""
+
+    def __init__(self, space: Space, states: Iterable[str]) -> None:
+        super().__init__(space.root, states)
+
+
+class RandomExpansion:
+    """Takes a random action of a random state, of those that lead to a new state.
+
+    It is random search for a space whose states are not known beforehand.
+    """
+
+    def __init__(self, space: Space, *, seed: int = 0) -> None:
+        self._space = space
+        self._random = random.Random(seed)  # noqa: S311 -- no secret
+        self._costs: dict[str, float | None] = {}
+        self._proposed: set[str] = set()
+        self._frontier: list[Proposal] = []
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best so far; the earliest to be learned among equals."""
+        return _best(self._costs)
+
+    def propose(self) -> Proposal | None:
+        """The root, then a random one of what is known to be reachable."""
+        if not self._proposed:
+            self._proposed.add(self._space.root)
+            return Proposal(self._space.root)
+        while self._frontier:
+            place = self._random.randrange(len(self._frontier))
+            self._frontier[place], self._frontier[-1] = self._frontier[-1], self._frontier[place]
+            proposal = self._frontier.pop()
+            if proposal.state not in self._proposed:
+                self._proposed.add(proposal.state)
+                return proposal
+        return None
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Remember the cost, and what a state that did not fail leads to."""
+        self._costs[proposal.state] = cost
+        if cost is not None:
+            path = (*proposal.path, proposal.state)
+            self._frontier += [
+                Proposal(action.child, path, action.label)
+                for action in self._space.actions(proposal.state)
+            ]
+
+
+class HillClimbing:
+    """Moves to a better neighbour until there is none, then starts again elsewhere.
+
+    It starts at the root, and then at random states of those not yet evaluated. Neighbours that
+    were evaluated before count without being evaluated again.
+
+    Args:
+        space: what to search.
+        improvement: whether to move to the ``first`` neighbour that is better, in random order, or,
+            for ``steepest``, to the best of all.
+        seed: of the random choices.
+    """
+
+    def __init__(
+        self,
+        space: ListedSpace,
+        *,
+        improvement: Literal["first", "steepest"] = "first",
+        seed: int = 0,
+    ) -> None:
+        self._space = space
+        self._first = improvement == "first"
+        self._random = random.Random(seed)  # noqa: S311 -- no secret
+        self._costs: dict[str, float | None] = {}
+        self._proposed: set[str] = set()
+        self._starts = [state for state in space.states if state != space.root]
+        self._random.shuffle(self._starts)
+        self._starts.append(space.root)
+        self._at: str | None = None
+        self._neighbours: list[str] = []
+        self._waiting: list[Action] = []
+        self._running = 0
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best so far; the earliest to be learned among equals."""
+        return _best(self._costs)
+
+    def propose(self) -> Proposal | None:
+        """The next neighbour, or another start; None while a start's result is outstanding."""
+        while True:
+            self._move()
+            if self._waiting:
+                action = self._waiting.pop()
+                if action.child not in self._proposed:
+                    assert self._at is not None
+                    return self._begin(Proposal(action.child, (self._at,), action.label))
+            elif self._running or not (start := self._next_start()):
+                return None
+            else:
+                self._at = None
+                path = () if start == self._space.root else (self._space.root,)
+                return self._begin(Proposal(start, path))
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Remember the cost; move there from nowhere, or if it is better."""
+        self._running -= 1
+        self._costs[proposal.state] = cost
+        if self._at is None and cost is not None:
+            self._go_to(proposal.state)
+
+    def _begin(self, proposal: Proposal) -> Proposal:
+        self._running += 1
+        self._proposed.add(proposal.state)
+        return proposal
+
+    def _next_start(self) -> str | None:
+        while self._starts:
+            if (start := self._starts.pop()) not in self._proposed:
+                return start
+        return None
+
+    def _go_to(self, state: str) -> None:
+        self._at = state
+        self._waiting = list(self._space.actions(state))
+        self._neighbours = [action.child for action in self._waiting]
+        self._random.shuffle(self._waiting)
+
+    def _move(self) -> None:
+        """Move as long as a known neighbour is better and it is time to."""
+        while self._at is not None:
+            ready = self._first or not (self._running or self._has_new())
+            better = self._better() if ready else None
+            if better is None:
+                return
+            self._go_to(better)
+
+    def _has_new(self) -> bool:
+        return any(action.child not in self._proposed for action in self._waiting)
+
+    def _better(self) -> str | None:
+        """The best known neighbour if it is better than where we are."""
+        assert self._at is not None
+        here = self._costs[self._at]
+        known = [
+            (self._costs[state], state) for state in self._neighbours if self._costs.get(state)
+        ]
+        if here is None or not known:
+            return None
+        best = min((cost, state) for cost, state in known if cost is not None)
+        return best[1] if best[0] < here else None
+
+
+def _best(costs: dict[str, float | None]) -> Incumbent | None:
+    found = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
+    if not found:
+        return None
+    cost, _, state = min(found)
+    return Incumbent(state, cost)

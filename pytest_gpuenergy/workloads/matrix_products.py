@@ -1,0 +1,448 @@
+"""Matrix products C = A B: layouts, precisions, the reference, and how their sizes are written.
+
+The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.workloads.bounds import ErrorBound
+from pytest_gpuenergy.workloads.inputs import (
+    LARGEST_INTEGER,
+    NORMAL,
+    check_distribution,
+)
+from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff, whole
+from pytest_gpuenergy.workloads.workload import Tensor, Workload, check_parameter_names
+
+Layout = Literal["nn", "nt"]
+Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
+ElementType = Literal["float32", "float16", "bfloat16"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+_TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
+"""The element type in modes that name one; it is float32 in all others."""
+_MOST_ELEMENTS = (1 << 31) - 1
+"""The most elements of one matrix, because kernels use 32-bit indices."""
+_LARGEST_EXACT = 1 << 24
+_TF32_TRUNCATION = 2.0**-10
+"""Largest relative change of a float32 number whose lower 13 bits are ignored (PTX ISA, ``mma``:
+operands of type ``.tf32``)."""
+
+
+@dataclass(frozen=True)
+class Gemm(Workload):
+    """C = A B with A of M x K, B of K x N and C of M x N elements, all row-major.
+
+    Attributes:
+        M: rows of A and C.
+        N: columns of B and C.
+        K: columns of A and rows of B.
+        layout: ``nn``: A is stored as M rows of ``lda`` elements; ``nt``: transposed, as K rows.
+        mode: ``float32``; ``3xtf32``: as exact, but each element may be split into two TF32
+            numbers, for tensor cores; ``tf32``: elements may be rounded to TF32 on the way into the
+            product; ``float16`` and ``bfloat16`` matrices, added in float32.
+        lda: the distance in elements from the beginning of a stored row of A to that of the next; 0
+            stands for the length of a row. No product reads what lies between two rows.
+        ldb: the same distance for B.
+        distribution: how the inputs of a measurement are drawn, see `draw_from`. Inputs with edges,
+            on which a kernel is verified too, do not depend on it.
+
+    Raises:
+        InputError: a size is out of range, or the layout, mode or distribution is unknown.
+    """
+
+    kind: ClassVar[str] = "gemm"
+
+    name: str
+    M: int
+    N: int
+    K: int
+    layout: Layout = "nn"
+    mode: Mode = "float32"
+    lda: int = 0
+    ldb: int = 0
+    distribution: str = NORMAL
+
+    def __post_init__(self) -> None:
+        for size in ("M", "N", "K", "lda", "ldb"):
+            object.__setattr__(self, size, whole(getattr(self, size)))
+        for size, value in (("M", self.M), ("N", self.N), ("K", self.K)):
+            if type(value) is not int or value < 1:
+                raise InputError(
+                    f"gemm needs {size} to be an integer of at least 1, not {shown(value)}."
+                )
+        for what, chosen, known in (("layout", self.layout, LAYOUTS), ("mode", self.mode, MODES)):
+            if chosen not in known:
+                raise InputError(
+                    f"gemm has no {what} {shown(chosen)}: choose one of {', '.join(known)}."
+                )
+        rows = {"lda": self.row_of_a, "ldb": self.N}
+        for size, least in rows.items():
+            value = getattr(self, size)
+            if type(value) is not int or (value and value < least):
+                raise InputError(
+                    f"gemm needs {size} to be at least {least}, the length of a row, not "
+                    f"{shown(value)}."
+                )
+            if not value:
+                object.__setattr__(self, size, least)
+        largest = max(self.tensors, key=lambda one: math.prod(one.shape))
+        if math.prod(largest.shape) > _MOST_ELEMENTS:
+            count, row = largest.shape
+            raise InputError(
+                f"gemm of M={self.M} N={self.N} K={self.K} has a matrix {largest.name} of {count} "
+                f"rows of {row}, which are more elements than 32-bit indices can address: choose "
+                "smaller sizes."
+            )
+        check_distribution(self.distribution)
+
+    @property
+    def row_of_a(self) -> int:
+        """Elements in a stored row of A."""
+        return self.K if self.layout == "nn" else self.M
+
+    @property
+    def dtype(self) -> ElementType:
+        """Type of the matrices' elements."""
+        return _TYPES.get(self.mode, "float32")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a matrix's element."""
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        rows = self.M if self.layout == "nn" else self.K
+        return (
+            Tensor("A", (rows, self.lda or self.row_of_a), self.dtype, "input"),
+            Tensor("B", (self.K, self.ldb or self.N), self.dtype, "input"),
+            Tensor("C", (self.M, self.N), self.dtype, "output"),
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, int | str]:
+        """Sizes, layout and mode; leading dimensions and distribution unless as usual."""
+        usual = {"lda": self.row_of_a, "ldb": self.N, "distribution": NORMAL}
+        return {
+            "kind": self.kind,
+            **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
+            **{
+                name: getattr(self, name)
+                for name, value in usual.items()
+                if getattr(self, name) != value
+            },
+        }
+
+    @property
+    def signature(self) -> str:
+        """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
+        given = {name: value for name, value in self.parameters.items() if name != "distribution"}
+        return "_".join(f"{name}_{value}" for name, value in given.items()).removeprefix("kind_")
+
+    @property
+    def flops(self) -> int:
+        """2 M N K: one multiplication and one addition per product."""
+        return 2 * self.M * self.N * self.K
+
+    @property
+    def error_bound(self) -> ErrorBound:
+        """That of a sum of K products, accumulated in float32.
+
+        In mode ``tf32`` each operand may also lose its lower bits, which changes a product by twice
+        as much as an operand.
+        """
+        bound = ErrorBound.for_reduction(self.K, self.dtype, "float32")
+        if self.mode != "tf32":
+            return bound
+        lost = 2 * _TF32_TRUNCATION
+        return ErrorBound(bound.max_relative + lost, bound.normwise + lost)
+
+    @property
+    def allows_tensor_cores(self) -> bool:
+        """In all modes but float32, which is for CUDA cores."""
+        return self.mode != "float32"
+
+    @property
+    def twins(self) -> tuple[Workload, ...]:
+        """Small integers, of which the product is exact."""
+        return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
+
+    def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
+        a = inputs["A"][:, : self.row_of_a].astype(np.float64)
+        b = inputs["B"][:, : self.N].astype(np.float64)
+        return {"C": (a if self.layout == "nn" else a.T) @ b}
+
+
+@dataclass(frozen=True)
+class ExactGemm(Gemm):
+    """The same with small integers for inputs, whose product every right kernel computes exactly.
+
+    An element of C is at most 16 K, and float32 represents integers up to 2^24. Half precision
+    rounds the result.
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distribution", "integers")
+        super().__post_init__()
+
+    @property
+    def error_bound(self) -> ErrorBound:
+        if LARGEST_INTEGER**2 * self.K > _LARGEST_EXACT:
+            return super().error_bound
+        unit = 0.0 if self.dtype == "float32" else unit_roundoff(self.dtype)
+        return ErrorBound(unit, unit, unit)
+
+    @property
+    def twins(self) -> tuple[Workload, ...]:
+        return ()
+
+    def is_judged_by_element(self, _tensor: Tensor) -> bool:
+        """No: it would only widen the bound."""
+        return False
+
+
+GRAMMAR = "M=1024 N=2048 K=3072"
+_WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_SIZES, _OPTIONS = "MNK", ("t", "O")
+_LEADING = ("lda", "ldb")
+_NAMED = ("layout", "mode", "distribution")
+_NAME = re.compile(
+    r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_(nn|nt)((?:_[a-z0-9.]+)*)", re.ASCII
+)
+_IN_BACKGROUND = 1 << 16
+_TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
+
+
+@dataclass(frozen=True)
+class GemmRequest:
+    """One matrix product of a text.
+
+    Attributes:
+        workload: named after its sizes.
+        trials: ``t``; None if it is not given.
+        tuner: ``template`` or ``tvm``, the low bit of ``O``; None if it is not given.
+        in_background: whether ``O`` asks for that, with 65536.
+        layouts: the workload in the layout that is given or, without one, in each.
+    """
+
+    workload: Gemm
+    trials: int | None = None
+    tuner: Literal["template", "tvm"] | None = None
+    in_background: bool = False
+    layouts: tuple[Gemm, ...] = ()
+
+
+def parse_requests(text: str) -> list[GemmRequest]:
+    """The matrix products that a text describes, separated by ``;``.
+
+    Raises:
+        InputError: the text is not understood, or a size is missing, given twice or out of range.
+    """
+    parts = [part for part in (part.strip() for part in text.split(";")) if part]
+    if not parts:
+        raise InputError(f"No matrix product is named: give its sizes, such as {GRAMMAR!r}.")
+    return [_request(part) for part in parts]
+
+
+def measured_products(text: str) -> list[Gemm]:
+    """The matrix products that a text describes, each once; see `search_words_said`.
+
+    Raises:
+        InputError: as of `parse_requests`.
+    """
+    layouts = (product for request in parse_requests(text) for product in request.layouts)
+    return list({product.name: product for product in layouts}.values())
+
+
+def search_words_said(text: str) -> str | None:
+    """Where products are only measured: a sentence, if a text says how they are searched.
+
+    Raises:
+        InputError: as of `parse_requests`.
+    """
+    asked = ((request.trials, request.tuner) for request in parse_requests(text))
+    if all(one == (None, None) for one in asked):
+        return None
+    return "t and O of the sizes have no effect here: they are for gpuenergy gemm tune."
+
+
+def parse_gemm(text: str) -> Gemm | None:
+    """The one matrix product that a text describes; None if it has another form.
+
+    Raises:
+        InputError: a size is missing, given twice or out of range.
+    """
+    if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
+        return None
+    request = _request(text)
+    if (request.trials, request.tuner) != (None, None):
+        raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
+    return request.workload
+
+
+def products_in(text: str) -> list[Gemm]:
+    """The matrix products whose names, see `name_of`, are in a text such as the id of an item."""
+    found: dict[str, Gemm] = {}
+    for match in _NAME.finditer(text):
+        m, n, k, layout, rest = match.groups()
+        words = [f"M={m} N={n} K={k} layout={layout}"]
+        for part in filter(None, (rest or "").split("_")):
+            if leading := re.fullmatch(r"(ld[ab])([0-9]+)", part):
+                words.append(f"{leading[1]}={leading[2]}")
+            elif part in MODES:
+                words.append(f"mode={part}")
+            else:
+                words.append(f"distribution={part.replace('sparse', 'sparse:')}")
+        with suppress(InputError):  # no product has that name
+            found.update((one.name, one) for one in measured_products(" ".join(words)))
+    return [one for name, one in found.items() if name in text]
+
+
+def name_of(gemm: Gemm) -> str:
+    """``gemm_512x256x640_nn``, with whatever else is not as usual."""
+    parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
+    if gemm.mode != "float32":
+        parts.append(gemm.mode)
+    for name in (*_LEADING, "distribution"):
+        if name in gemm.parameters:
+            value = str(gemm.parameters[name]).replace(":", "")
+            parts.append(value if name == "distribution" else f"{name}{value}")
+    return "_".join(parts)
+
+
+def _request(text: str) -> GemmRequest:
+    given = _words(text)
+    options = {name: _whole(name, given.pop(name)) for name in _OPTIONS if name in given}
+    sizes: dict[str, int] = {}
+    for names in [name for name in given if set(name) <= set(_SIZES)]:
+        size = _whole(names, given.pop(names))
+        for name in names:
+            if name in sizes:
+                raise _twice(text, name)
+            sizes[name] = size
+    leading = {name: _whole(name, given.pop(name)) for name in _LEADING if name in given}
+    if unknown := [name for name in given if name not in _NAMED]:
+        raise InputError(
+            f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
+            f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
+        )
+    if missing := [name for name in _SIZES if name not in sizes]:
+        raise InputError(
+            f"{text!r} does not say what {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'}: give {GRAMMAR!r} or 'MNK=4096'."
+        )
+    if options.get("t") == 0:
+        raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
+    layouts = [given["layout"]] if "layout" in given else LAYOUTS
+    bare = [
+        Gemm("", **sizes, **leading, **{**given, "layout": layout})  # type: ignore[arg-type]
+        for layout in layouts  # it checks them all
+    ]
+    named = tuple(workload.called(name_of(workload)) for workload in bare)
+    option = options.get("O")
+    if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
+        raise InputError(
+            f"{text!r} has O={option}: give O=0 for the template or O=1 for TVM's tuner."
+        )
+    return GemmRequest(
+        named[0],
+        options.get("t"),
+        None if option is None else _TUNERS[option & 1],
+        bool(option and option & _IN_BACKGROUND),
+        named,
+    )
+
+
+def _words(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for word in text.split():
+        match = _WORD.fullmatch(word)
+        if match is None:
+            raise InputError(
+                f"{text!r} has {shown(word)}, which is not understood: give sizes such as "
+                f"{GRAMMAR!r}, separated by spaces."
+            )
+        name, value = match.groups()
+        if name in given:
+            raise _twice(text, name)
+        given[name] = value
+    return given
+
+
+def _twice(text: str, name: str) -> InputError:
+    return InputError(
+        f"{text!r} gives {name} twice: leave one out, or separate products by semicolons."
+    )
+
+
+def _whole(name: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise InputError(
+            f"{name}={text:.40} is not understood: give a whole number of at most nine digits."
+        )
+    return int(text)
+
+
+_BUNDLED_SIZES = (
+    (512, 256, 640),
+    (512, 384, 256),
+    (512, 512, 512),
+    (512, 768, 3072),
+    (512, 3072, 768),
+    *((size, size, size) for size in (896, 1024, 1152, 1536, 2048, 3072, 4096, 8192)),
+)
+
+
+class GemmKind:
+    """The kind ``gemm``; see `registry.WorkloadKind`."""
+
+    name = Gemm.kind
+    grammar = f"{GRAMMAR} [layout=nt] [mode=tf32]"
+    example = "M=512 N=256 K=640 layout=nt"
+    networks: Mapping[str, tuple[Gemm, ...]] = {
+        "gemm": tuple(
+            bare.called(name_of(bare))
+            for sizes in _BUNDLED_SIZES
+            for layout in LAYOUTS
+            for bare in [Gemm("", *sizes, layout)]
+        )
+    }
+
+    def parse(self, text: str) -> Gemm | None:
+        """The matrix product that ``text`` describes; None if it has another form."""
+        return parse_gemm(text)
+
+    def text_of(self, workload: Workload) -> str:
+        """``M=512 N=256 K=640 layout=nt``, with whatever else is not as usual."""
+        given = {name: value for name, value in workload.parameters.items() if name != "kind"}
+        if given["mode"] == MODES[0]:
+            del given["mode"]
+        return " ".join(f"{name}={value}" for name, value in given.items())
+
+    def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
+        """From M, N and K, in layout nn and float32."""
+        if len(sizes) != 3:
+            raise InputError(f"gemm takes the three numbers M,N,K, not {len(sizes)} numbers.")
+        m, n, k = sizes
+        workload = Gemm(name, m, n, k)
+        return workload if name else workload.called(name_of(workload))
+
+    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
+        """From `Gemm.parameters`; all but the sizes may be missing."""
+        known = [field for field in fields(Gemm) if field.name != "name"]
+        check_parameter_names(self.name, known, parameters)
+        return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all

@@ -1,0 +1,226 @@
+"""Tables and a plot of what models' energy went into, from reports of `gpuenergy replay`.
+
+    python studies/replay_tables.py bloom/results/gpu_energy_report.json vicuna/results/...
+    python studies/replay_tables.py *.json --plot joules.svg
+
+Figures of models that are divided among several GPUs are sums over these. The plot, SVG or PNG
+depending on the file name, requires ``pip install vl-convert-python``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_gpuenergy.replay import EXCHANGES, GRAPH, Account, ReplayReport
+from pytest_gpuenergy.report import draw, markdown_table
+from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, read_bytes
+
+_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
+_ATTENTION = ("scaled_dot_product_attention", "softmax")
+_COPIES = ("cat", "copy", "clone", "contiguous", "reshape", "flatten", "to")
+_ORDER = ("products", "attention", "copies", "other calls", "exchanges", "links", "gaps")
+_WIDTH = 560
+_LARGEST_BYTES = 64 << 20
+
+
+class Step(NamedTuple):
+    """A step at a level, on all GPUs of a model.
+
+    Attributes:
+        model: its name, with the number of GPUs if there are several.
+        gpu: what they are.
+        accounts: one for each GPU.
+    """
+
+    model: str
+    gpu: str
+    step: str
+    accounts: tuple[Account, ...]
+
+    def sum_of(self, name: str) -> float:
+        """The sum of an attribute of the accounts."""
+        return sum(getattr(one, name) for one in self.accounts)
+
+    @property
+    def time_ms(self) -> float:
+        """Of the GPU that takes longest."""
+        return max(one.time_ms for one in self.accounts)
+
+
+def load(path: Path) -> ReplayReport:
+    """The report in a file.
+
+    Raises:
+        InputError: it is none, or one of another version.
+    """
+    content = read_bytes(path, "report", _LARGEST_BYTES)
+    try:
+        report = decode(content, ReplayReport)
+    except FormError as error:
+        raise InputError(f"{path} is no gpu_energy_report.json ({error}).") from None
+    if report.schema_version != 1:
+        raise InputError(
+            f"{path} has schema version {report.schema_version}, but this release reads version 1: "
+            "use the release that wrote it."
+        )
+    return report
+
+
+def steps_of(report: ReplayReport) -> Iterator[Step]:
+    """The steps of a report at each level, in its order."""
+    profile = report.profile
+    ranks = f" on {profile.ranks} GPUs" if profile.ranks > 1 else ""
+    for key in dict.fromkeys((one.cap, one.step, one.level) for one in report.accounts):
+        accounts = tuple(one for one in report.accounts if (one.cap, one.step, one.level) == key)
+        name = Path(profile.model).name + ranks
+        yield Step(name, report.run.gpu_name, profile.step_name(key[1]), accounts)
+
+
+def table(steps: Sequence[Step]) -> str:
+    """A line of Markdown for each step."""
+    rows = [
+        (
+            one.model,
+            one.step,
+            one.accounts[0].level,
+            _with_interval(one, "energy_mj"),
+            _with_interval(one, "kernels_mj"),
+            *(_change(one.sum_of(name)) for name in ("temperature_mj", "links_mj", "gaps_mj")),
+            _change(one.sum_of("residual_mj")),
+            f"{one.sum_of('predicted_mj') / one.sum_of('energy_mj') - 1:+.1%}",
+            f"{one.time_ms:.4g}",
+        )
+        for one in steps
+    ]
+    header = ("model", "step", "level", "measured (mJ)", "calls", "temperature", "links", "gaps")
+    return markdown_table((*header, "residual", "predicted", "time (ms)"), rows)
+
+
+def _with_interval(one: Step, name: str) -> str:
+    half_width = one.sum_of(f"{name}_half_width")
+    return f"{one.sum_of(name):.{_digits(half_width)}f} ±{half_width:.{_digits(half_width)}f}"
+
+
+def _change(value: float) -> str:
+    return f"{value:+.{_digits(value)}f}"
+
+
+def _digits(value: float) -> int:
+    return 0 if abs(value) >= 10 else 1
+
+
+def plot(steps: Sequence[Step]) -> dict[str, Any]:
+    """What each step as a graph took its energy for, and what was measured."""
+    whole = [one for one in steps if one.accounts[0].level == GRAPH]
+    parts = [
+        {"step": one.step, "row": f"{one.model}, {one.gpu}", "part": part, "joules": mj / 1e3}
+        for one in whole
+        for part, mj in _parts(one)
+    ]
+    measured = [
+        {
+            "step": one.step,
+            "row": f"{one.model}, {one.gpu}",
+            "joules": one.sum_of("energy_mj") / 1e3,
+            "low": (one.sum_of("energy_mj") - one.sum_of("energy_mj_half_width")) / 1e3,
+            "high": (one.sum_of("energy_mj") + one.sum_of("energy_mj_half_width")) / 1e3,
+        }
+        for one in whole
+    ]
+    return {
+        "vconcat": [_bars(step, parts, measured) for step in dict.fromkeys(o.step for o in whole)]
+    }
+
+
+def _bars(step: str, parts: Sequence[Any], measured: Sequence[Any]) -> dict[str, Any]:
+    row = {"field": "row", "type": "nominal", "title": None, "sort": None}
+    row["axis"] = {"labelLimit": 320}
+    line = {"data": {"values": [one for one in measured if one["step"] == step]}}
+    return {
+        "title": f"{step}: bars are what was predicted, the tick what was measured",
+        "width": _WIDTH,
+        "height": {"step": 26},
+        "layer": [
+            {
+                "data": {"values": [one for one in parts if one["step"] == step]},
+                "mark": "bar",
+                "encoding": {
+                    "x": {"field": "joules", "type": "quantitative", "title": "energy (J)"},
+                    "y": row,
+                    "color": {
+                        "field": "part",
+                        "type": "nominal",
+                        "title": None,
+                        "sort": list(_ORDER),
+                        "scale": {"scheme": "tableau10", "domain": list(_ORDER)},
+                    },
+                    "order": {"field": "order", "type": "quantitative"},
+                },
+                "transform": [
+                    {"calculate": f"indexof({list(_ORDER)!r}, datum.part)", "as": "order"}
+                ],
+            },
+            {
+                **line,
+                "mark": {"type": "tick", "color": "black", "thickness": 2},
+                "encoding": {"x": {"field": "joules", "type": "quantitative"}, "y": row},
+            },
+            {
+                **line,
+                "mark": {"type": "rule", "color": "black"},
+                "encoding": {
+                    "x": {"field": "low", "type": "quantitative"},
+                    "x2": {"field": "high"},
+                    "y": row,
+                },
+            },
+        ],
+    }
+
+
+def _parts(one: Step) -> Iterator[tuple[str, float]]:
+    sums = dict.fromkeys(_ORDER, 0.0)
+    for account in one.accounts:
+        for part in account.parts:
+            sums[_kind(part.operator)] += part.energy_mj
+        sums["links"] += account.links_mj
+        sums["gaps"] += max(0.0, account.gaps_mj)
+    yield from sums.items()
+
+
+def _kind(operator: str) -> str:
+    namespace, _, rest = operator.partition(".")
+    name = rest.partition(".")[0]
+    if namespace == EXCHANGES:
+        return "exchanges"
+    for kind, names in (("products", _PRODUCTS), ("attention", _ATTENTION), ("copies", _COPIES)):
+        if name in names:
+            return kind
+    return "other calls"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; exit code 2 if a report cannot be used."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("reports", type=Path, nargs="+", help="Files gpu_energy_report.json")
+    parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
+    arguments = parser.parse_args(words)
+    try:
+        steps = [step for path in arguments.reports for step in steps_of(load(path))]
+        print(table(steps))
+        if arguments.plot is not None:
+            draw(plot(steps), arguments.plot)
+    except GpuEnergyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""Setting a power limit through zeusd, with one that the test runs on a Unix socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from power_cards import PRIOR_MW, as_real, present_mw
+from zeusd_fake import Zeusd
+
+from pytest_gpuenergy.control import (
+    Lease,
+    Setpoint,
+    ZeusdWriter,
+    find_zeusd,
+    pci_key,
+    recorded_uuids,
+    zeusd as zeusd_module,
+)
+from pytest_gpuenergy.devices import NvmlGpu
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice
+from pytest_gpuenergy.support import SetpointError
+
+CAP = Setpoint(300.0)
+
+
+@pytest.fixture
+def four(real: NvmlGpu, runner: Any) -> Iterator[list[NvmlGpu]]:
+    """Four cards; ``real`` is the first of them."""
+    with EmulatedDevice(DEFAULT_PROFILE, 3, runner=runner) as last:
+        nvml = as_real(last).nvml
+        yield [
+            real,
+            *(
+                NvmlGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i), last.name, uuid, last.clock)
+                for i, uuid in ((i, DEFAULT_PROFILE.uuid(i)) for i in (1, 2, 3))
+            ),
+        ]
+
+
+@pytest.fixture
+def zeusd(four: list[NvmlGpu], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zeusd]:
+    """It counts the GPUs the other way round."""
+    with Zeusd(tmp_path / "zeusd.sock", four[::-1]) as daemon:
+        monkeypatch.setenv("ZEUSD_SOCK_PATH", str(daemon.path))
+        yield daemon
+
+
+def test_the_request_is_the_one_zeusd_knows(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+    writer = find_zeusd(four[1])
+    assert isinstance(writer, ZeusdWriter)
+    writer.write_power_limit(300_000)
+    assert zeusd.requests == [
+        "POST /gpu/set_power_limit?gpu_ids=2&power_limit_mw=300000&block=true"
+    ]
+
+
+def test_clocks_are_locked_and_unlocked_by_its_routes(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+    writer = find_zeusd(four[1])
+    assert isinstance(writer, ZeusdWriter)
+    lease = Lease(four[1], writer)
+    lease.set(Setpoint(sm_clock_mhz=1500))
+    lease.restore()
+    assert zeusd.requests == [
+        "POST /gpu/set_gpu_locked_clocks?gpu_ids=2&min_clock_mhz=1500&max_clock_mhz=1500"
+        "&block=true",
+        "POST /gpu/reset_gpu_locked_clocks?gpu_ids=2&block=true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "left"), [(400, False), (403, False), (500, True)], ids=["bad", "denied", "failed"]
+)
+def test_a_lock_that_zeusd_refuses_leaves_a_record_only_if_it_may_have_been_set(
+    real: NvmlGpu, zeusd: Zeusd, status: int, left: bool
+) -> None:
+    zeusd.failure = (status, '{"errors": {"3": "NVML error: unknown"}}')
+    writer = find_zeusd(real)
+    assert isinstance(writer, ZeusdWriter)
+    lease = Lease(real, writer)
+    with pytest.raises(
+        SetpointError, match="did not lock the SM clocks of NVIDIA H200 to 1500 MHz"
+    ):
+        lease.set(Setpoint(sm_clock_mhz=1500))
+    assert bool(recorded_uuids()) is left
+    zeusd.failure = None
+    lease.restore()
+    assert recorded_uuids() == []
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_only_the_selected_gpu_is_touched(four: list[NvmlGpu], zeusd: Zeusd, index: int) -> None:
+    before = [present_mw(gpu) for gpu in four]
+    writer = find_zeusd(four[index])
+    assert isinstance(writer, ZeusdWriter)
+    lease = Lease(four[index], writer)
+    lease.set(CAP)
+    assert [present_mw(gpu) for gpu in four] == [
+        300_000 if place == index else limit_mw for place, limit_mw in enumerate(before)
+    ]
+    lease.restore()
+    assert [present_mw(gpu) for gpu in four] == before
+    assert zeusd.limits_mw == [300_000, before[index]]
+
+
+def test_an_older_zeusd_numbers_gpus_as_nvml_does(four: list[NvmlGpu], zeusd: Zeusd) -> None:
+    zeusd.gpus = four
+    zeusd.discovery = {"gpus": None, "gpu_ids": [0, 1, 2, 3]}
+    writer = find_zeusd(four[2])
+    assert isinstance(writer, ZeusdWriter)
+    writer.write_power_limit(300_000)
+    assert [present_mw(gpu) for gpu in four] == [PRIOR_MW, 700_000, 300_000, 700_000]
+
+
+@pytest.mark.parametrize(
+    ("discovery", "reason"),
+    [
+        ({"gpus": None, "gpu_ids": [0, 1]}, "does not report which of its GPUs is GPU-"),
+        ({"gpus": []}, "does not report which of its GPUs is GPU-"),
+        ({"enabled_api_groups": ["gpu-read"]}, "runs without --enable gpu-control"),
+        ({"enabled_api_groups": None}, "version 0.3 or later is needed"),
+        ({"gpus": [{"id": 0}]}, "version 0.3 or later is needed"),
+        ({"gpus": [{"id": 0, "pci_address": "here"}]}, "version 0.3 or later is needed"),
+    ],
+)
+def test_a_zeusd_that_cannot_help_says_why(
+    four: list[NvmlGpu], zeusd: Zeusd, discovery: dict[str, Any], reason: str
+) -> None:
+    zeusd.discovery = discovery
+    assert reason in str(find_zeusd(four[3]))
+
+
+@pytest.mark.parametrize(
+    ("token", "scopes", "works"),
+    [
+        ("secret", ["gpu-control"], True),
+        ("secret", ["gpu-read"], False),
+        ("guess", ["gpu-control"], False),
+        (None, ["gpu-control"], False),
+    ],
+)
+def test_a_zeusd_that_asks_for_a_token(
+    real: NvmlGpu,
+    zeusd: Zeusd,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
+    scopes: list[str],
+    works: bool,
+) -> None:
+    zeusd.token = ("secret", scopes)
+    if token is not None:
+        monkeypatch.setenv("ZEUSD_TOKEN", token)
+    found = find_zeusd(real)
+    if not works:
+        assert "requires a token with the scope gpu-control in ZEUSD_TOKEN" in str(found)
+        return
+    assert isinstance(found, ZeusdWriter)
+    found.write_power_limit(300_000)
+    assert present_mw(real) == 300_000
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (500, '{"errors": {"3": "NVML error: unknown"}}', "HTTP 500: NVML error: unknown"),
+        (403, "NVML error: no permission", "HTTP 403: NVML error: no permission"),
+        (404, "", "HTTP 404: without a reason"),
+    ],
+)
+def test_a_refusal_changes_nothing_and_is_told(
+    real: NvmlGpu, zeusd: Zeusd, status: int, body: str, said: str
+) -> None:
+    zeusd.failure = (status, body)
+    writer = find_zeusd(real)
+    assert isinstance(writer, ZeusdWriter)
+    with pytest.raises(SetpointError, match=rf"did not set .* to 300 W \({said}\): see its log"):
+        Lease(real, writer).set(CAP)
+    assert present_mw(real) == PRIOR_MW
+    assert recorded_uuids() == []
+
+
+def test_a_zeusd_that_is_stopped_meanwhile_leaves_the_record(
+    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "z"))
+    with Zeusd(tmp_path / "z", [real]):
+        writer = find_zeusd(real)
+        assert isinstance(writer, ZeusdWriter)
+        lease = Lease(real, writer)
+        lease.set(CAP)
+    with pytest.raises(
+        SetpointError, match=r"not restored to 450 W.* did not set .*Connection refused"
+    ):
+        lease.restore()
+    assert recorded_uuids() == [real.uuid]
+
+
+def answering(path: Path, words: bytes) -> threading.Thread:
+    """Something at the socket that is no zeusd: it says ``words`` and hangs up."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        with server:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(words)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (b"220 smtp ready\r\n", "does not respond: "),
+        (b"", "does not respond: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "version 0.3 or later"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n<!doc", "version 0.3 or later"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "version 0.3 or later"),
+    ],
+)
+def test_what_is_no_zeusd_is_not_used(
+    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: bytes, reason: str
+) -> None:
+    monkeypatch.setenv("ZEUSD_SOCK_PATH", str(tmp_path / "s"))
+    thread = answering(tmp_path / "s", words)
+    assert reason in str(find_zeusd(real))
+    thread.join()
+
+
+def test_it_is_looked_for_where_it_listens_by_itself(
+    real: NvmlGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ZEUSD_SOCK_PATH")
+    path = tmp_path / "zeusd.sock"
+    monkeypatch.setattr(zeusd_module, "SOCKETS", (str(tmp_path / "not"), str(path)))
+    assert find_zeusd(real) == f"no zeusd at {tmp_path}/not or {path}"
+    with Zeusd(path, [real]):
+        assert isinstance(find_zeusd(real), ZeusdWriter)
+
+
+@given(st.integers(0, 0xFFFF), st.integers(0, 255), st.integers(0, 31))
+def test_a_pci_address_is_the_same_in_both_ways_of_writing(
+    domain: int, bus: int, device: int
+) -> None:
+    nvml, lspci = f"{domain:08X}:{bus:02X}:{device:02X}.0", f"{domain:04x}:{bus:02x}:{device:02x}.0"
+    assert pci_key(nvml) == pci_key(lspci) == (domain, bus, device)
+
+
+@given(st.text(max_size=20))
+def test_what_is_no_pci_address_is_a_value_error(words: str) -> None:
+    try:
+        pci_key(words)
+    except ValueError:
+        return
+    assert words.count(":") == 2

@@ -1,0 +1,124 @@
+"""What is claimed of a variant after rounds with its baseline."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, strategies as st
+
+from pytest_gpuenergy.ab import Turns
+from pytest_gpuenergy.energy import Reading
+from pytest_gpuenergy.record import METRICS, Conditions, Estimate, Metric
+from pytest_gpuenergy.search import (
+    LASTING_SD,
+    gain_of,
+    is_out_of_reach,
+    is_worth_comparing,
+    proven_change,
+)
+
+UNKNOWN = Conditions(None, None, None, None, None)
+RATIOS = st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=12)
+
+
+@given(RATIOS, st.floats(0, 0.01), st.integers(1, 10_000))
+def test_more_candidates_and_more_that_lasts_never_narrow_the_interval(
+    ratios: list[float], lasting_sd: float, candidates: int
+) -> None:
+    found = proven_change(ratios, lasting_sd, candidates=candidates)
+    fewer = proven_change(ratios, lasting_sd, candidates=max(1, candidates // 2))
+    nothing = proven_change(ratios, 0.0, candidates=candidates)
+    assert nothing.half_width <= fewer.half_width + 1e-12
+    assert fewer.half_width <= found.half_width + 1e-12
+    assert found.low <= sum(ratios) / len(ratios) + 1e-12
+    assert math.isclose(found.value, nothing.value, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rounds_that_agree_do_not_show_less_than_may_last(metric: Metric) -> None:
+    found = proven_change([-0.001] * 6, LASTING_SD[metric], candidates=10)
+    assert found.half_width == pytest.approx(3.09 * math.sqrt(2) * LASTING_SD[metric], rel=1e-3)
+    assert found.high > 0
+
+
+def test_the_best_of_many_may_be_far_off_because_of_a_heavy_tail() -> None:
+    # Student's t with five degrees of freedom exceeds 9.69 once in 10,050 times.
+    found = proven_change([-0.001] * 6, 0.01, candidates=200)
+    assert found.half_width == pytest.approx(9.69 * math.sqrt(3 / 5) * 0.01, rel=1e-3)
+
+
+def reading(time_ms: float, flags: tuple[str, ...] = ()) -> Reading:
+    figures = (Estimate(value, value, value) for value in (time_ms, time_ms, time_ms**2))
+    return Reading(*figures, 1000.0, time_ms, (), (), *(UNKNOWN,) * 3, flags=flags)
+
+
+def turns(ratio: float, *, flags: tuple[str, ...] = ()) -> Turns:
+    return Turns((reading(1.0),) * 6, (reading(ratio, flags),) * 6)
+
+
+def test_a_gain_beyond_what_lasts_is_accepted_and_a_smaller_one_is_not() -> None:
+    accepted = gain_of("a", turns(0.99), Metric.TIME, candidates=50)
+    assert accepted.accepted
+    assert accepted.ratio_intervals[Metric.TIME].high < 1
+    assert not gain_of("a", turns(0.995), Metric.TIME, candidates=50).accepted
+    assert gain_of("a", turns(0.995), Metric.TIME, candidates=1).accepted
+
+
+def test_a_flagged_round_needs_a_larger_gain() -> None:
+    found = gain_of("a", turns(0.95, flags=("interval_wide",)), Metric.TIME, candidates=2)
+    assert not found.accepted
+    assert found.reasons == ("flagged: interval_wide",)
+    larger = turns(0.9, flags=("interval_wide",))
+    assert gain_of("a", larger, Metric.TIME, candidates=2).accepted
+
+
+def test_a_comparison_has_the_figures_of_each_turn_in_order() -> None:
+    found = gain_of("a", turns(0.9, flags=("not_steady",)), Metric.TIME, candidates=2)
+    order = [(one.round, one.side) for one in found.turns]
+    assert order[:4] == [(1, "baseline"), (1, "variant"), (2, "variant"), (2, "baseline")]
+    assert len(found.turns) == 12
+    assert {(one.side, one.time_ms, one.flags) for one in found.turns} == {
+        ("baseline", 1.0, ()),
+        ("variant", 0.9, ("not_steady",)),
+    }
+
+
+@given(RATIOS, st.sampled_from(METRICS), st.integers(1, 1000), st.integers(2, 20))
+def test_what_is_out_of_reach_is_not_claimed_by_the_same_rounds(
+    ratios: list[float], metric: Metric, candidates: int, rounds: int
+) -> None:
+    lasting = LASTING_SD[metric]
+    if is_out_of_reach(ratios, lasting, rounds=rounds, candidates=candidates):
+        assert proven_change(ratios, lasting, candidates=candidates).high >= 0
+
+
+@given(RATIOS, st.integers(3, 20), st.floats(0.001, 0.1))
+def test_doubts_make_a_claim_harder_to_reach(ratios: list[float], rounds: int, room: float) -> None:
+    if is_out_of_reach(ratios, 0.01, rounds=rounds):
+        assert is_out_of_reach(ratios, 0.01, rounds=rounds, room=room)
+
+
+def test_rounds_without_a_gain_end_early_and_others_do_not() -> None:
+    lasting = LASTING_SD[Metric.TIME]
+    assert is_out_of_reach([0.001, -0.001, 0.0], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([0.001, -0.001], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([-0.01, -0.008, -0.009], lasting, rounds=6, candidates=12)
+    # A mean of no gain, but a scatter that may hide one.
+    assert not is_out_of_reach([-0.05, 0.05, 0.0], lasting, rounds=6, candidates=12)
+    assert not is_out_of_reach([0.001, -0.001, 0.0], lasting, rounds=3, candidates=12)
+
+
+@given(st.floats(-0.1, 0.1), st.sampled_from(METRICS), st.integers(1, 1000))
+def test_what_may_be_claimed_may_be_claimed_of_fewer_and_with_more_gain(
+    change: float, metric: Metric, candidates: int
+) -> None:
+    if is_worth_comparing(change, metric, candidates=candidates):
+        assert is_worth_comparing(change, metric, candidates=max(1, candidates // 2))
+        assert is_worth_comparing(change - 0.001, metric, candidates=candidates)
+
+
+def test_a_gain_of_hundredths_of_a_percent_is_not_worth_a_comparison() -> None:
+    assert not is_worth_comparing(-0.0002, Metric.TIME, candidates=12)
+    assert is_worth_comparing(-0.003, Metric.TIME, candidates=12)
+    assert not is_worth_comparing(-0.005, Metric.EDP, candidates=50)
