@@ -42,20 +42,20 @@ _ENDED = pytest.StashKey[bool]()
 
 
 def end_verified(item: pytest.Item) -> NoReturn:
-    """End an item whose kernel is correct: the rest of its test may need figures."""
+    """End an item whose kernel is correct, because the rest of its test may need figures."""
     item.stash[_ENDED] = True
     item.user_properties.append((FIGURES, VERIFIED))
     pytest.skip(VERIFIED)
 
 
 class VerifyOnlyPlugin:
-    """Lets items pass that have ended because their kernel is verified."""
+    """Lets items pass that `end_verified` has ended."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """An item that ends in a fixture remains skipped, because its test has not begun."""
+        """Report an ended item as passed, unless it ended in a fixture, before its test began."""
         report = yield
         ended = item.stash.get(_ENDED, False) and call.excinfo is not None
         if call.when == "call" and ended and report.skipped:
@@ -64,13 +64,13 @@ class VerifyOnlyPlugin:
 
 
 _MOST = 1 << 63
-"""Larger integers are no numbers in JSON that every reader understands."""
+"""Limit of integers that every reader of JSON understands; larger ones are stored as text."""
 
 
 def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
-    """``k01`` from a kernel's rank, or else its function's name; for a callable, its name.
+    """Return ``k01`` from a kernel's rank, or else the name of its function; a callable's own name.
 
-    Not the hash, because the next version of the kernel must have the same label.
+    The hash is not used, because the next version of a kernel must have the same label.
     """
     if not isinstance(subject, AnyKernel):
         return str(getattr(subject, "__name__", "callable"))
@@ -79,11 +79,12 @@ def kernel_label(subject: AnyKernel | Callable[..., Any]) -> str:
 
 
 def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint) -> str:
-    """``label`` and the ids of the item's parameters: ``scale-64`` for ``test_scale[64-450W]``.
+    """Return ``label`` with the ids of the item's parameters, such as ``scale-64``.
 
     Ids that the measurement already contains are omitted: the power cap, the workload's name and
-    ``label`` itself. The item ``test_conv2d[case1-k01-450W]`` of the workload ``case1`` whose
-    kernel is ``k01`` therefore has the label ``k01``.
+    ``label`` itself. With the label ``scale``, ``test_scale[64-450W]`` becomes ``scale-64``. The
+    item ``test_conv2d[case1-k01-450W]`` of workload ``case1`` and kernel ``k01`` has the label
+    ``k01``.
     """
     callspec = getattr(item, "callspec", None)
     if callspec is None:
@@ -98,10 +99,10 @@ def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint)
 
 
 def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
-    """The parameters of an item by name, as far as they are text or finite numbers.
+    """Return the parameters of an item that are text or finite numbers, by name.
 
     A member of an enumeration counts as text. The power cap is left out, because the measurement
-    has it.
+    contains it.
     """
     callspec = getattr(item, "callspec", None)
     params = {} if callspec is None else callspec.params
@@ -120,26 +121,26 @@ def plain_parameters(item: pytest.Item) -> dict[str, str | int | float | bool]:
 
 
 def _without(ids: str, part: str, *, last: bool = False) -> str:
-    """``ids`` without the first (or ``last``) ``part`` between dashes."""
+    """Return ``ids`` without the first (or ``last``) ``part`` between dashes."""
     dashed = f"-{ids}-"
     at = dashed.rfind(f"-{part}-") if last else dashed.find(f"-{part}-")
     return ids if at < 0 else f"{dashed[:at]}{dashed[at + len(part) + 1 :]}"[1:-1]
 
 
 def limit_of(bound: object) -> ErrorBound | None:
-    """The bound that was given for a callable's result, as an ErrorBound.
+    """Return the given bound of a callable's result as an ErrorBound.
 
     Raises:
-        InputError: it is neither a number nor an ErrorBound.
+        InputError: ``bound`` is neither a number nor an ErrorBound.
     """
     return None if bound is None else ErrorBound.of(bound, "A call of energy_benchmark")
 
 
 def check_subject(subject: object, workload: object) -> None:
-    """Check what is to be measured.
+    """Check that ``subject`` and ``workload`` are of types that can be measured.
 
     Raises:
-        InputError: it is something else.
+        InputError: one of them is of another type.
     """
     if not (isinstance(subject, AnyKernel | Replayable) or callable(subject)):
         raise InputError(
@@ -154,10 +155,10 @@ def check_subject(subject: object, workload: object) -> None:
 
 
 def check_options(subject: object, reference: object, bound: object, label: object) -> None:
-    """Check how it is to be verified and called.
+    """Check the arguments that tell how to verify and label the subject.
 
     Raises:
-        InputError: a value is of another type, or does not go with the subject.
+        InputError: a value is of another type, or does not apply to the subject.
     """
     if isinstance(subject, Replayable) and reference is not None:
         raise InputError("energy_benchmark takes no reference= for what is replayed.")
@@ -270,7 +271,7 @@ class EnergyBenchmark:
         pytest.fail(problem, pytrace=False)
 
     def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
-        """The measurement with what only the session and the item know of it, written to disk."""
+        """Add the item's parameters and the session's flags to a measurement; write it to disk."""
         measurement = replace(measurement, parameters=plain_parameters(self._item))
         if measurement.measured:
             flags = (*self._session.card.judge_setpoint(), *self._session.anchors.flags(named))
@@ -284,7 +285,7 @@ class EnergyBenchmark:
         if isinstance(subject, Replayable):
             return subject.label
         label = kernel_label(subject)
-        if workload is None:  # it is named after the item, parameters included
+        if workload is None:  # the workload is named after the item, parameters included
             return label
         return item_label(self._item, label, workload.name, self._setpoint)
 

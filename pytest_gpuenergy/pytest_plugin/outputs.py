@@ -1,4 +1,7 @@
-"""The output of a run: views on disk and the summary in the terminal."""
+"""The output of a run: header, progress and summary in the terminal, views on disk, errors.
+
+The functions stand in the order in which a run uses them.
+"""
 
 from __future__ import annotations
 
@@ -43,134 +46,20 @@ from pytest_gpuenergy.report import (
 from pytest_gpuenergy.support import GpuEnergyError, SetpointError, span, told, wrapped
 
 
-class BadOptionError(pytest.Collector.CollectError):
-    """An option cannot work, which shows at collection: the run ends as on any usage error."""
-
-
-_OURS = Path(pytest_gpuenergy.__file__).parent
-
-
-def shorten(
-    report: pytest.TestReport | pytest.CollectReport,
-    excinfo: pytest.ExceptionInfo[BaseException],
-    config: pytest.Config,
-) -> None:
-    """Replace the traceback in a report of one of our errors by the place and the sentence.
-
-    The traceback remains where ``--tb`` or ``--full-trace`` asks for one.
-    """
-    error = excinfo.value
-    asked = config.getoption("tbstyle") != "auto" or config.getoption("fulltrace")
-    if not report.failed or asked or not isinstance(error, GpuEnergyError):
-        return
-    try:
-        pytest.fail(f"{_place(excinfo, config.rootpath)}{error}", pytrace=False)
-    except pytest.fail.Exception:
-        report.longrepr = pytest.ExceptionInfo.from_current().getrepr(style="value")
-
-
-def _place(excinfo: pytest.ExceptionInfo[BaseException], root: Path) -> str:
-    """``test_scale.py:12: ``, the last line of the user's own that led to the error; or nothing."""
-    for entry in reversed(excinfo.traceback):
-        path = Path(entry.path)
-        is_own = path.is_relative_to(root) and not path.is_relative_to(_OURS)
-        if is_own and "site-packages" not in path.parts:
-            return f"{path.relative_to(root)}:{entry.lineno + 1}: "
-    return ""
-
-
-INTERVAL_S = 30.0
-CI_INTERVAL_S = 300.0
-"""CI logs are read afterwards and need fewer lines."""
-
-
-class Progress:
-    """Counts finished items and estimates the remaining time, at most once per interval.
-
-    Args:
-        interval_s: minimum time between two lines.
-        clock: returns the time in seconds.
-    """
-
-    def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
-        self._interval_s = interval_s
-        self._clock = clock
-        self._started_s = self._shown_s = self._first_s = clock()
-        self._finished = self._worked = 0
-
-    def finish(self, total: int, *, skipped: bool) -> str | None:
-        """Count one of ``total`` items; returns the line to show, if one is due.
-
-        Skipped items take no time, so the estimate is based on the others, and as soon as possible
-        on those after the first, which had to wait for compilers.
-        """
-        self._finished += 1
-        self._worked += not skipped
-        now_s = self._clock()
-        if self._worked == 1 and not skipped:
-            self._first_s = now_s
-        left = total - self._finished
-        if left <= 0 or not self._worked or now_s - self._shown_s < self._interval_s:
-            return None
-        self._shown_s = now_s
-        since_s, count = (
-            (self._first_s, self._worked - 1) if self._worked > 1 else (self._started_s, 1)
-        )
-        left_s = left * (now_s - since_s) / count
-        return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
-
-
-def show_preheat(config: pytest.Config, left_s: float) -> None:
-    """Show in the terminal for how long the card may still be heated up, unless output is quiet."""
-    plugins = config.pluginmanager
-    terminal: Any = plugins.get_plugin("terminalreporter")
-    capture: Any = plugins.get_plugin("capturemanager")
-    if terminal is None or config.get_verbosity() < 0:
-        return
-    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
-        terminal.ensure_newline()
-        terminal.write_line(f"gpuenergy: heating up the GPU, up to {left_s:.0f} s")
-
-
-class ProgressPlugin:
-    """Shows `Progress` in the terminal, starting with the first item of ours."""
-
-    def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
-        self._config = config
-        self._is_ours = is_ours
-        self._progress = Progress(CI_INTERVAL_S if os.environ.get("CI") else INTERVAL_S)
-        self._ours = self._skipped = False
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count an item after its last phase."""
-        self._ours = self._ours or self._is_ours(report)
-        self._skipped = report.skipped or (self._skipped and report.when != "setup")
-        plugins = self._config.pluginmanager
-        # It knows the number of items, even under pytest-xdist.
-        session: pytest.Session | None = plugins.get_plugin("session")
-        if report.when != "teardown" or session is None:
-            return
-        line = self._progress.finish(session.testscollected, skipped=self._skipped)
-        terminal: Any = plugins.get_plugin("terminalreporter")
-        if line and self._ours and terminal is not None:
-            terminal.ensure_newline()
-            terminal.write_line(line)
-
-
 def header_lines(card: Card, options: Options) -> list[str]:
-    """The device, its driver, the energy source and the power caps."""
+    """Return the lines before the first item: device, driver, energy source and power caps."""
     try:
-        return list(_lines(card, options))
+        return list(_header_lines(card, options))
     except (GpuEnergyError, card.device.nvml.NVMLError) as error:
         return [f"gpuenergy: {card.device.name} does not work: {error}"]
 
 
 def emulated_line(name: str) -> str:
-    """The warning that a run uses the emulated GPU ``name``."""
+    """Return the warning that a run uses the emulated GPU ``name``."""
     return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
 
 
-def _lines(card: Card, options: Options) -> Iterator[str]:
+def _header_lines(card: Card, options: Options) -> Iterator[str]:
     device = card.device
     if device.emulated:
         reason = " (no usable NVIDIA GPU found)" if options.device == "auto" else ""
@@ -193,7 +82,7 @@ def _lines(card: Card, options: Options) -> Iterator[str]:
 
 
 def _setpoint_lines(card: Card) -> Iterator[str]:
-    """What cannot be set or restored; on a real GPU also how it is set and whether it persists."""
+    """Return what cannot be set or restored; on a real GPU also how settings are made and last."""
     device, writer = card.device, _writer(card)
     if not (device.emulated or isinstance(writer, str)):
         yield f"gpuenergy: {_settings(card)} are set through {writer.name}"
@@ -227,7 +116,7 @@ def _settings(card: Card) -> str:
 
 
 def _writer(card: Card) -> SettingsWriter | str:
-    """The writer of power limits, or why there is none."""
+    """Return the writer of the card's settings, or why there is none."""
     try:
         return card.settings_writer()
     except SetpointError as error:
@@ -235,7 +124,7 @@ def _writer(card: Card) -> SettingsWriter | str:
 
 
 def _refusal(setpoint: Setpoint, writer: SettingsWriter | str) -> str:
-    """Why ``setpoint`` cannot be set, as far as known without writing; empty if it can."""
+    """Return why ``setpoint`` cannot be set, as far as known without writing; empty if it can."""
     if setpoint == CURRENT:
         return ""
     if setpoint.unavailable:
@@ -261,138 +150,83 @@ def _listed(setpoints: list[Setpoint]) -> str:
     return ", ".join(setpoint.label for setpoint in setpoints) or "current"
 
 
-def check_outputs(options: Options) -> None:
-    """Check that the views can be written later, each to a path of its own.
-
-    Raises:
-        InputError: a view would overwrite another one, the baseline or a run's measurements.
-        ReportError: a view cannot be written.
-    """
-    asked = (
-        ("json", options.json_path, False),
-        ("csv", options.csv_folder, True),
-        ("html", options.html_path, False),
-    )
-    targets = [
-        Target(f"--gpuenergy-{name}", path, folder)
-        for name, path, folder in asked
-        if path is not None
-    ]
-    baseline = options.baseline
-    check_targets(targets, files_read(find_run(baseline, options.root)) if baseline else ())
-    for target in targets:
-        check_writable(target.path, folder=target.folder)
+INTERVAL_S = 30.0
+"""Time between two lines of progress."""
+CI_INTERVAL_S = 300.0
+"""The same in CI, where logs are read afterwards and need fewer lines."""
 
 
-def write_outputs(
-    session: Session,
-    gate: GatePlugin,
-    searches_of: Callable[[Report], Sequence[Mapping[str, Any]]],
-) -> list[str]:
-    """Write the views to the run folder and the requested paths; returns the problems.
+class Progress:
+    """Counts finished items and estimates the remaining time, at most once per interval.
 
     Args:
-        session: the session, which has the measurements and the options.
-        gate: judges what the HTML page shows next to the baseline.
-        searches_of: returns what the page shows of searches for the kernels of a report.
+        interval_s: minimum time between two lines.
+        clock: returns the time in seconds.
     """
-    try:
-        report = session.outcome
-    except (GpuEnergyError, OSError) as error:
-        return [told(error)]
-    if report is None:
-        return []
-    folder = session.options.root / HOME / "runs" / session.run_id
-    json_paths = {folder / "report.json", session.options.json_path} - {None}
-    csv_folders = {folder / "csv", session.options.csv_folder} - {None}
-    html_paths = {session.options.html_path} - {None}
-    problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
-    baseline = gate.baseline_for(report.run)
-    verdicts = None
-    if html_paths and baseline is not None and (comparison := gate.compare(report)) is not None:
-        verdicts = verdict_values(comparison)
-    searches: Sequence[Mapping[str, Any]] = ()
-    try:
-        searches = searches_of(report) if html_paths else ()
-    except (GpuEnergyError, OSError) as error:
-        problems.append(told(error))
-    outputs: list[tuple[Callable[[Report, Path], object], set[Path | None]]] = [
-        (write_json, json_paths),
-        (write_classic_csv, csv_folders),
-    ]
-    if html_paths:
-        # To import it takes a tenth of the time until a run without a page begins.
-        from pytest_gpuenergy.report import write_html
 
-        page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
-        outputs.append((page, html_paths))
-    for write, targets in outputs:
-        for target in targets:
-            assert target is not None
-            try:
-                write(report, target)
-            except (GpuEnergyError, OSError) as error:
-                problems.append(f"{told(error)} The measurements are in {folder}.")
-    return problems
+    def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._started_s = self._shown_s = self._first_s = clock()
+        self._finished = self._worked = 0
+
+    def finish(self, total: int, *, skipped: bool) -> str | None:
+        """Count one of ``total`` items; return the line to show, if one is due.
+
+        Skipped items take no time, so the estimate is based on the others, and as soon as possible
+        on those after the first, which had to wait for compilers.
+        """
+        self._finished += 1
+        self._worked += not skipped
+        now_s = self._clock()
+        if self._worked == 1 and not skipped:
+            self._first_s = now_s
+        left = total - self._finished
+        if left <= 0 or not self._worked or now_s - self._shown_s < self._interval_s:
+            return None
+        self._shown_s = now_s
+        since_s, count = (
+            (self._first_s, self._worked - 1) if self._worked > 1 else (self._started_s, 1)
+        )
+        left_s = left * (now_s - since_s) / count
+        return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
 
 
-def summary_lines(session: Session, verbosity: int = 0, width: int | None = None) -> Iterator[str]:
-    """A table per workload and cap, the best of each workload, and where the report is.
-
-    With ``verbosity`` below zero, the tables per cap are omitted. Empty when nothing was measured.
-    Lines have at most ``width`` characters, but paths are left whole.
-    """
-    try:
-        report = session.outcome
-    except (GpuEnergyError, OSError):
-        return  # `write_outputs` has reported it
-    if report is None or not report.measurements:
+def show_preheat(config: pytest.Config, left_s: float) -> None:
+    """Show in the terminal for how long the card may still be heated up, unless output is quiet."""
+    plugins = config.pluginmanager
+    terminal: Any = plugins.get_plugin("terminalreporter")
+    capture: Any = plugins.get_plugin("capturemanager")
+    if terminal is None or config.get_verbosity() < 0:
         return
-    emulated = report.run.emulated
-    if emulated and not session.card.opened:  # pytest-xdist hides its workers' headers
-        yield from wrapped(emulated_line(report.run.gpu_name), width)
-    sort, parts = session.options.sort, by_model(report)
-    for part in parts:
-        rows, name = part.measurements, part.run.gpu_name
-        if len(parts) > 1:
-            yield from wrapped(f"on {name}", width)
-        if verbosity >= 0:
-            yield from summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=name)
-        yield from best_lines(rows, emulated=emulated, width=width)
-    if session.options.durations:
-        for line in duration_lines(report.measurements):
-            yield from wrapped(line, width, whole_words=True)
-    for sentence in _sentences(session, report):
-        yield from wrapped(sentence, width, whole_words=True)
-    yield from _places(session, width)
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        terminal.ensure_newline()
+        terminal.write_line(f"gpuenergy: heating up the GPU, up to {left_s:.0f} s")
 
 
-def _sentences(session: Session, report: Report) -> Iterator[str]:
-    measurements = report.measurements
-    if verified := sum(m.verified_only for m in measurements):
-        yield f"{verified} of {len(measurements)} kernels are {VERIFIED}"
-    if flagged := sum(bool(m.validity) for m in measurements):
-        yield f"{flagged} of {len(measurements)} measurements are flagged (see validity)"
-    yield from anchor_lines(measurements, report.anchors, emulated=report.run.emulated)
-    yield from board_lines(report)
-    for sentence in session.restored:
-        yield f"restored after a killed run: {sentence}"
-    if idle := idle_caps(measurements):
-        yield f"caps without effect (no kernel was held back): {', '.join(idle)}"
+class ProgressPlugin:
+    """Shows `Progress` in the terminal, beginning with the first item that is measured."""
 
+    def __init__(self, config: pytest.Config, is_ours: Callable[[pytest.TestReport], bool]) -> None:
+        self._config = config
+        self._is_ours = is_ours
+        self._progress = Progress(CI_INTERVAL_S if os.environ.get("CI") else INTERVAL_S)
+        self._ours = self._skipped = False
 
-def _places(session: Session, width: int | None) -> Iterator[str]:
-    """The paths of the views, on one line if there is room."""
-    options = session.options
-    folder = options.root / HOME / "runs" / session.run_id
-    written = {
-        "report": options.json_path or folder / "report.json",
-        "CSV": options.csv_folder or folder / "csv",
-        "page": options.html_path,
-    }
-    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
-    line = ", ".join(places)
-    yield from [line] if width is None or len(line) <= width else places
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count an item after its last phase."""
+        self._ours = self._ours or self._is_ours(report)
+        self._skipped = report.skipped or (self._skipped and report.when != "setup")
+        plugins = self._config.pluginmanager
+        # pytest's session knows the number of items, even under pytest-xdist.
+        session: pytest.Session | None = plugins.get_plugin("session")
+        if report.when != "teardown" or session is None:
+            return
+        line = self._progress.finish(session.testscollected, skipped=self._skipped)
+        terminal: Any = plugins.get_plugin("terminalreporter")
+        if line and self._ours and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(line)
 
 
 @dataclass(frozen=True)
@@ -402,7 +236,7 @@ class SetpointOutcome:
     Attributes:
         setpoint: the setpoint that the item requests.
         words: the words of the options that name it, such as ``3``, ``all``, ``--smclock all``.
-        problem: a sentence that says why it could not be set; empty when it was set.
+        problem: why it could not be set, as a sentence; empty when it was set.
         measured: whether the run being resumed has measured at this setpoint.
     """
 
@@ -444,7 +278,7 @@ class SetpointPlugin:
             self._outcomes[report.nodeid] = _outcome(data)
 
     def problems(self, collected: int) -> list[str]:
-        """A sentence if caps or clocks that the options name could not be set for any item.
+        """Return a sentence if caps or clocks that the options name could not be set for any item.
 
         Args:
             collected: number of items in the run. If some did not run, a cap might have been set
@@ -473,7 +307,7 @@ class SetpointPlugin:
         return [f"The {caps} could not be set for any item{':' if alike else ';'} {why}"]
 
     def summary_lines(self) -> Iterator[str]:
-        """The caps that could not be set, and for how many items each."""
+        """Return a line with the caps that could not be set, and for how many items each."""
         if refused := self._refused():
             named = (
                 f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
@@ -482,7 +316,7 @@ class SetpointPlugin:
             yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
 
     def _refused(self) -> dict[str, list[SetpointOutcome]]:
-        """Outcomes with a problem by the setpoint's label, lowest first."""
+        """Return the outcomes with a problem by the setpoint's label, lowest first."""
         found: dict[str, list[SetpointOutcome]] = {}
         for outcome in sorted(self._outcomes.values(), key=lambda o: o.setpoint.order):
             if outcome.problem:
@@ -496,3 +330,173 @@ def _kind(labels: Iterable[str]) -> str:
 
 def _outcome(data: dict[str, Any]) -> SetpointOutcome:
     return SetpointOutcome(**{**data, "setpoint": Setpoint(**data["setpoint"])})
+
+
+def check_outputs(options: Options) -> None:
+    """Check that the views can be written later, each to a path of its own.
+
+    Raises:
+        InputError: a view would overwrite another one, the baseline or a run's measurements.
+        ReportError: a view cannot be written.
+    """
+    asked = (
+        ("json", options.json_path, False),
+        ("csv", options.csv_folder, True),
+        ("html", options.html_path, False),
+    )
+    targets = [
+        Target(f"--gpuenergy-{name}", path, folder)
+        for name, path, folder in asked
+        if path is not None
+    ]
+    baseline = options.baseline
+    check_targets(targets, files_read(find_run(baseline, options.root)) if baseline else ())
+    for target in targets:
+        check_writable(target.path, folder=target.folder)
+
+
+def write_outputs(
+    session: Session,
+    gate: GatePlugin,
+    searches_of: Callable[[Report], Sequence[Mapping[str, Any]]],
+) -> list[str]:
+    """Write the views to the run folder and the requested paths; return the problems.
+
+    Args:
+        session: the session with the measurements and the options.
+        gate: the gate, which has the baseline and the verdicts for the HTML page.
+        searches_of: returns what the page shows of searches for the kernels of a report.
+    """
+    try:
+        report = session.outcome
+    except (GpuEnergyError, OSError) as error:
+        return [told(error)]
+    if report is None:
+        return []
+    folder = session.options.root / HOME / "runs" / session.run_id
+    json_paths = {folder / "report.json", session.options.json_path} - {None}
+    csv_folders = {folder / "csv", session.options.csv_folder} - {None}
+    html_paths = {session.options.html_path} - {None}
+    problems = shared_identities(report.measurements)[:1]  # each worker checked only its own items
+    baseline = gate.baseline_for(report.run)
+    verdicts = None
+    if html_paths and baseline is not None and (comparison := gate.compare(report)) is not None:
+        verdicts = verdict_values(comparison)
+    searches: Sequence[Mapping[str, Any]] = ()
+    try:
+        searches = searches_of(report) if html_paths else ()
+    except (GpuEnergyError, OSError) as error:
+        problems.append(told(error))
+    outputs: list[tuple[Callable[[Report, Path], object], set[Path | None]]] = [
+        (write_json, json_paths),
+        (write_classic_csv, csv_folders),
+    ]
+    if html_paths:
+        # Imported late: it takes a tenth of the time until a run without a page begins.
+        from pytest_gpuenergy.report import write_html
+
+        page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
+        outputs.append((page, html_paths))
+    for write, targets in outputs:
+        for target in targets:
+            assert target is not None
+            try:
+                write(report, target)
+            except (GpuEnergyError, OSError) as error:
+                problems.append(f"{told(error)} The measurements are in {folder}.")
+    return problems
+
+
+def summary_lines(session: Session, verbosity: int = 0, width: int | None = None) -> Iterator[str]:
+    """Return tables per workload and cap, the best of each workload, and the paths of the views.
+
+    With ``verbosity`` below zero, the tables per cap are omitted. There are no lines when nothing
+    was measured. Lines have at most ``width`` characters, but paths are left whole.
+    """
+    try:
+        report = session.outcome
+    except (GpuEnergyError, OSError):
+        return  # `write_outputs` has reported it
+    if report is None or not report.measurements:
+        return
+    emulated = report.run.emulated
+    if emulated and not session.card.opened:  # pytest-xdist hides its workers' headers
+        yield from wrapped(emulated_line(report.run.gpu_name), width)
+    sort, parts = session.options.sort, by_model(report)
+    for part in parts:
+        rows, name = part.measurements, part.run.gpu_name
+        if len(parts) > 1:
+            yield from wrapped(f"on {name}", width)
+        if verbosity >= 0:
+            yield from summary(rows, emulated=emulated, width=width, sort=sort, gpu_name=name)
+        yield from best_lines(rows, emulated=emulated, width=width)
+    if session.options.durations:
+        for line in duration_lines(report.measurements):
+            yield from wrapped(line, width, whole_words=True)
+    for sentence in _sentences(session, report):
+        yield from wrapped(sentence, width, whole_words=True)
+    yield from _places(session, width)
+
+
+def _sentences(session: Session, report: Report) -> Iterator[str]:
+    measurements = report.measurements
+    if verified := sum(m.verified_only for m in measurements):
+        yield f"{verified} of {len(measurements)} kernels are {VERIFIED}"
+    if flagged := sum(bool(m.validity) for m in measurements):
+        yield f"{flagged} of {len(measurements)} measurements are flagged (see validity)"
+    yield from anchor_lines(measurements, report.anchors, emulated=report.run.emulated)
+    yield from board_lines(report)
+    for sentence in session.restored:
+        yield f"restored after a killed run: {sentence}"
+    if idle := idle_caps(measurements):
+        yield f"caps without effect (no kernel was held back): {', '.join(idle)}"
+
+
+def _places(session: Session, width: int | None) -> Iterator[str]:
+    """Return the paths of the views, on one line if there is room."""
+    options = session.options
+    folder = options.root / HOME / "runs" / session.run_id
+    written = {
+        "report": options.json_path or folder / "report.json",
+        "CSV": options.csv_folder or folder / "csv",
+        "page": options.html_path,
+    }
+    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
+    line = ", ".join(places)
+    yield from [line] if width is None or len(line) <= width else places
+
+
+class BadOptionError(pytest.Collector.CollectError):
+    """An option cannot work, as collection shows: the run ends as on any usage error."""
+
+
+_PACKAGE = Path(pytest_gpuenergy.__file__).parent
+
+
+def shorten(
+    report: pytest.TestReport | pytest.CollectReport,
+    excinfo: pytest.ExceptionInfo[BaseException],
+    config: pytest.Config,
+) -> None:
+    """Replace the traceback in a report of one of our errors by its line and its sentence.
+
+    The traceback remains if ``--tb`` or ``--full-trace`` asks for one.
+    """
+    error = excinfo.value
+    asked = config.getoption("tbstyle") != "auto" or config.getoption("fulltrace")
+    if not report.failed or asked or not isinstance(error, GpuEnergyError):
+        return
+    try:
+        pytest.fail(f"{_place(excinfo, config.rootpath)}{error}", pytrace=False)
+    except pytest.fail.Exception:
+        report.longrepr = pytest.ExceptionInfo.from_current().getrepr(style="value")
+
+
+def _place(excinfo: pytest.ExceptionInfo[BaseException], root: Path) -> str:
+    """Return the last line of the user's own code before the error, as ``test_scale.py:12: ``."""
+    for entry in reversed(excinfo.traceback):
+        path = Path(entry.path)
+        is_own = path.is_relative_to(root) and not path.is_relative_to(_PACKAGE)
+        if is_own and "site-packages" not in path.parts:
+            return f"{path.relative_to(root)}:{entry.lineno + 1}: "
+    return ""

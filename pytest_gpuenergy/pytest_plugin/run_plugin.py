@@ -73,11 +73,12 @@ class Place(NamedTuple):
 def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list[_T]:
     """Interleave the setpoints and kernels of each group, deterministically.
 
-    A group is a table of kernels and setpoints. It is traversed in as many rounds as there are
-    setpoints. Each round has every kernel once, alternately forwards and backwards. From one round
-    to the next, a kernel advances by one in the sequence of setpoints first, last, second, second
-    to last, and so on; the kernels start at places spread over that sequence. Each setpoint and
-    each kernel is therefore spread about evenly over the run.
+    The warming of the card then favours no setpoint and no kernel. A group is a table of kernels
+    and setpoints. It is traversed in as many rounds as there are setpoints. Each round has every
+    kernel once, alternately forwards and backwards. From one round to the next, a kernel advances
+    by one in the sequence of setpoints first, last, second, second to last, and so on; the kernels
+    start at places spread over that sequence. Each setpoint and each kernel is therefore spread
+    about evenly over the run.
 
     Args:
         items: the items as written.
@@ -120,7 +121,10 @@ def _from_both_ends(values: list[Hashable]) -> list[Hashable]:
 
 
 class ExportPlugin:
-    """Records in ``folder`` that energy items were collected, and what failed the run."""
+    """``--gpuenergy-export``: records in ``folder`` what ``gpuenergy ab`` must know of the run.
+
+    That is whether energy items were collected, and what failed the run as a whole.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -134,7 +138,7 @@ class ExportPlugin:
                 begin_export(self._folder)
 
     def finish(self, problems: Sequence[str]) -> list[str]:
-        """Write the problems that failed the run as a whole; returns problems of doing so."""
+        """Write the problems that failed the run as a whole; return problems in writing them."""
         from pytest_gpuenergy.ab import export_problems
 
         try:
@@ -145,7 +149,7 @@ class ExportPlugin:
         return []
 
 
-_OVER = (
+_COMPLETE = (
     pytest.ExitCode.OK,
     pytest.ExitCode.TESTS_FAILED,
     pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -153,7 +157,7 @@ _OVER = (
 BRIDGE, EXPORT = "gpuenergy-benchmark", "gpuenergy-export"
 DEFERRING = "gpuenergy-deferring"
 _INTERRUPTED_S = 10.0
-"""How long interrupted workers have to restore their GPUs; pytest-xdist waits so long again."""
+"""How long interrupted workers have to restore their GPUs, before pytest-xdist waits as long."""
 
 
 class RunPlugin:
@@ -228,12 +232,12 @@ class RunPlugin:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
             self._refuse_setpoints(told(error), bad_option=isinstance(error, InputError))
-            setpoints = [CURRENT]  # others collect what they run
+            setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
     def _refuse_setpoints(self, problem: str, *, bad_option: bool) -> None:
-        """Raise what ends the collection, unless others can measure instead of this worker."""
+        """End the collection with an error, unless others can measure instead of this worker."""
         deferring = self._config.pluginmanager.get_plugin(DEFERRING)
         if deferring is not None:
             deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
@@ -320,7 +324,7 @@ class RunPlugin:
         )
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Pass an interrupt on to the workers, which a signal to this process alone spares."""
+        """Pass an interrupt on to the workers: a signal to this process does not reach them."""
         if not hasattr(self._config, "workerinput"):
             _workers(self._config).interrupt()
             self._interrupted = True
@@ -355,17 +359,17 @@ class RunPlugin:
         else:
             problems += workers.problems
             ours.restored += crew.close()
-            if session.exitstatus in _OVER and not config.getoption("collectonly"):
+            if session.exitstatus in _COMPLETE and not config.getoption("collectonly"):
                 problems += crew.problems()
             problems += self._setpoints.problems(session.testscollected)
             problems += write_outputs(ours, self.gate, partial(graphs, config))
-            over = session.exitstatus in _OVER and not config.getoption("collectonly")
+            over = session.exitstatus in _COMPLETE and not config.getoption("collectonly")
             problems += self._pass_on(judge=over)
             exporter = config.pluginmanager.get_plugin(EXPORT)
             problems += exporter.finish(problems) if exporter is not None else ()
         if problems:
             self._problem = " ".join(dict.fromkeys(problems))
-            if workers is not None:  # it passes for readers of JUnit XML otherwise
+            if workers is not None:  # otherwise, JUnit XML shows a run that passed
                 JunitCase.add_failure(config, "gpuenergy", printable(self._problem))
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._finished = workers is not None
@@ -412,7 +416,7 @@ class RunPlugin:
         return self.gate.review(report) if judge else []
 
     def _give_up(self, problem: str, *, usage: bool = False) -> NoReturn:
-        """End the run, because every item would fail; ``usage``: because of an invalid option."""
+        """End the run because every item would fail; ``usage``: because of an invalid option."""
         if hasattr(self._config, "workerinput"):  # pytest-xdist treats a worker's exit as a crash
             pytest.fail(problem, pytrace=False)
         code = pytest.ExitCode.USAGE_ERROR if usage else pytest.ExitCode.TESTS_FAILED

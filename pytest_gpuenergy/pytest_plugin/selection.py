@@ -1,8 +1,8 @@
-"""What the command line selects: of what a baseline has, what did it leave out on purpose?
+"""What the command line selects: items by ids from a report, and what it deselects on purpose.
 
 A kernel of the baseline that a run lacks counts as lost unless an option or an argument on the
 command line itself deselected it. A kernel that is gone from the code, a case that is no longer
-collected, a cap that was skipped and items that ``-x`` did not get to are lost.
+collected, a cap that was skipped and items that ``-x`` did not reach are lost.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ _SETPOINT = re.compile(
 )
 _OPERATORS = {"and", "or", "not"}
 _MOST_RUNS = 10
+"""How many of the latest runs are searched for an id."""
 _CHOSEN = "gpuenergy-chosen-by-id"
 _EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
-"""What an expression of pytest's consists of; words stand between operators."""
+"""The characters that an expression of pytest may contain."""
 
 
 def setpoints_named(config: pytest.Config) -> list[str]:
-    """The labels of setpoints at the ends of ids, in ``-k`` and in arguments.
+    """Return the labels of setpoints at the ends of ids, in ``-k`` and in arguments.
 
-    Such as ``300W`` of ``a.py::test_a[300W]``, or ``450W-1500MHz``. A cap alone, ``-k 300W``, is
-    no id: it may be a parameter of somebody else's.
+    Examples are ``300W`` in ``a.py::test_a[300W]``, and ``450W-1500MHz``. A cap alone, ``-k 300W``,
+    is not an id: it may be a parameter of a test that does not use this plugin.
     """
     arguments = [argument for argument in config.args if "::" in argument]
     return list(dict.fromkeys(_SETPOINT.findall(" ".join([*arguments, _keyword(config)]))))
 
 
 def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Let ``-k`` select items by their whole id, and by the ids in this project's latest runs.
+    """Let ``-k`` select items by their whole id, and by ids in this project's latest runs.
 
-    This concerns words of ``-k`` that are part of no item's own names. The label of a kernel, for
+    Only words of ``-k`` that match no item's own names are looked up. The label of a kernel, for
     example, is only known once the item has run.
     """
     own = [name.casefold() for item in items for name in _names(item)]
@@ -68,7 +69,7 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
         unknown -= _name_as_in(run, by_id, unknown)
         if not unknown:
             break
-    if whole and not unknown:  # pytest is given a word that it understands
+    if whole and not unknown:  # pytest cannot parse the id, so it gets a keyword instead
         for item in items:
             if whole in item.extra_keyword_matches:
                 item.extra_keyword_matches.add(_CHOSEN)
@@ -76,11 +77,11 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
 
 
 def _name_as_in(run: Path, by_id: dict[str, pytest.Item], words: Collection[str]) -> set[str]:
-    """Name items as a run did; returns the words that this concerned."""
+    """Let items match the ids that a run gave them; return the words that are such ids."""
     try:
         measurements = RunFolder(run).load().measurements
     except (GpuEnergyError, OSError):
-        return set()  # damaged: others may have the id
+        return set()  # a damaged run; another one may have the id
     found = set()
     for m in measurements:
         item = by_id.get(m.node_id.casefold())
@@ -98,7 +99,7 @@ def _latest_runs(root: Path) -> list[Path]:
 
 
 def _names(item: pytest.Item) -> Iterator[str]:
-    """The names that ``-k`` looks through."""
+    """Return the names that ``-k`` compares with."""
     for node in item.listchain():
         yield node.name
     yield from item.listextrakeywords()
@@ -109,9 +110,9 @@ def _keyword(config: pytest.Config) -> str:
 
 
 def _no_expression(keyword: str) -> str:
-    """``keyword`` as a single id, if it cannot be an expression: ``scale-scale<4>-300W``.
+    """Return ``keyword`` if it is a single id and no expression, such as ``scale-scale<4>-300W``.
 
-    Ids also have blanks, where a parameter has: ``test_scale[two words-300W]``.
+    An id may contain blanks if a parameter does: ``test_scale[two words-300W]``.
     """
     words = re.findall(r"[^\s()]+", keyword.casefold())
     is_one = _EXPRESSION.fullmatch(keyword) is not None
@@ -128,17 +129,17 @@ COLLECTED = "gpuenergy_collected"
 """Key of a worker's ``workeroutput``: what it has collected; see `Selection.sent`."""
 
 _REPORTED = ("lf", "stepwise", "stepwise_skip", "splits", "shard_id", "num_shards")
-"""Options, some of other plugins, that report to pytest what they deselect."""
+"""Options, some from other plugins, that report to pytest what they deselect."""
 
 
 class Selection:
     """The items that a run has collected, and the options that chose among them.
 
-    With pytest-xdist the workers collect, and send what they did to the controller.
+    With pytest-xdist, the workers collect and send the result to the controller.
 
     Args:
-        config: pytest's.
-        baseline: what the baseline has.
+        config: pytest's configuration.
+        baseline: the baseline's measurements.
     """
 
     def __init__(self, config: pytest.Config, baseline: Iterable[Measurement]) -> None:
@@ -160,7 +161,7 @@ class Selection:
         self._note(items)
 
     def sent(self) -> dict[str, Any]:
-        """What was collected, as a worker sends it."""
+        """Return what was collected, in the form that a worker sends."""
         return {
             "selected": sorted(self._selected),
             "deselected": self._deselected,
@@ -176,7 +177,7 @@ class Selection:
         self._marks.update(sent["marks"])
 
     def deselects(self, one: Measurement) -> bool:
-        """Whether the command line left an item of the baseline out of the run."""
+        """Whether the command line left out an item of the baseline."""
         return one.node_id not in self._selected and any(self._reasons(one))
 
     def _note(self, items: Iterable[pytest.Item]) -> None:
@@ -194,7 +195,7 @@ class Selection:
             stated = any(item.startswith(each) for each in self._config.option.deselect or ())
             yield not (unmatched_by or stated) and self._names(*_REPORTED)
             return
-        # It was not collected: would it have been selected? Marks are those of its function.
+        # The item was not collected. Would it have been selected? Its function's marks tell.
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
@@ -206,7 +207,7 @@ class Selection:
         if given.markexpr:
             alike = [each for each in self._deselected if each.partition("[")[0] == function]
             yield bool(alike) and not self._collects(function)
-        if self._names("lf") and self._reruns_failures:  # what passed is not even collected
+        if self._names("lf") and self._reruns_failures:  # items that passed are not even collected
             yield is_there(self._config.rootpath / item.partition("::")[0])
         if self._names(POWERCAP.key, SMCLOCK.key):
             yield bool(self._caps) and one.cap not in self._caps
@@ -221,12 +222,12 @@ class Selection:
 
     @cached_property
     def _given(self) -> Any:
-        """The options of the command line itself, without those that ``addopts`` adds."""
+        """The options on the command line itself, without those that ``addopts`` adds."""
         return command_line(self._config)
 
     @cached_property
     def _reruns_failures(self) -> bool:
-        """Whether ``--lf`` has found any of the items that have failed before."""
+        """Whether this run has any of the items that failed before."""
         cache = getattr(self._config, "cache", None)
         failed = {} if cache is None else cache.get("cache/lastfailed", {})
         return any(map(self._collects, failed))
@@ -238,7 +239,7 @@ class Selection:
         return any(getattr(given, name, None) or name in overridden for name in options)
 
     def _is_elsewhere(self, item: str) -> bool:
-        """Whether an item lies outside the arguments, or where ``--ignore`` does not look."""
+        """Whether an item is outside the paths in the arguments, or in an ignored one."""
         config, given, (file, *names) = self._config, self._given, item.split("::")
         path, here = (config.rootpath / file).resolve(), config.invocation_params.dir
         if any(path.is_relative_to((here / name).resolve()) for name in given.ignore or ()) or any(
@@ -256,7 +257,7 @@ class Selection:
 
     @cached_property
     def _has_our_ids(self) -> bool:
-        """Whether ids in the baseline are relative to the root folder of this project."""
+        """Whether ids in the baseline are relative to this project's root folder."""
         collected = self._selected | self._deselected.keys()
         files = {item.partition("::")[0] for item in self._baseline}
         return (
@@ -267,7 +268,7 @@ class Selection:
 
 
 def _holds(argument: str, here: Path, path: Path, names: Sequence[str]) -> bool:
-    """Whether an argument of pytest's names a file, or what is in it."""
+    """Whether an argument of pytest covers the test ``names`` in the file ``path``."""
     place, *chosen = argument.split("::")
     if not path.is_relative_to((here / place).resolve()):
         return False

@@ -1,4 +1,4 @@
-"""What a pytest process that measures holds: its card, the run folder and the harness."""
+"""The session of a pytest process that measures: its card, the run folder and the harness."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ from pytest_gpuenergy.workloads import Workload
 
 
 class Card:
-    """Opens and claims the GPU only when an item needs it.
+    """The GPU of a pytest process: opened and claimed when an item needs it, set for each item.
 
     Args:
-        options: of the run.
-        tell: tells the controller, of a pytest-xdist worker, what the card is set to.
+        options: the run's options.
+        tell: in a pytest-xdist worker, tells the controller the card's setpoint.
 
     Attributes:
-        named: the setpoints to measure at, with the words that name them.
+        named: the setpoints to measure at, and the words of the options that name them.
     """
 
     def __init__(self, options: Options, tell: Callable[[str, object], None]) -> None:
@@ -99,7 +99,8 @@ class Card:
         """The setpoints to measure at, including table values that the card does not support.
 
         Raises:
-            InputError, DeviceError: as `named_setpoints`, or no usable device was found.
+            InputError, DeviceError: the options cannot be understood, or no usable device was
+                found.
         """
         if not self.named.words:
             self.named = named_setpoints(self.device, self._options)
@@ -116,10 +117,10 @@ class Card:
         return self._writer
 
     def claim(self, run_id: str) -> Station:
-        """Claim the GPU, which `release` gives back.
+        """Claim the GPU until `release`.
 
         Args:
-            run_id: workers of one run that share a GPU take turns, however long that takes.
+            run_id: workers of the same run take turns on a GPU, however long they have to wait.
 
         Raises:
             DeviceError: another run is using the GPU, or it does not work.
@@ -152,7 +153,7 @@ class Card:
             self._station.check(setpoint)
         if not self._measures:
             return UNKNOWN
-        if setpoint != CURRENT:  # said before, because this process may die in between
+        if setpoint != CURRENT:  # before, because this process may die while it sets the card
             self._tell(SET, setpoint.label)
         enforced = self._station.apply(setpoint)
         if setpoint == CURRENT:
@@ -160,13 +161,15 @@ class Card:
         return enforced
 
     def refuse_foreign_lock(self) -> None:
-        """Look, if this run locks clocks, whether it may lock those of the claimed GPU.
+        """Check that this run may lock the clocks of the claimed GPU, if it locks any.
 
         Raises:
-            SetpointError: somebody else seems to have locked them.
+            SetpointError: another program seems to have locked them.
         """
         assert self._station is not None
-        if self._measures and any(one.sm_clock_mhz is not None for one in self.named.setpoints):
+        if self._measures and any(
+            setpoint.sm_clock_mhz is not None for setpoint in self.named.setpoints
+        ):
             self._station.refuse_foreign_lock()
 
     def enforced(self) -> Setpoint:
@@ -178,11 +181,11 @@ class Card:
         return answers(self.device)
 
     def judge_setpoint(self) -> tuple[str, ...]:
-        """Validity flags for the settings under which an item was measured."""
+        """Return validity flags for the settings under which an item was measured."""
         return () if self._station is None else self._station.judge_setpoint()
 
     def release(self) -> None:
-        """Restore the power limit and release the GPU: nothing more is measured here."""
+        """Restore the power limit and release the GPU."""
         station, self._station = self._station, None
         if station is not None:
             station.close()
@@ -199,14 +202,14 @@ class Card:
 
 _MOST_PREHEAT_S = 30.0
 _ROOM_BYTES = 1 << 20
-"""Room that a host needs in each folder that a run writes to: a record and a small program."""
+"""Free space that a host needs in each folder that a run writes to: a record, a small program."""
 
 
 def named_setpoints(device: Device, options: Options) -> NamedSetpoints:
-    """The setpoints that the options name and, unless they give others, those in ids.
+    """Return the setpoints that the options name or, for options that are not given, ids name.
 
     Raises:
-        InputError, DeviceError: as `NamedSetpoints.of`.
+        InputError, DeviceError: a word is not understood, or the card cannot be asked.
     """
     every = device.emulated and not options.verify_only
     text = options.powercap or ("all" if every else "current")
@@ -224,14 +227,16 @@ class Session:
     """Opens resources only when an item needs them, and restores everything in `close`.
 
     Attributes:
+        options: the run's options.
+        run_id: the run's id.
         card: the GPU.
         run: the run's identity, once the run has started.
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
         resumption: what the run being resumed has measured.
         items: the number of items that this process may measure.
-        link: to the controller, of a pytest-xdist worker.
-        announce_preheat: is told for how many seconds the card may still be heated up.
+        link: in a pytest-xdist worker, the line to the controller.
+        announce_preheat: called with the seconds for which the card may still be heated up.
     """
 
     def __init__(self, options: Options, run_id: str, link: Link | None = None) -> None:
@@ -310,11 +315,11 @@ class Session:
         return min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
-        """As `Card.apply`, once the run has begun.
+        """Begin the run if it has not begun, and set the card, see `Card.apply`.
 
         Raises:
             SetpointError: ``setpoint`` cannot be set.
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         return self.card.apply(setpoint)
@@ -330,7 +335,7 @@ class Session:
         """The harness that measures.
 
         Raises:
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         assert self._harness is not None
@@ -341,17 +346,17 @@ class Session:
         """The anchor kernels of this process.
 
         Raises:
-            DeviceError, ReportError: as `begin`.
+            DeviceError, ReportError: the run cannot begin.
         """
         self.begin()
         assert self._anchors is not None
         return self._anchors
 
     def check_card(self, subject: Subject) -> None:
-        """Measure what tells boards and sessions apart, if it is due, before an item.
+        """Before an item, measure the board and anchor kernels that are due.
 
         Raises:
-            DeviceError, ReportError: as `begin`, or a measurement cannot be written.
+            DeviceError, ReportError: the run cannot begin, or a measurement cannot be written.
         """
         anchors = self.anchors
         if self._boards is not None:
@@ -363,7 +368,7 @@ class Session:
     ) -> None:
         """Inform the anchor watch about an item measured before the run was resumed."""
         earlier = self.resumption.earlier
-        if earlier is not None:  # a worker on another host has no part in it
+        if earlier is not None:  # None on another host, whose anchors are its own
             self.anchors.recall(subject, known, kernel, workload, earlier)
 
     def finish(self) -> None:
@@ -389,14 +394,14 @@ class Session:
             self.link.tell(kind, data)
 
     def report(self) -> Report | None:
-        """The measurements of this run so far, from all processes; None before it starts."""
+        """Return the measurements of this run so far, from all processes; None before it starts."""
         folder = RunFolder(self.options.root / HOME / "runs" / self.run_id)
         try:
             begun = is_there(folder.path / "run.json")
         except InputError:
             if self.run is not None:
                 raise
-            return None  # another user's folder, in which this run has stored nothing
+            return None  # another user's folder; this run has stored nothing in it
         return folder.load() if begun else None
 
     @cached_property
@@ -425,7 +430,7 @@ class Session:
                 raise OSError(error.errno, error.strerror, str(folder)) from error
 
     def restore_leftovers(self) -> set[str]:
-        """Restore what killed workers have left the GPUs of this machine set to.
+        """Restore the settings that killed workers have left on the GPUs of this machine.
 
         Returns:
             The UUIDs of the GPUs that were restored.
@@ -434,7 +439,7 @@ class Session:
             InputError, DeviceError: the GPUs cannot be opened.
         """
         left = set(run_uuids())
-        if left:  # else this machine need not even have a GPU
+        if left:  # otherwise this machine may not even have a GPU
             with open_gpu(self.options.device) as gpu:
                 restored = restore_leftovers(gpu)
             self.restored += restored

@@ -1,4 +1,4 @@
-"""The options and fixtures of the bench of matrix products, `product_items`."""
+"""The options and fixtures of the bench of matrix products, `items.test_gemm`."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
     from pytest_gpuenergy.tvm import KernelStore
 
 _ITEM = re.compile(r"\[(gemm_[^-\]]+)-(\w+)-")
-_OF_ONE_PRODUCT = re.compile(r"[0-9_=]")
-"""In words that differ from one product to another."""
+_NAMES_PRODUCT = re.compile(r"[0-9_=]")
+"""Matches words that differ from one product to another."""
 
 
 def left_out_lines(outcomes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
-    """A line for each contender and each kind of reason for which its items were skipped.
+    """Return a line for each contender and each kind of reason for which its items were skipped.
 
-    Reasons are of one kind if they differ only in names, sizes and numbers; the first one is given.
+    Reasons are of one kind if they differ only in names, sizes and numbers; the line has the first.
 
     Args:
-        outcomes: reports of items by their outcome, as a terminal reporter's ``stats``.
+        outcomes: reports of items by outcome, in the form of a terminal reporter's ``stats``.
     """
-    everything = [one for reports in outcomes.values() for one in _calls(reports)]
+    everything = [call for reports in outcomes.values() for call in _calls(reports)]
     products: dict[str, set[str]] = {}
     for _, product, contender in everything:
         products.setdefault(contender, set()).add(product)
     kinds: dict[tuple[str, str], tuple[str, set[str]]] = {}
     for report, product, contender in _calls(outcomes.get("skipped", ())):
         reason = str(report.longrepr[2]).removeprefix("Skipped: ")
-        alike = " ".join(word for word in reason.split() if not _OF_ONE_PRODUCT.search(word))
+        alike = " ".join(word for word in reason.split() if not _NAMES_PRODUCT.search(word))
         kinds.setdefault((contender, alike), (reason, set()))[1].add(product)
     for contender, every in products.items():
-        for (one, _), (reason, without) in kinds.items():
-            if one == contender:
+        for (name, _), (reason, without) in kinds.items():
+            if name == contender:
                 share = "all" if len(without) == len(every) else f"{len(without)} of"
                 where = f" in {share} {len(every)} products" if len(every) > 1 else ""
                 yield f"{contender}{where}: {reason}"
 
 
 def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str]]:
-    """The reports of items that ran, with their product and contender."""
+    """Return the reports of items that ran, each with its product and contender."""
     for report in reports:
         if getattr(report, "when", None) == "call" and (found := _ITEM.search(report.nodeid)):
             yield report, found[1], found[2]
 
 
 MadeKernels: TypeAlias = "dict[tuple[str, Gemm, str], AnyKernel | GpuEnergyError]"
-"""By contender, product and UUID of the GPU."""
+"""Kernels, or why there is none, by contender, product and UUID of the GPU."""
 
 NETWORK = "gemm"
 RECORDS = Path("bench", "records")
@@ -122,7 +122,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
-    """From where the records of the selected products come, and what has no effect."""
+    """Show where the records of the selected products come from, and options without effect."""
     from pytest_gpuenergy.contenders import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
@@ -163,7 +163,7 @@ def pytest_report_collectionfinish(
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which contenders have no figures, and why, below the tables of those that have."""
+    """Show which contenders have no figures and why, below the tables of the others."""
     lines = [*left_out_lines(terminalreporter.stats)]
     if lines:
         terminalreporter.section("contenders left out")
@@ -173,7 +173,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def kernel_store() -> Iterator[KernelStore]:
-    """Makes the kernels of TVM's records."""
+    """The store that makes the kernels of TVM's records."""
     from pytest_gpuenergy.tvm import KernelStore
 
     with KernelStore() as store:
@@ -182,13 +182,13 @@ def kernel_store() -> Iterator[KernelStore]:
 
 @pytest.fixture(scope="session")
 def made_kernels() -> MadeKernels:
-    """What each contender made for each product on each GPU, or why it did not."""
+    """The kernel of each contender for each product on each GPU, or why there is none."""
     return {}
 
 
 @pytest.fixture
 def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore) -> Bench:
-    """What contenders make their kernels with."""
+    """The GPU, records and programs with which contenders make their kernels."""
     from pytest_gpuenergy.contenders import Bench
 
     config = request.config
@@ -202,7 +202,7 @@ def gemm_bench(request: pytest.FixtureRequest, gpu: Device, kernel_store: Kernel
 
 
 def products(config: pytest.Config) -> list[Gemm]:
-    """The matrix products of ``--gemm``, or all that are bundled and those that ids name.
+    """Return the products of ``--gemm``, or all bundled ones and those that ids name.
 
     Raises:
         InputError: the sizes are not understood, or ask for a tuning.
@@ -217,7 +217,7 @@ def products(config: pytest.Config) -> list[Gemm]:
 
 
 def records_folder(config: pytest.Config) -> Path:
-    """The folder of ``--records``, or that of the project's records.
+    """Return the folder of ``--records``, or that of the project's records.
 
     Raises:
         InputError: there is no folder of that name.
@@ -240,7 +240,7 @@ def _path(config: pytest.Config, option: str) -> Path | None:
 
 
 def sources_said(sources: Mapping[Path, str], gpu: str) -> list[str]:
-    """From which folders kernels for ``gpu`` come, and which GPU each was tuned for."""
+    """Return lines that tell which folders kernels for ``gpu`` come from, and their GPUs."""
     why = "as" if len(sources) == 1 else "where"
     return [
         f"bench: kernels from {source}, tuned for {tuned_for}"

@@ -1,4 +1,4 @@
-"""The worker's part of a distribution: items that cannot be measured here are left to others."""
+"""The worker's part of a distribution: groups items, leaves what it cannot measure to others."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ from pytest_gpuenergy.support import DeviceError, GpuEnergyError, host_name, tol
 from pytest_gpuenergy.workloads import Workload
 
 Seen = dict[tuple[str, str], dict[int, int]]
-"""The values of each parameter of each test, by identity, numbered as they appear."""
+"""A number for each value of each parameter of each test, by the value's ``id``."""
 
 
 def group_of(item: pytest.Item, seen: Seen) -> str | None:
-    """The name of an item's group; None for an item that is not ours.
+    """Return the name of an item's group, or None if it does not use this plugin.
 
-    A mark ``xdist_group`` names the group. Otherwise, the items of one workload are a group if a
-    parameter of the test is the workload, or has it as its ``workload``. Where none is, the group
-    has all items of a test that differ only in power cap and kernel.
+    The items of a group are measured on one board, so that their kernels and caps can be compared.
+    A mark ``xdist_group`` names the group. Otherwise, if a parameter of the test is a workload or
+    has one as its attribute ``workload``, the items of that workload are a group. Without such a
+    parameter, the items of a test that differ only in power cap and kernel are a group.
     """
     if DEVICE_FIXTURE not in getattr(item, "fixturenames", ()):
         return None
@@ -61,7 +62,7 @@ def group_of(item: pytest.Item, seen: Seen) -> str | None:
 
 
 def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
-    """The names of all groups, and for each item the place of its own; -1 for none."""
+    """Return the names of all groups, and for each item the index of its group; -1 for none."""
     places: dict[str, int] = {}
     seen: Seen = {}
     of_items = [
@@ -86,17 +87,17 @@ def _workload_of(value: object) -> str | None:
     return found.name if isinstance(found, Workload | WorkloadInfo) else None
 
 
-_PATIENCE_S = 5.0
+_PROCESS_END_S = 5.0
 """How long the processes of a worker that was lost may take to end."""
 
 
 class DeferringPlugin:
-    """Tells the controller which items belong together, and which of them this worker puts off.
+    """Tells the controller which items belong together, and which of them this worker defers.
 
     Args:
-        session: of this worker.
-        gate: judges what it measures.
-        link: to the controller.
+        session: the worker's session.
+        gate: judges the measurements.
+        link: the line to the controller.
     """
 
     def __init__(self, session: Session, gate: GatePlugin, link: Link) -> None:
@@ -110,7 +111,7 @@ class DeferringPlugin:
         """Tell the controller that this worker can measure nothing.
 
         Args:
-            reason: a sentence that says why.
+            reason: why, as a sentence.
             kind: `UNUSABLE` or `BAD_OPTION`.
         """
         if not self._reason:
@@ -121,8 +122,8 @@ class DeferringPlugin:
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the ids
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Restore what a worker that was killed here has left; tell which items belong together."""
-        with contextlib.suppress(GpuEnergyError, OSError):  # claiming the GPU says what is wrong
+        """Restore what killed workers have left set here; tell which items belong together."""
+        with contextlib.suppress(GpuEnergyError, OSError):  # claiming the GPU reports what is wrong
             if mended := self._session.restore_leftovers():
                 self._link.tell(MENDED, sorted(mended))
         names, places = groups_of(session.items)
@@ -131,10 +132,10 @@ class DeferringPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Claim the GPU before the first item; put items off when that is not possible."""
+        """Claim the GPU before the first item; defer items when that is not possible."""
         if DEVICE_FIXTURE in getattr(item, "fixturenames", ()) and not self._measures():
             self._link.tell(DEFERRED, item.nodeid)
-            return True  # and nothing is reported of it
+            return True  # the item counts as run, without a report
         self._link.tell(BEGAN, item.nodeid)
         return None
 
@@ -142,7 +143,7 @@ class DeferringPlugin:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """After a failure, look whether the host still works; if not, others run the item."""
+        """After a failure, check that the host still works; if not, others run the item."""
         report = yield
         if report.failed and self._claimed and DEVICE_FIXTURE in getattr(item, "fixturenames", ()):
             try:
@@ -153,15 +154,16 @@ class DeferringPlugin:
         return report
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Tell who ended this worker, if neither its controller nor Ctrl-C did."""
-        said = excinfo.value.args[:1]  # a name, see `support.signals`
-        if isinstance(excinfo.value, KeyboardInterrupt) and said and not self._link.interrupted:
-            self._link.tell(ENDED_BY, str(said[0]))
+        """Tell which signal ended this worker, unless its controller or Ctrl-C did."""
+        signal_name = excinfo.value.args[:1]  # see `support.signals`
+        is_interrupt = isinstance(excinfo.value, KeyboardInterrupt)
+        if is_interrupt and signal_name and not self._link.interrupted:
+            self._link.tell(ENDED_BY, str(signal_name[0]))
 
     def pytest_sessionfinish(self) -> None:
-        """Tell why this worker collected nothing, such as a file that its host lacks.
+        """Tell why this worker collected nothing, for example because its host lacks a file.
 
-        pytest-xdist passes no usage error on, and ends as if there were no tests.
+        pytest-xdist does not pass usage errors on, and ends as if there were no tests.
         """
         error = sys.exc_info()[1]
         if isinstance(error, pytest.UsageError):
@@ -189,7 +191,7 @@ class DeferringPlugin:
             raise
         assert session.run is not None
         self._gate.begin(session.run)
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + _PROCESS_END_S
         while strangers := ProcessWatch(device).strangers():
             if time.monotonic() > deadline_s:
                 listed = ", ".join(map(str, sorted(strangers)))

@@ -1,4 +1,4 @@
-"""Measurements on their way from the workers' run folders to the controller's."""
+"""Measurements that workers and their controller exchange: new ones, and those of a resumed run."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, deco
 
 
 class Resumption:
-    """Takes up the run being resumed, and knows which items need not be measured again.
+    """Knows which items the run being resumed has measured, so that they are not measured again.
 
-    A run that is not resumed has measured nothing yet.
+    In a run that is not resumed, nothing has been measured yet.
 
     Args:
-        options: of the run.
-        link: to the controller, of a pytest-xdist worker: it knows what other hosts have measured.
+        options: the run's options.
+        link: in a worker, the line to the controller, which knows what other hosts have measured.
 
     Attributes:
-        earlier: what this host has of the run being resumed.
-        on_other_boards: whether that run has used other GPUs than this one.
+        earlier: the part of the run being resumed that is on this host.
+        on_other_boards: whether that run has used GPUs other than this one.
     """
 
     def __init__(self, options: Options, link: Link | None) -> None:
@@ -50,11 +50,11 @@ class Resumption:
         self._known: dict[str, Measurement] = {}
 
     def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
-        """The identity of the resumed run; ``run`` when there is none to resume.
+        """Return the identity of the resumed run, or ``run`` when there is none to resume.
 
         Args:
-            run: the identity that this process would give the run.
-            earlier: what this host has of it.
+            run: the identity that a new run would have.
+            earlier: the part of the resumed run that is on this host.
 
         Raises:
             InputError: the run being resumed was made on another GPU or with another cache state.
@@ -86,11 +86,11 @@ class Resumption:
     def already_measured(
         self, subject: Subject, digest: str, workload: WorkloadInfo
     ) -> Measurement | None:
-        """The unflagged measurement of the same item, if any.
+        """Return the unflagged measurement of the same item, if there is one.
 
-        A run that only verifies takes a flagged one too, and one without figures.
+        A run that only verifies also accepts a flagged one, and one without figures.
         """
-        known = self._known_of(subject.node_id)
+        known = self._find(subject.node_id)
         if (
             known is None
             or known.kernel.digest != digest
@@ -104,26 +104,26 @@ class Resumption:
         return known if clean and Setpoint.enforced_for(known) == subject.enforced else None
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
-        """Whether anything has been measured at ``setpoint``."""
+        """Whether the resumed run has measured anything at ``setpoint``."""
         if self._link is not None:
             return self._link.ask(ASK_CAP, setpoint.label) is not None
         return any(known.measured and known.cap == setpoint.label for known in self._known.values())
 
-    def _known_of(self, node_id: str) -> Measurement | None:
-        """The measurement of an item; a worker's controller knows it."""
+    def _find(self, node_id: str) -> Measurement | None:
+        """Return the measurement of an item; a worker asks its controller for it."""
         if self._link is None:
             return self._known.get(node_id)
         found = self._link.ask(ASK_ITEM, node_id)
         return None if found is None else decode(found, Measurement)
 
     def _run_before(self) -> RunInfo | None:
-        """The identity of the run being resumed, of which this host has nothing."""
+        """Ask the controller for the identity of the run being resumed."""
         found = None if self._link is None else self._link.ask(ASK_RUN)
         return None if found is None else decode(found, RunInfo)
 
 
 class Answers:
-    """What a controller answers its workers' questions with.
+    """The controller's answers to workers' questions about the run being resumed.
 
     Args:
         report: the run being resumed.
@@ -134,7 +134,7 @@ class Answers:
         self._known = {m.node_id: m for m in report.measurements}
 
     def clean_items(self) -> list[str]:
-        """Node ids of what has been measured without a flag."""
+        """Return the node ids of items that were measured without a flag."""
         return [name for name, m in self._known.items() if m.measured and not m.validity]
 
     def answer(self, kind: str, about: str) -> bytes | None:
@@ -149,11 +149,11 @@ class Answers:
 
 
 class SentFolder(RunFolder):
-    """A worker's run folder: what is appended to it is also told to the controller.
+    """A worker's run folder: what is appended to it is also sent to the controller.
 
     Args:
-        path: of the folder.
-        tell: sends a kind of record and its line.
+        path: the path of the folder.
+        tell: sends a record's kind and its line.
     """
 
     def __init__(self, path: Path, tell: Callable[[str, bytes], None]) -> None:
@@ -161,29 +161,30 @@ class SentFolder(RunFolder):
         self._tell = tell
 
     def append(self, measurement: Measurement) -> None:
-        """As `RunFolder.append`."""
+        """Append a measurement and send it."""
         super().append(measurement)
         self._tell(MEASUREMENT, encode(measurement))
 
     def append_check(self, check: AnchorCheck) -> None:
-        """As `RunFolder.append_check`."""
+        """Append a check of an anchor and send it."""
         super().append_check(check)
         self._tell(CHECK, encode(check))
 
     def append_board_check(self, check: Measurement) -> None:
-        """As `RunFolder.append_board_check`."""
+        """Append a check of a board and send it."""
         super().append_board_check(check)
         self._tell(BOARD_CHECK, encode(check))
 
 
 class Gathering:
-    """Stores what workers measured in the controller's run folder, unless it is theirs as well.
+    """Stores what workers measured in the controller's run folder, unless they share that folder.
 
-    Whether it is shows the first line of a worker: it is on disk before it is sent.
+    Workers on the controller's host write to the same folder. A worker's first line shows whether
+    it does: a line is on disk before it is sent.
 
     Args:
         root: pytest's root folder on the controller.
-        run_id: of the run.
+        run_id: the run's id.
 
     Attributes:
         problems: sentences about what could not be stored.
@@ -197,10 +198,10 @@ class Gathering:
         self._apart: dict[Any, bool] = {}
 
     def take(self, node: Any, name: str, kind: str, line: bytes) -> StationInfo | None:
-        """Store what the worker ``node``, called ``name``, has sent.
+        """Store a line that the worker ``node``, called ``name``, has sent.
 
         Returns:
-            Its station, if that is what it has sent.
+            The worker's station, if the line is a run's identity.
         """
         try:
             if kind == RUN:
@@ -222,7 +223,7 @@ class Gathering:
 
     def settle(self, node: Any) -> None:
         """Note the station of a worker that ends and has measured nothing."""
-        with contextlib.suppress(GpuEnergyError, OSError):  # there is nothing to lose
+        with contextlib.suppress(GpuEnergyError, OSError):  # the worker has measured nothing
             if node in self._runs and node not in self._apart:
                 known = self._folder.load().stations if is_run(self._folder.path) else ()
                 if self._runs[node].station not in known:
@@ -247,9 +248,9 @@ class Gathering:
 
 
 def _contains(path: Path, line: bytes) -> bool:
-    """Whether a file has a line, which is searched from the end."""
+    """Whether a file contains a line; the search begins at the end."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             return text.rfind(line + b"\n") >= 0
-    except (OSError, ValueError):  # it is not there, or empty
+    except (OSError, ValueError):  # the file is missing or empty
         return False

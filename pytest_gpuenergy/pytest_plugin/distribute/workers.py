@@ -1,4 +1,4 @@
-"""What the controller knows of pytest-xdist's workers, and what it does when it loses one."""
+"""The controller's knowledge of pytest-xdist's workers, and what it does when it loses one."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ class Losses:
         self._refused = False
 
     def leave_out(self, name: str, sentence: str) -> None:
-        """Note why the run goes on without the worker called ``name``."""
+        """Note why the run continues without the worker called ``name``."""
         self._left_out[name] = sentence
 
     def misfits(self, workers: Collection[Worker], *, replaceable: bool) -> list[Worker]:
-        """Workers that are to be left out, because an option fits others, but not them.
+        """Return the workers to leave out because an option fits others, but not them.
 
         Args:
-            workers: all of the run.
-            replaceable: whether others measure what one cannot.
+            workers: all workers of the run.
+            replaceable: whether other workers measure what one cannot.
 
         Raises:
-            pytest.UsageError: the option fits none, or others cannot measure instead; raised once.
+            pytest.UsageError: the option fits no worker, or others cannot measure instead; raised
+                only once.
         """
         bad = [one for one in workers if one.bad_option and one.name not in self._left_out]
         if self._refused or not bad:
@@ -53,16 +54,16 @@ class Losses:
             if any(one.collected and not one.bad_option for one in workers):
                 return bad
             if not all(one.collected or one.down for one in workers):
-                return []  # it may fit those
+                return []  # it may fit those that have not collected yet
         self._refused = True
         raise pytest.UsageError(" ".join(dict.fromkeys(one.unusable for one in bad)))
 
     def give_up(self, name: str, reason: str) -> None:
-        """Note why a fleet has given up a worker, which it tells the user itself."""
+        """Note why a fleet has given up a worker; the fleet itself tells the user."""
         self._given_up[name] = reason
 
     def leave_set(self, worker: Worker) -> None:
-        """Note that a worker was lost while its card was set to something."""
+        """Note that a worker was lost before it restored its GPU's settings."""
         self._set.append(worker)
 
     def mend(self, uuids: Collection[str]) -> None:
@@ -73,18 +74,18 @@ class Losses:
 
     @property
     def why_none(self) -> str:
-        """Why no worker can measure, of those that are left out."""
+        """The reasons for which workers were left out."""
         return "; ".join(self._left_out.values())
 
     def problem(self, left: int, *, completed: bool) -> str | None:
-        """A sentence about what has not been done; None if everything has.
+        """Return a sentence about items that were not run; None if all were.
 
         Args:
-            left: number of items that nobody has run.
+            left: number of items that no worker has run.
             completed: whether any worker has completed an item.
         """
-        told = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
-        reasons = "; ".join(sentence.removesuffix(".") for sentence in told)
+        sentences = dict.fromkeys([*self._left_out.values(), *self._given_up.values()])
+        reasons = "; ".join(sentence.removesuffix(".") for sentence in sentences)
         if reasons and not completed:
             return f"Nothing was run, because no worker can measure: {reasons}"
         if not left:
@@ -97,7 +98,7 @@ class Losses:
         )
 
     def summary_lines(self) -> Iterator[str]:
-        """The workers that were left out, and those that were lost with a setting."""
+        """Return a line for each worker that was left out, or lost before it restored its GPU."""
         for sentence in dict.fromkeys(self._left_out.values()):
             yield f"left out: {sentence}"
         here: set[str] = set()
@@ -117,24 +118,24 @@ class Losses:
 
 @dataclass
 class Worker:
-    """A worker, alive or not.
+    """A worker of pytest-xdist as the controller knows it, running or ended.
 
     Attributes:
-        name: pytest-xdist's, such as ``gw0``.
-        spec: how pytest-xdist starts it.
-        number: of its GPU.
+        name: pytest-xdist's name, such as ``gw0``.
+        spec: how pytest-xdist starts the worker.
+        number: the number of its GPU.
         station: its GPU and host, once it has claimed the GPU.
-        host: what its host is called, by the user if a fleet names it.
-        setpoint: the label of what its GPU is set to; empty if it is as it was.
-        running: the item that it has begun and not ended.
+        host: the name of its host; the user's name for it if a fleet gives one.
+        setpoint: the label of its GPU's setpoint; empty if the prior settings are in force.
+        running: the item that it is running.
         collected: whether it has collected its items.
-        items: how many that are.
+        items: the number of items that it has collected.
         unusable: why it cannot measure; empty if it can, as far as is known.
-        bad_option: whether that is because of an option.
-        deferred: items that it has put off.
-        failed_here: items that failed because its host had stopped working, by its own account.
+        bad_option: whether an option is the reason.
+        deferred: items that it left to others.
+        failed_here: items that failed because its host had stopped working, as it reported.
         completed: whether it has ended an item.
-        ended_by: the signal by which somebody else has ended it; empty if nobody has.
+        ended_by: the signal with which another process has ended it; empty if none has.
         down: whether it has ended or is lost.
     """
 
@@ -157,7 +158,7 @@ class Worker:
 
     @classmethod
     def of(cls, node: Any, number: int | None) -> Worker:
-        """The worker that pytest-xdist knows as ``node``."""
+        """Return the worker for pytest-xdist's ``node``."""
         gateway = getattr(node, "gateway", None)
         return cls(
             name=str(getattr(gateway, "id", node)),
@@ -168,20 +169,20 @@ class Worker:
 
     @property
     def place(self) -> Hashable:
-        """Another worker with the same has the same GPU."""
+        """The worker's place: workers with the same place have the same GPU."""
         return (self.spec, self.number)
 
     @property
     def title(self) -> str:
-        """``gw1 on host7``, as far as its host is known."""
+        """The worker's name with its host if that is known: ``gw1 on host7``."""
         return f"{self.name} on {self.host}" if self.host else self.name
 
     def settle_at(self, station: StationInfo) -> None:
-        """Note the GPU that it has claimed."""
+        """Note the GPU that the worker has claimed."""
         self.station, self.host = station, self.host or station.host
 
     def hear(self, kind: str, *data: str) -> None:
-        """Note what it has said of itself; see `link`."""
+        """Note a message of the worker about itself; see `link`."""
         if kind == link.BEGAN:
             self.running = data[0]
         elif kind == link.SET:
@@ -200,36 +201,36 @@ class Worker:
             self.setpoint = ""
 
     def end(self, node_id: str) -> None:
-        """Note that an item has ended on it."""
+        """Note that an item has ended on the worker."""
         if self.running == node_id:
             self.running = None
         self.completed = True
 
 
 def _host_called(node: Any) -> str:
-    """The host that a fleet has sent a worker to; empty without one, or if that is yet open."""
+    """Return the host that a fleet has chosen for a worker; empty if it has not chosen one."""
     seat = getattr(node, "workerinput", {}).get(SEAT)
     return str(seat["host"]) if seat and seat["uuid"] else ""
 
 
 _DISTRIBUTIONS = ("load", "loadgroup")
-"""Of pytest-xdist's, those in whose place `WorkloadScheduling` comes."""
+"""The distributions of pytest-xdist that `WorkloadScheduling` replaces."""
 
 _MOST_FUTILE = 3
-"""So many workers in a row may be lost at one place before they have completed an item."""
+"""Limit of workers that may be lost in a row at one place before any completes an item."""
 
 
 class Workers:
-    """Knows the workers, stores what they measure, and has others run what a lost one has left.
+    """Follows the workers, stores their measurements, and redistributes what lost workers leave.
 
     Args:
-        config: pytest's, of the controller.
-        plugin: has the lines to the workers.
-        options: of the run.
-        run_id: of the run.
+        config: the controller's configuration.
+        plugin: the controller's ends of the lines to the workers.
+        options: the run's options.
+        run_id: the run's id.
 
     Attributes:
-        losses: the workers without which the run goes on.
+        losses: the workers without which the run continues.
     """
 
     NAME = "gpuenergy-crew"
@@ -257,9 +258,9 @@ class Workers:
 
     # What happens to workers
 
-    @pytest.hookimpl(optionalhook=True, trylast=True)  # once it has its number
+    @pytest.hookimpl(optionalhook=True, trylast=True)  # once the worker has its GPU number
     def pytest_configure_node(self, node: Any) -> None:
-        """Get to know a worker."""
+        """Note a worker that starts."""
         self._worker(node)
 
     @pytest.hookimpl(optionalhook=True)
@@ -269,7 +270,7 @@ class Workers:
         if folder is not None and self._plugin.defers:
             self._durations_s = durations_s(folder)
         if folder is not None and self._options.resume:
-            with contextlib.suppress(GpuEnergyError, OSError):  # who needs it says so
+            with contextlib.suppress(GpuEnergyError, OSError):  # whoever needs the run reports it
                 answers = Answers(folder.load())
                 self._plugin.answer = answers.answer
                 self._durations_s |= dict.fromkeys(answers.clean_items(), 0.0)
@@ -330,7 +331,7 @@ class Workers:
             self._futile[worker.place] += 1
         self._judge_options()
         if self._scheduler is not None:
-            self._scheduler.call_others()  # what waited for this one alone, or is left to nobody
+            self._scheduler.call_others()  # its items may be left to no other worker
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
@@ -355,27 +356,27 @@ class Workers:
         return "" if station is None else station.gpu_name
 
     def place(self, node: Any) -> Hashable:
-        """Where the worker is: another worker at the same place has the same GPU."""
+        """The worker's place: workers with the same place have the same GPU."""
         return self._worker(node).place
 
     def group(self, node_id: str) -> str | None:
-        """The group of an item of ours; None for one of somebody else's."""
+        """The group of an item; None for an item that does not use this plugin."""
         return self._groups.get(node_id)
 
     def running(self, node: Any) -> str | None:
-        """The item that the worker has begun and not ended."""
+        """The item that the worker is running."""
         self._plugin.read()
         return self._worker(node).running
 
     def deferred(self, node: Any, node_id: str) -> bool:
-        """Whether an item that the worker was given is left to others."""
+        """Whether the worker has left an item to others."""
         self._plugin.read()
         return node_id in self._worker(node).deferred or self.excuses(node, node_id)
 
     def excuses(self, node: Any, node_id: str) -> bool:
-        """Whether an item's failure on a worker does not count, because it runs once more.
+        """Whether an item's failure on a worker does not count, because the item is run once more.
 
-        It counts on the second host: an item may itself be what breaks one host after another.
+        A failure on a second host counts: the item itself may break one host after another.
         """
         self._plugin.read()
         worker = self._worker(node)
@@ -384,7 +385,7 @@ class Workers:
         return self._crashed.setdefault(node_id, worker.title) == worker.title
 
     def rerun(self, node: Any, node_id: str) -> bool:
-        """Whether the item in which the worker was lost shall be run again: once, if it is ours."""
+        """Whether to run the item again in which the worker was lost: once, if it is ours."""
         if node_id not in self._groups or node_id in self._crashed:
             return False
         worker = self._worker(node)
@@ -403,14 +404,14 @@ class Workers:
         return any(not self._worker(node).down for node in active.difference(ready))
 
     def recruit(self, most: int) -> None:
-        """Start other workers: items are left, and all workers are ending."""
+        """Start at most ``most`` more workers: items are left, and all workers are ending."""
         if self._nodes is not None and not self._replacing and not self.starting():
             self._nodes.recruit(most)
 
-    # What starting workers takes
+    # What starting workers requires
 
     def may_restart(self, node: Any) -> bool:
-        """Whether a lost worker shall be replaced by one at the same place."""
+        """Whether to replace a lost worker by one at the same place."""
         self._replacing = False
         worker = self._worker(node)
         if self._futile[worker.place] >= _MOST_FUTILE:
@@ -423,27 +424,27 @@ class Workers:
         return not worker.unusable
 
     def ended_by(self, node: Any) -> str:
-        """The signal by which somebody else has ended a worker; empty if nobody has."""
+        """The signal with which another process has ended a worker; empty if none has."""
         self._plugin.read()
         return self._worker(node).ended_by
 
     def lost_for_good(self) -> None:
-        """A lost worker is not replaced."""
+        """Note that a lost worker is not replaced."""
         if self._scheduler is not None:
             self._scheduler.call_others()
 
     def prepare(self, node: Any) -> None:
-        """The next worker that is started gets the GPU of this one."""
+        """Give the next worker that is started the GPU of this one."""
         self._plugin.next_number = self._worker(node).number
 
     def unreachable(self, spec: Any, error: BaseException) -> None:
-        """No worker could be started at a place."""
+        """Note that no worker could be started at a place."""
         name = str(getattr(spec, "id", "") or spec)
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         self._leave_out(name, f"{name}: no worker can be started with {spec} ({reason})")
 
     def usable(self) -> Iterator[Any]:
-        """Workers at whose places another one could be started, the best first."""
+        """Return workers at whose places another one could be started, the best first."""
         bad = {one.place for one in self._workers.values() if one.unusable}
         seen: set[Hashable] = set()
         for node, worker in self._workers.items():
@@ -452,15 +453,15 @@ class Workers:
                 seen.add(worker.place)
                 yield node
 
-    # What is told at the end
+    # What is reported at the end
 
     def close(self) -> list[str]:
-        """Take in what the workers said last; returns what was restored on their hosts."""
+        """Read the last messages; return what was restored on the workers' hosts."""
         self._plugin.read()
         return list(dict.fromkeys(self._restored))
 
     def problems(self) -> list[str]:
-        """What has not been done, or not stored."""
+        """Return sentences about items that were not run, or not stored."""
         found = list(dict.fromkeys(self._gathering.problems))
         left = 0 if self._scheduler is None else self._scheduler.left
         completed = any(worker.completed for worker in self._workers.values())
@@ -468,7 +469,7 @@ class Workers:
             found.append(problem)
         return found
 
-    # What workers say
+    # Messages of workers
 
     def _take(self, node: Any, message: tuple[Any, ...]) -> None:
         kind, *data = message
@@ -477,7 +478,7 @@ class Workers:
             station = self._gathering.take(node, f"worker {worker.title}", kind, data[0])
             if station is not None:
                 worker.settle_at(station)
-                self.losses.mend({station.gpu_uuid})  # which it has done when it claimed the GPU
+                self.losses.mend({station.gpu_uuid})  # claiming the GPU has restored its settings
         elif kind == link.GROUPS:
             self._collected[node] = (data[0], data[1])
         elif kind == link.MENDED:
@@ -494,7 +495,7 @@ class Workers:
             self._leave_out(one.name, f"{one.title}: {one.unusable}")
 
     def _judge_copies(self) -> None:
-        """Leave out workers that have collected nothing while others have: their copies lack it."""
+        """Leave out workers that have collected nothing while others have; they lack the tests."""
         collected = [one for one in self._workers.values() if one.collected and not one.unusable]
         most = max(collected, key=lambda one: one.items, default=None)
         for worker in collected:
