@@ -1,4 +1,7 @@
-"""``gpuenergy clean``: removes what this package generated, and nothing else."""
+"""``gpuenergy clean``: removes what this package generated, and nothing else.
+
+The first part is the command; the second decides which files and folders are ours.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from pytest_gpuenergy.support import GpuEnergyError, InputError, is_link, is_the
 
 _HOME = ".gpuenergy"
 _SIGN = "# Made by pytest-gpuenergy"
+"""First words of the ``.gitignore`` that this package writes into its folder."""
 _DRAFT = r"\.(gpuenergy-[0-9a-f]{16}|[\w.-]+\.\d+)\.tmp"
 _RUN_FILES = re.compile(
     r"(run|report)\.json|(measurements|anchors|stations|boards)\.jsonl|csv/([^/]+/)?EMULATED\.txt|"
@@ -52,12 +56,12 @@ The user can choose the cache folder, so the name of a folder in it alone proves
 
 
 _MAKING_S = 3600.0
-"""For how long a copy of a project may be unfinished."""
+"""Age up to which an unfinished copy of a project may still be in the making."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The contents of our folders.
+    """The contents of this package's folders.
 
     Attributes:
         generated: files that we created, which may be removed.
@@ -84,7 +88,7 @@ class Found:
 
 
 def find_project_files(root: Path, *, keep: int = 0) -> Found:
-    """The runs under ``root/.gpuenergy``, except the last ``keep`` of them.
+    """Return the runs under ``root/.gpuenergy``, except the last ``keep`` of them.
 
     Raises:
         InputError: there is a folder of that name that this package did not create.
@@ -120,20 +124,20 @@ def find_project_files(root: Path, *, keep: int = 0) -> Found:
 
 
 def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
-    """The last ``count`` runs; their names begin with their time, and a resumed one is the last."""
+    """Return the last ``count`` runs, by the time in their names; a resumed run is the last."""
     latest = pointer.read_text(errors="replace").strip() if _is_file(pointer) else ""
     ordered = sorted(runs, key=lambda run: (run.name == latest, run.name))
     return set(ordered[len(ordered) - count :] if count else [])
 
 
 def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
-    """What fleets have left on this host for each project: copies of it, and its runs but the last.
+    """Return what fleets have left on this host: copies of projects, and their older runs.
 
-    Copies in which a process works are kept, and so are unfinished ones that may be in the making.
+    Copies that a process has as its working directory are kept, and so are new unfinished ones.
 
     Args:
         fleets: the folder ``fleet`` in the state folder.
-        keep: how many runs of each project are kept.
+        keep: number of runs of each project to keep.
 
     Raises:
         InputError: a folder of runs was not made by this package.
@@ -160,7 +164,7 @@ def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
 
 
 def _with_links(path: Path) -> Found:
-    """A folder of ours with all that is in it; links are removed, and not followed."""
+    """Return a folder of ours and all that is in it; links are removed, not followed."""
     if not _is_folder(path):
         return Found(generated=(path,))
     found = Found()
@@ -170,12 +174,12 @@ def _with_links(path: Path) -> Found:
 
 
 def _is_new(copy: Path) -> bool:
-    """Whether it may be in the making."""
+    """Whether an unfinished copy may still be in the making."""
     return copy.name.startswith(".") and time.time() - copy.lstat().st_mtime < _MAKING_S
 
 
 def _working_folders() -> set[Path]:
-    """Where processes work, so far as this user may know."""
+    """Return the working directories of the processes that this user may inspect."""
     folders = set()
     for process in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):
@@ -184,7 +188,7 @@ def _working_folders() -> set[Path]:
 
 
 def find_exports(root: Path) -> Found:
-    """What `kernels.export` has written to folders in ``root``, unless it was changed since.
+    """Return what `kernels.export` has written to folders in ``root`` and nobody has changed.
 
     Raises:
         InputError: the list of a folder's files cannot be used.
@@ -194,7 +198,7 @@ def find_exports(root: Path) -> Found:
     found = Found()
     for folder in _entries(root):
         if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
-            continue  # others' folders are no exports of ours
+            continue  # a folder that we cannot read is no export of ours
         if (export := ExportedFolder.find(folder)) is None:
             continue
         ours = {*export.own, *export.folders, folder / SIGN}
@@ -207,7 +211,7 @@ def find_exports(root: Path) -> Found:
 
 
 def _tops(folder: Path, ours: Container[Path]) -> Iterator[Path]:
-    """What is in ``folder``, and in folders of ours below it."""
+    """Return the contents of ``folder``, and of folders of ours below it."""
     for path in _entries(folder):
         yield path
         if path in ours and _is_folder(path):
@@ -215,7 +219,7 @@ def _tops(folder: Path, ours: Container[Path]) -> Iterator[Path]:
 
 
 def find_cache_files(cache: Path) -> Found:
-    """Everything named by a hash in this package's folders in ``cache``, which itself is kept."""
+    """Return all that is named by a hash in this package's folders in ``cache``."""
     found = Found()
     for name in CACHE_FOLDERS:
         folder = cache / name
@@ -243,7 +247,7 @@ def _everything(path: Path) -> Found:
 
 def _of_run(folder: Path) -> Found:
     found = _views(folder, folder)
-    # It identifies the folder as that of a run, so it is removed last, and only with the rest.
+    # This file marks the folder as a run, so it is removed last, and only with the rest.
     sign = folder / "run.json"
     generated = tuple(path for path in found.generated if path != sign)
     generated = generated if found.foreign else (*generated, sign)
@@ -320,7 +324,7 @@ gpuenergy clean --fleet
 
 
 def run(arguments: Namespace) -> int:
-    """List, ask, remove; 1 if the answer is no or something could not be removed."""
+    """List the files, ask, and remove them; 1 if the answer is no."""
     from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
 
     here = Path.cwd()
@@ -358,7 +362,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _sums(found: Found) -> Iterator[str]:
-    """A line for each group of files that would be removed."""
+    """Return a line for each group of files that would be removed."""
     grouped: dict[Path, list[Path]] = {}
     for path in found.generated:
         folder = next((group for group in found.groups if group in path.parents), path.parent)
@@ -368,7 +372,7 @@ def _sums(found: Found) -> Iterator[str]:
 
 
 def _sum(paths: Sequence[Path]) -> str:
-    """``8 files, 12.3 kB``."""
+    """Return the number of files and their size, such as ``8 files, 12.3 kB``."""
     size = float(sum(path.lstat().st_size for path in paths))
     words = f"{len(paths)} file{'' if len(paths) == 1 else 's'}"
     for unit in ("B", "kB", "MB"):

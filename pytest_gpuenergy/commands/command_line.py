@@ -1,4 +1,4 @@
-"""What the subcommands share: arguments, and what they print and write."""
+"""The parts that subcommands share: adding arguments, printing, and writing files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
-"""What `argparse.ArgumentParser.add_subparsers` returns."""
+"""The type that `argparse.ArgumentParser.add_subparsers` returns."""
 
 _WIDTH = 79
+"""Columns of the text in ``--help``."""
 _T = TypeVar("_T")
 
 
@@ -42,7 +43,7 @@ def add_command(
     """Add a subcommand whose ``--help`` ends with an example.
 
     Args:
-        subparsers: what `argparse.ArgumentParser.add_subparsers` returned.
+        subparsers: the parent's subparsers.
         name: the word on the command line.
         run: called with the parsed arguments; returns the exit code.
         summary: one phrase, for the list of commands.
@@ -63,7 +64,7 @@ def add_command(
 
 
 def count(text: str) -> int:
-    """A number above zero, for `ArgumentParser.add_argument`."""
+    """Parse a whole number above zero, for `ArgumentParser.add_argument`."""
     if not text.isdecimal() or not 0 < int(text) < 1 << 20:
         raise ArgumentTypeError(f"{text!r} is not a number above zero")
     return int(text)
@@ -84,9 +85,10 @@ def write_outcome(
     json_document: Callable[[_T], str],
     markdown: Callable[[_T], str],
 ) -> None:
-    """Write to the paths of ``--json`` and ``--md``, and to the terminal unless one of them is it.
+    """Write an outcome to the paths of ``--json`` and ``--md``, where ``-`` is the terminal.
 
-    ``terminal`` is called with the width of the terminal, see `stdout_width`.
+    Unless one of them is ``-``, the lines of ``terminal`` are printed. It is called with the
+    outcome and the width of the terminal, see `stdout_width`.
 
     Raises:
         ReportError: a file cannot be written.
@@ -103,7 +105,7 @@ def write_outcome(
 
 
 def stdout_width() -> int | None:
-    """The width of the terminal on standard output; None where lines may have any length."""
+    """Return the width of the terminal on standard output, or None if lines may have any length."""
     return terminal_width(is_terminal=sys.stdout is not None and sys.stdout.isatty())
 
 
@@ -122,7 +124,7 @@ def write_text(text: str, target: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each as one line, whatever it contains."""
+    """Print each string as one line, with control characters escaped."""
     for line in lines:
         print(printable(line))
 
@@ -139,7 +141,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print the columns `aligned`."""
+    """Print a table with aligned columns."""
     for line in aligned([header, *rows]):
         print(line)
 
@@ -148,8 +150,8 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
     """Add ``--smclock`` and ``--allow``, for a command that has ``--powercap``.
 
     Args:
-        parser: of the command.
-        several: whether a list is taken.
+        parser: the command's parser, or a group of it.
+        several: whether the command takes a list of clocks.
     """
     parser.add_argument(
         "--smclock",

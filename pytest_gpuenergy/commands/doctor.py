@@ -1,4 +1,7 @@
-"""``gpuenergy doctor``: what works here, what does not, and what to do about it."""
+"""``gpuenergy doctor``: what works here, what does not, and what to do about it.
+
+The checks only read. Those of GPUs come last.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def run(arguments: Namespace) -> int:
 
 
 def all_checks() -> Iterator[Check]:
-    """Every check, in an order in which each depends on earlier ones only."""
+    """Run every check; each depends on earlier ones only."""
     yield _check_python()
     yield from (_check_package(name) for name in _PACKAGES)
     yield from (_check_folder(name) for name in ("cache", "state"))
@@ -83,7 +86,7 @@ def all_checks() -> Iterator[Check]:
 
 
 def check_cupy() -> Check:
-    """CuPy with NVRTC: needed on a real GPU only."""
+    """Check CuPy with NVRTC, which only real GPUs need."""
     if find_spec("cupy") is None:
         return Check(
             "CuPy",
@@ -103,7 +106,7 @@ def check_cupy() -> Check:
 
 
 def check_tvm() -> Check:
-    """TVM together with tvm-ffi: needed to tune and to lower records."""
+    """Check TVM together with tvm-ffi, which tuning and lowering records need."""
     if find_spec("tvm") is None:
         return Check(
             "TVM",
@@ -201,7 +204,7 @@ def _version(name: str) -> str | None:
 
 
 def _probe(code: str) -> tuple[list[str] | None, str]:
-    """Run ``code`` in a process of its own: the JSON that it prints, or None and the reason."""
+    """Run ``code`` in a process of its own; return the JSON that it prints, or None and why."""
     try:
         child = subprocess.run(
             [sys.executable, "-c", code],
@@ -246,7 +249,7 @@ class Check:
 
 
 def check_gpus() -> Iterator[Check]:
-    """The driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
+    """Check the driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
     from pytest_gpuenergy.devices import load_nvml, text
 
     try:
@@ -274,7 +277,7 @@ def check_gpus() -> Iterator[Check]:
 
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
-    """One GPU: its energy, limits and who may set them, persistence, MIG, processes, leftovers."""
+    """Check a GPU: energy, limits and permissions, persistence, MIG, processes, leftovers."""
     from pytest_gpuenergy.devices import name_of
 
     try:
@@ -307,7 +310,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
-    """Settings of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
+    """Check for settings of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
     from pytest_gpuenergy.control import kept_record, leftover
 
     try:
@@ -377,7 +380,7 @@ def _cuda_agrees(uuids: list[str]) -> Check:
         )
     if len(cuda) < len(uuids):
         visible = os.environ.get(VISIBLE)
-        # It does not matter here which of them is device 0, so their names may be equal.
+        # The order of devices does not matter here, so their names may be equal.
         remark = visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
         why = remark or (f"{VISIBLE}={visible}" if visible is not None else "")
         return Check(

@@ -1,4 +1,4 @@
-"""``gpuenergy gemm``: matrix products by their sizes."""
+"""``gpuenergy gemm``: tunes, measures and profiles matrix products, named by their sizes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 
 
 def _perf(arguments: Namespace) -> int:
-    """Run the items of matrix products, and write what they came to."""
+    """Measure matrix products with pytest, and write each one's best kernels."""
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
     from pytest_gpuenergy.control import CURRENT_CLOCKS
@@ -223,7 +223,7 @@ def _perf(arguments: Namespace) -> int:
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     benches = Path(pytest_plugin.__file__).with_name("benches")
     item = f"{benches / 'items.py'}::test_gemm"
-    # Neither settings nor conftest files of wherever this package lies.
+    # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
     before, written = latest_run(here), list[Path]()
@@ -247,7 +247,7 @@ _TOOLS = {
     "ncu": INSTALL,
 }
 _LAUNCHES = 100
-"""Of each kernel; the last is profiled, when clocks and caches are as in a measurement."""
+"""Launches of each kernel; the last is profiled, with clocks and caches as in a measurement."""
 _PROGRAMS = "programs"
 
 
@@ -324,10 +324,10 @@ def _require_empty(folder: Path) -> None:
 
 
 def _tools() -> dict[str, str]:
-    """The paths of the tools that profiling takes.
+    """Return the paths of the tools that profiling needs.
 
     Raises:
-        InputError: one is missing.
+        InputError: a tool is missing.
     """
     found = {name: shutil.which(name) for name in _TOOLS}
     for name, path in found.items():
@@ -346,20 +346,20 @@ def _build(tools: Mapping[str, str], out: Path) -> None:
 
     source, build, log = out / _PROGRAMS, out / _PROGRAMS / "build", out / "build.log"
     configure = ["-S", str(source), "-B", str(build), f"-DCMAKE_CUDA_COMPILER={tools['nvcc']}"]
-    said = ""
+    output = ""
     for step in (configure, ["--build", str(build), "--parallel"]):
         done = run_child([tools["cmake"], *step], out)
-        said += done.stdout
-        log.write_text(said, encoding="utf-8")
+        output += done.stdout
+        log.write_text(output, encoding="utf-8")
         if done.returncode:
             raise KernelFault("compile", f"The programs could not be built: {log} says why.")
 
 
 def _profile_program(ncu: str, item: RankedKernel, out: Path, uuid: str, gpu: str) -> Path:
-    """Profile the last launch of a program; returns the path of the profile.
+    """Profile the last launch of a program; return the path of the profile.
 
     Raises:
-        KernelFault: the kernel computes something wrong.
+        KernelFault: the kernel's result is wrong.
         DeviceError: the profiler may not read the performance counters, or fails.
     """
     from pytest_gpuenergy.support import run_child

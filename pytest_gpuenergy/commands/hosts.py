@@ -65,7 +65,7 @@ def _add_fleets(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what was found; 0 if a GPU can measure."""
+    """Print the hosts and their GPUs; 0 if a GPU can measure."""
     from pathlib import Path
 
     from pytest_gpuenergy.fleet import ask_hosts, seated

@@ -1,4 +1,4 @@
-"""The record files that the options of ``gpuenergy kernels`` name."""
+"""The kernels that options name: those of record files, and those of contenders for products."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_case(parser: ArgumentParser) -> None:
 
 
 def add_choice(parser: ArgumentParser, what: str) -> None:
-    """Add ``--case`` and ``--network``, which choose ``what`` from those that there are."""
+    """Add ``--case`` and ``--network``, which choose ``what`` from the existing ones."""
     parser.add_argument(
         "--case",
         metavar="NAME[,NAME...]",
@@ -65,10 +65,10 @@ def add_records(parser: ArgumentParser) -> None:
 
 
 def load_record_files(records: Path | None) -> list[RecordFile]:
-    """The record files that ``--records`` names, or those of the current project.
+    """Return the record files that ``--records`` names, or those of the current project.
 
     Raises:
-        InputError: there are none, or one is damaged.
+        InputError: there are none, or a file is damaged.
     """
     from pytest_gpuenergy.tuners import load_records
     from pytest_gpuenergy.tuning import record_paths
@@ -90,8 +90,8 @@ def load_record_files(records: Path | None) -> list[RecordFile]:
     return [load_records(path) for path in paths]
 
 
-def files_of(arguments: Namespace) -> list[RecordFile]:
-    """The record files that ``--records``, ``--tuner`` and the cases name."""
+def chosen_files(arguments: Namespace) -> list[RecordFile]:
+    """Return the record files that ``--records``, ``--tuner`` and the cases name."""
     from pytest_gpuenergy.tuners import FORMS
 
     files = load_record_files(arguments.records)
@@ -103,11 +103,11 @@ def files_of(arguments: Namespace) -> list[RecordFile]:
 def choose_cases(
     files: Sequence[RecordFile], cases: Sequence[str], networks: Sequence[str] = ()
 ) -> list[RecordFile]:
-    """The files of the workloads that ``--case`` and ``--network`` name, or all without them.
+    """Return the files of the workloads that ``--case`` and ``--network`` name, or all files.
 
-    A workload without records of its own gets those of its shape, under its name. Workloads that
-    are only named together, by a network or ``all``, may have none. An id of a kernel chooses it
-    alone.
+    A workload without records of its own gets those of its shape, under its name. Of workloads that
+    are named together, by a network or ``all``, some may have no records. The id of a kernel
+    chooses that kernel alone.
 
     Raises:
         InputError: there are no records for a workload that is named, or for none of a network.
@@ -127,7 +127,7 @@ def choose_cases(
 
 
 def _united(chosen: Iterable[RecordFile]) -> list[RecordFile]:
-    """Each file once, with all its records that are chosen."""
+    """Return each file once, with all its chosen records."""
     found: dict[RecordFile, set[Record]] = {}
     for file in chosen:
         found.setdefault(replace(file, records=()), set()).update(file.records)
@@ -168,7 +168,7 @@ def _none(files: Sequence[RecordFile], word: str) -> InputError:
 
 
 def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:
-    """The workload and the rank in an id that a report shows, such as ``case1-k01-300W``.
+    """Return the workload and the rank in an id from a report, such as ``case1-k01-300W``.
 
     The id of an item may be given with its test and file, ``bench/a.py::test_a[case1-k01-300W]``,
     and names may contain dashes. The rank is None if there is none.
@@ -185,13 +185,13 @@ def parse_kernel_id(text: str, known: Iterable[str]) -> tuple[str, int | None]:
 
 
 def parse_rank(text: str) -> int | None:
-    """The rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
+    """Return the rank that ``1``, ``k01`` or ``kernel01`` names; None for other words."""
     match = re.fullmatch(r"(?:kernel|k)?([0-9]{1,9})", text, re.ASCII)
     return None if match is None else int(match[1])
 
 
 def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
-    """The records for the shape of the workload ``name``, one file for each GPU and tuner."""
+    """Return records for the shape of the workload ``name``, a file for each GPU and tuner."""
     from pytest_gpuenergy.workloads import all_networks
 
     known = {w.name: w for network in all_networks(Path.cwd()).values() for w in network}
@@ -204,10 +204,10 @@ def _of_its_shape(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
 
 
 def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
-    """The only one of the ``files`` for the workload ``case``.
+    """Return the only file for the workload ``case``.
 
     Raises:
-        InputError: there are several.
+        InputError: there are several files.
     """
     if len(files) > 1:
         tuned = ", ".join(f"by {file.form.tuner} for {file.gpu}" for file in files)
@@ -237,10 +237,10 @@ def add_product_options(parser: ArgumentParser) -> None:
 
 
 def check_contender(name: str) -> None:
-    """Check the name of a contender whose kernels are to be part of a program.
+    """Check that there is a contender ``name`` and that its kernels are CUDA text.
 
     Raises:
-        InputError: there is none of that name, or its kernels are no CUDA text.
+        InputError: there is none, or its kernels are not.
     """
     from pytest_gpuenergy.contenders import CONTENDERS, WITHOUT_TEXT
 
@@ -257,13 +257,13 @@ def check_contender(name: str) -> None:
 def product_kernels(
     sizes: str, contender: str | None, device: Device, records: Path | None
 ) -> list[RankedKernel]:
-    """One kernel for each matrix product.
+    """Make a contender's kernel for each matrix product.
 
     Args:
-        sizes: of the products, see `workloads.gemm_sizes`.
-        contender: which makes the kernels; None stands for `USUAL_CONTENDER`.
-        device: which the kernels are for.
-        records: folder of record files; None stands for that of the project.
+        sizes: the sizes of the products, see `workloads.gemm_sizes`.
+        contender: name of the contender that makes the kernels; None for `USUAL_CONTENDER`.
+        device: the device that the kernels are for.
+        records: folder of record files; None for that of the project.
 
     Raises:
         InputError: the sizes are not understood, or `check_contender` refuses the contender.

@@ -19,7 +19,7 @@ from pytest_gpuenergy.commands.kernel_records import (
     add_case,
     add_product_options,
     add_records,
-    files_of,
+    chosen_files,
     only_set,
     parse_rank,
     product_kernels,
@@ -92,7 +92,7 @@ def _rank(text: str) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    files = files_of(arguments)
+    files = chosen_files(arguments)
     if arguments.json:
         print_json([_entry(file, record) for file in files for record in file.records])
         return 0
@@ -143,7 +143,7 @@ def _show(arguments: Namespace) -> int:
 
     word = arguments.case
     arguments.case, arguments.network = [word], []
-    file = only_set(files_of(arguments), word)
+    file = only_set(chosen_files(arguments), word)
     if arguments.rank is None and len(file.records) > 1:
         raise InputError(
             f"There are {len(file.records)} kernels for {word}: name one, such as "
@@ -213,7 +213,7 @@ ctest --test-dir exported/build --verbose
 
 
 def _export(arguments: Namespace) -> int:
-    """Write the chosen kernels."""
+    """Write the chosen kernels, and the program that measures them."""
     from pytest_gpuenergy.kernels import check_exportable, export_kernels
 
     for name in _ONLY_PRODUCTS if arguments.gemm is None else _ONLY_RECORDS:
@@ -247,12 +247,12 @@ def _export(arguments: Namespace) -> int:
 
 
 def _recorded(arguments: Namespace) -> list[RankedKernel]:
-    """The kernels of record files that the options choose."""
+    """Return the kernels of record files that the options choose."""
     from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuners import kernels_of
     from pytest_gpuenergy.tuning import choose_ranks
 
-    files = files_of(arguments)
+    files = chosen_files(arguments)
     for file in files:
         name = file.workload.name  # exported folders are named after it
         same = [other for other in files if other.workload.name == name]
@@ -319,7 +319,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
 
 @dataclass(frozen=True)
 class _Sampling:
-    """What was chosen from a log."""
+    """The trials that were chosen from a log."""
 
     log: Path
     search: Search
@@ -327,7 +327,7 @@ class _Sampling:
 
 
 def _sample(arguments: Namespace) -> int:
-    """Choose, write, print; 1 if some of several logs cannot be used."""
+    """Choose trials, write and print them; 1 if some of several logs cannot be used."""
     from pytest_gpuenergy.support import is_folder
     from pytest_gpuenergy.tvm import is_database, logs_in
 
@@ -345,7 +345,7 @@ def _sample(arguments: Namespace) -> int:
 
 
 def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
-    """Sample each log, whether or not others can be used."""
+    """Sample each log that can be used."""
     from pytest_gpuenergy.tvm import plain_name
 
     outcomes: list[_Sampling] = []
@@ -371,10 +371,10 @@ def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
 
 
 def _sample_log(log: Path, arguments: Namespace, performance: Path | None) -> _Sampling:
-    """Choose from one log, and write what was asked for.
+    """Choose trials from one log, and write the files that the options name.
 
     Raises:
-        InputError: it cannot be used, or a file cannot be written.
+        InputError: the log cannot be used, or a file cannot be written.
     """
     from pytest_gpuenergy.tuning import write_performance
     from pytest_gpuenergy.tvm import load_search, sample, write_filtered

@@ -173,7 +173,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
         gpus = claim_gpus(stack, arguments.gpus, settings, option="--gpus", factory=_FACTORY)
         endpoint = endpoint_of(arguments)
         stack.callback(endpoint.close)
-        specs = [one.on(emulated=gpus.devices[0].emulated) for one in specs]
+        specs = [spec.on(emulated=gpus.devices[0].emulated) for spec in specs]
         for spec in _runnable(specs, gpus.devices[0], alone=not is_folder(place)):
             if stop.is_set():
                 raise KeyboardInterrupt
@@ -192,10 +192,10 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
 
 
 def _runnable(specs: list[KernelSpec], device: Device, *, alone: bool) -> list[KernelSpec]:
-    """The specs of kernels that the GPU can run at all; one named ``alone`` is not left out.
+    """Return the specs whose kernels the GPU can run; one that is named ``alone`` is kept.
 
     Raises:
-        InputError: none is left.
+        InputError: the GPU can run none of them.
     """
     from pytest_gpuenergy.search import refusal_of
 
@@ -310,7 +310,7 @@ _N = TypeVar("_N", int, float)
 
 
 def add_llm_arguments(parser: ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options that concern language models."""
     parser.add_argument(
         "--no-llm", action="store_true", help="Rules only: ask no language model, send nothing"
     )
@@ -356,7 +356,7 @@ def add_llm_arguments(parser: ArgumentParser) -> None:
 
 
 def endpoint_of(arguments: Namespace) -> Endpoint:
-    """The endpoint, which is away from the beginning if it is not to be asked; says where it is.
+    """Return the endpoint, disabled if no model is to be asked; tell which model is asked where.
 
     Raises:
         InputError: the settings cannot be used.
@@ -392,7 +392,9 @@ def endpoint_of(arguments: Namespace) -> Endpoint:
 
 
 def proposals_for(endpoint: Endpoint, folder: KernelFolder, gpu: str) -> LlmMoves | None:
-    """The proposals for a kernel; None for a search that began, or begins, without a model.
+    """Return a model's proposals for a kernel, or None for a search without a model.
+
+    A search that began without a model continues without one.
 
     Raises:
         InputError: earlier answers are damaged.
@@ -409,7 +411,7 @@ def proposals_for(endpoint: Endpoint, folder: KernelFolder, gpu: str) -> LlmMove
 
 
 def number(kind: type[_N], least: _N, most: _N) -> Callable[[str], Any]:
-    """A type of arguments: a number from ``least`` to ``most``."""
+    """Return a type for `ArgumentParser.add_argument`: numbers from ``least`` to ``most``."""
 
     def parse(text: str) -> _N:
         try:
@@ -470,10 +472,10 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def parameters_of(arguments: Namespace) -> SearchParameters:
-    """The parameters that were asked for.
+    """Return the search parameters that the options set.
 
     Raises:
-        InputError: one is unknown, given twice, or out of bounds.
+        InputError: a parameter is unknown, given twice, or out of bounds.
     """
     from pytest_gpuenergy.search import SearchParameters
 
@@ -493,8 +495,8 @@ class Strategy:
     """The strategy of one kernel's search.
 
     Attributes:
-        explorer: chooses the states.
-        finish: has later searches learn from this one; called when it has ended.
+        explorer: chooses the states to evaluate.
+        finish: stores what later searches learn from this one; called after the search.
     """
 
     explorer: GraphExplorer
@@ -509,11 +511,11 @@ def strategy_for(
     folder: KernelFolder,
     llm: LlmMoves | None,
 ) -> Strategy:
-    """The strategy for a kernel, which knows what the searches in ``--outdir`` have learned.
+    """Return the strategy for a kernel, which uses what searches in ``--outdir`` have learned.
 
     Raises:
-        InputError: what it began with is damaged.
-        OutputError: what it begins with cannot be written.
+        InputError: the tactics with which the search began are damaged.
+        OutputError: they cannot be written.
     """
     from pytest_gpuenergy.search import (
         BASELINE,
@@ -577,7 +579,7 @@ def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> De
 
 
 def evaluator_of(gpus: ClaimedGpus, spec: KernelSpec, objective: Metric, seed: int) -> Evaluator:
-    """What evaluates the states of a spec on claimed GPUs."""
+    """Return the evaluator of a spec's states on the claimed GPUs."""
     from pytest_gpuenergy.search import Bench, OwnProcess, TeamEvaluator
 
     benches = tuple(Bench(spec, device, objective, seed) for device in gpus.devices)
@@ -592,10 +594,10 @@ SUMMARY_JSON, SUMMARY_MD = "summary.json", "summary.md"
 
 
 def sum_up(found: Sequence[tuple[KernelSpec, SearchState]], outdir: Path, *, printed: bool) -> None:
-    """Write what the searches have gained together, and print it if there are several.
+    """Write the gains of all searches together, and print them if there are several searches.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the summary cannot be written.
     """
     from pytest_gpuenergy.report import markdown_table
     from pytest_gpuenergy.search import summary_of, table_of, totals_of

@@ -30,7 +30,7 @@ TEXTS = {
     "bencher": "Bencher Metric Format",
     "gha": "what github-action-benchmark's customSmallerIsBetter reads",
 }
-"""Options that take a path, and what each writes there."""
+"""Options that take a path, and the view that each writes there."""
 
 
 _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
@@ -39,7 +39,7 @@ _ONLY_RAW = ("csv", "best_perf", "bencher", "gha")
 _ONLY_FIGURES = ("csv", "bencher", "gha")
 """Options whose views have only kernels with figures."""
 
-_OF_RUNS = (
+_ONLY_RUNS = (
     *(name for name in TEXTS if name != "html"),
     *("csv", "best_perf", "parquet", "baseline", "trend", "mean", "calibrated", "gpu"),
     *("case", "network"),
@@ -130,7 +130,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
 
 
 def run(arguments: Namespace) -> int:
-    """Merge, write, print; 1 if a view cannot be written, 2 if a run cannot be read or used."""
+    """Merge the runs, and write or print their views."""
     from pytest_gpuenergy.report import check_sort, mean_of_runs, merge
 
     asked = {name: getattr(arguments, name) for name in TEXTS}
@@ -157,7 +157,7 @@ def run(arguments: Namespace) -> int:
         return 0
     searches = _read_searches(outdirs)
     if searches and not named:
-        given = [name for name in _OF_RUNS if getattr(arguments, name)]
+        given = [name for name in _ONLY_RUNS if getattr(arguments, name)]
         _show_searches_alone(searches, asked["html"], given, outdirs[0])
         return 0
     if searches and asked["html"] is None and written.count(None) < len(written):
@@ -223,13 +223,13 @@ def _write_views(
     """Write each view whose option is given.
 
     Args:
-        report: what the views show.
-        runs: that it is made from.
-        searches: that the page shows, too.
-        arguments: of the command.
+        report: the report that the views show.
+        runs: the runs from which the report is made.
+        searches: the searches that the page shows too.
+        arguments: the command's arguments.
 
     Raises:
-        ReportError: one cannot be written.
+        ReportError: a view cannot be written.
     """
     for name in TEXTS:
         if (target := getattr(arguments, name)) is None:
@@ -254,7 +254,7 @@ def _write_views(
 
 
 def _text(name: str, report: Report, *, calibrated: bool) -> str:
-    """The view that the option ``name`` asks for; the page is `_page`."""
+    """Return the text of the view that the option ``name`` asks for, except the page."""
     from pytest_gpuenergy.report import (
         bencher_json,
         calibrated_report,
@@ -281,7 +281,7 @@ def _page(
     searches: Sequence[SearchRecord],
     arguments: Namespace,
 ) -> str:
-    """The HTML page, with the verdicts on a baseline and the trend over earlier runs, if named."""
+    """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
     from pytest_gpuenergy.gate import GateSettings, trend_values, verdicts_of
     from pytest_gpuenergy.report import html_page
 
@@ -291,14 +291,14 @@ def _page(
         verdicts = verdicts_of(baseline, report, GateSettings())
     if arguments.trend is not None:
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
-        by_id = {one.run.run_id: one for one in [*(earlier or runs_of_project(Path.cwd())), *runs]}
+        by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
         trend = trend_values(by_id.values())
     graphs = _page_values(searches)
     return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
 def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
-    """Print the tables of a report, by GPU model, and what can be said of its boards."""
+    """Print the tables of a report by GPU model, and lines about its boards."""
     from pytest_gpuenergy.report import (
         best_lines,
         board_lines,
@@ -330,7 +330,7 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
 
 
 def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
-    """The runs among what was named, and the folders of searches."""
+    """Divide what was named into runs and folders of searches."""
     from pytest_gpuenergy.report import is_run
     from pytest_gpuenergy.search import search_folders
 
@@ -345,15 +345,15 @@ def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
 
 
 def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
-    """The searches in folders, each once.
+    """Read the searches in folders, each once.
 
     Raises:
-        InputError: one cannot be read.
+        InputError: a search cannot be read.
     """
     from pytest_gpuenergy.search import read_searches
 
-    found = [one for path in named for one in read_searches(path)]
-    return list({one.folder.resolve(): one for one in found}.values())
+    found = [search for path in named for search in read_searches(path)]
+    return list({search.folder.resolve(): search for search in found}.values())
 
 
 def _show_searches_alone(
@@ -362,13 +362,13 @@ def _show_searches_alone(
     """Write the page of searches without a run, or print what they have gained.
 
     Args:
-        searches: at least one.
-        html: where to write the page; None prints.
-        others: options that are given and need a run, without the dashes.
-        first: a folder that was named.
+        searches: at least one search.
+        html: where to write the page; None to print.
+        others: the given options that need a run, without their dashes.
+        first: a folder of searches that was named, for the message.
 
     Raises:
-        InputError: such an option is given.
+        InputError: an option is given that needs a run.
         ReportError: the page cannot be written.
     """
     from pytest_gpuenergy.commands.command_line import write_text
@@ -387,14 +387,14 @@ def _show_searches_alone(
 
 
 def _page_values(searches: Iterable[SearchRecord]) -> list[Mapping[str, Any]]:
-    """What the page shows of searches."""
+    """Return what the page shows of searches."""
     from pytest_gpuenergy.search import search_values
 
     return [search_values(one) for one in searches]
 
 
 def _print_searches(searches: Sequence[SearchRecord]) -> None:
-    """A table of what they have gained, and the sums."""
+    """Print a table of what searches have gained, and the sums."""
     from pytest_gpuenergy.search import summary_of, table_of, totals_of
     from pytest_gpuenergy.support import aligned
 

@@ -1,4 +1,4 @@
-"""Runs that a command line names, and the outputs that must not overwrite them."""
+"""The runs and measurements that a command line names, and a check that outputs spare them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
-    """Paths of the runs given by path or by id; without any, this project's latest run.
+    """Return the paths of runs that are given by path or id, or this project's latest run.
 
     Raises:
         InputError: there is no latest run.
@@ -33,14 +33,14 @@ def find_runs(runs: Sequence[str]) -> list[Path]:
 
 
 def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
-    """Read runs, and what older tools have left; says how many outputs of those have no figures.
+    """Read runs and the outputs of older tools; tell how many of these outputs lack figures.
 
     Args:
-        paths: see `find_runs`.
-        gpu: the name of the GPU of older tools' outputs; None where it is unknown.
+        paths: the paths that `find_runs` returns.
+        gpu: the name of the GPU of older tools' outputs; None if it is unknown.
 
     Raises:
-        InputError: one cannot be read, or a run names another GPU than ``gpu``.
+        InputError: a run cannot be read, or names a GPU other than ``gpu``.
     """
     from pytest_gpuenergy.report import is_legacy, load_legacy, load_report
 
@@ -59,7 +59,7 @@ def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
 
 
 def runs_of_project(root: Path) -> list[Report]:
-    """The runs of the project in ``root``; one that cannot be read is left out, and named.
+    """Read the runs of the project in ``root``; tell which cannot be read and are left out.
 
     Raises:
         InputError: there is none.
@@ -86,13 +86,13 @@ def check_outputs(
     """Check that no output would overwrite another one, or the runs it is made from.
 
     Args:
-        outputs: paths by the names of their options.
-        runs: as on the command line; None is skipped.
-        folders: likewise, of trees.
-        outdirs: folders of searches that are read, too.
+        outputs: paths of files by the names of their options.
+        runs: the runs as on the command line; None is skipped.
+        folders: paths of folders by the names of their options.
+        outdirs: folders of searches that are read too.
 
     Raises:
-        InputError: one would.
+        InputError: an output would overwrite something.
     """
     from pytest_gpuenergy.report import Target, check_targets, files_read, is_legacy, outputs_in
     from pytest_gpuenergy.search import files_of
@@ -112,7 +112,7 @@ def check_outputs(
     files = [
         file for run in found for file in (outputs_in(run) if is_legacy(run) else files_read(run))
     ]
-    check_targets(targets, [*files, *(file for one in outdirs for file in files_of(one))])
+    check_targets(targets, [*files, *(file for outdir in outdirs for file in files_of(outdir))])
 
 
 _MOST_NAMES = 12
