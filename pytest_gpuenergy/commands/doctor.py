@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,7 +22,6 @@ from pytest_gpuenergy.commands.command_line import Subparsers, add_command, prin
 from pytest_gpuenergy.support import DeviceError, SetpointError, WritesDeniedError
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.control import PowerLimits
     from pytest_gpuenergy.devices import Gpu
 
 _CHILD_TIMEOUT_S = 120.0
@@ -278,7 +277,7 @@ def check_gpus() -> Iterator[Check]:
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     """Check a GPU: energy, limits and permissions, persistence, MIG, processes, leftovers."""
-    from pytest_gpuenergy.devices import name_of
+    from pytest_gpuenergy.devices import HostClock, NvmlGpu, name_of
 
     try:
         name = name_of(nvml, handle)
@@ -286,7 +285,7 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
         yield _silent(label, error)
         return
     yield Check(label, "ok", f"{name} {uuid}")
-    gpu = _as_gpu(nvml, handle, name, uuid)
+    gpu = NvmlGpu(nvml, handle, name, uuid, HostClock())
     yield _energy(gpu, label)
     yield _power_limits(gpu, label)
     yield _clocks(gpu, label)
@@ -392,12 +391,6 @@ def _cuda_agrees(uuids: list[str]) -> Check:
     return Check("CUDA driver library", "ok", "sees the same GPUs as NVML, by UUID")
 
 
-def _as_gpu(nvml: Any, handle: Any, model: str, uuid: str) -> Gpu:
-    from pytest_gpuenergy.devices import HostClock, NvmlGpu
-
-    return NvmlGpu(nvml, handle, model, uuid, HostClock())
-
-
 def _energy(gpu: Gpu, label: str) -> Check:
     from pytest_gpuenergy.devices import absence
     from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
@@ -428,7 +421,7 @@ def _energy(gpu: Gpu, label: str) -> Check:
 
 
 def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, read_limits
+    from pytest_gpuenergy.control import choose_writer, read_limits, sudoers_line
 
     name = f"{label} power limit"
     try:
@@ -448,12 +441,14 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
             "unset GPUENERGY_CAP_WRITES, or use --powercap current",
         )
     except SetpointError as error:
-        return Check(name, "note", f"{found}. {error}", _sudo_advice(gpu.uuid, limits))
+        return Check(
+            name, "note", f"{found}. {error}", _sudo_advice(lambda: sudoers_line(gpu.uuid, limits))
+        )
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
 def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, supported_clocks
+    from pytest_gpuenergy.control import choose_writer, clocks_line, supported_clocks
 
     name = f"{label} SM clocks"
     try:
@@ -476,25 +471,14 @@ def _clocks(gpu: Gpu, label: str) -> Check:
             name,
             "note",
             f"{found}; this user may not lock them",
-            _clock_advice(gpu.uuid, clocks),
+            _sudo_advice(lambda: clocks_line(gpu.uuid, clocks)),
         )
     return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
 
 
-def _clock_advice(uuid: str, clocks: Sequence[int]) -> str:
-    from pytest_gpuenergy.control import clocks_line
-
+def _sudo_advice(rule: Callable[[], str]) -> str:
     try:
-        return f"sudo visudo, and add: {clocks_line(uuid, clocks)}"
-    except SetpointError as error:
-        return f"there is no safe sudo rule: {error}"
-
-
-def _sudo_advice(uuid: str, limits: PowerLimits) -> str:
-    from pytest_gpuenergy.control import sudoers_line
-
-    try:
-        return f"sudo visudo, and add: {sudoers_line(uuid, limits)}"
+        return f"sudo visudo, and add: {rule()}"
     except SetpointError as error:
         return f"there is no safe sudo rule: {error}"
 

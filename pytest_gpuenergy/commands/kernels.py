@@ -366,7 +366,9 @@ def _sample_all(logs: Sequence[Path], arguments: Namespace) -> int:
             f"None of the {len(logs)} logs in {arguments.log} can be used, for the reasons above."
         )
     if arguments.json:
-        print_json([_sampled_json(one.search, one.chosen, arguments.keep) for one in outcomes])
+        print_json(
+            [_sampled_json(sampled.search, sampled.chosen, arguments.keep) for sampled in outcomes]
+        )
     return 0 if len(outcomes) == len(logs) else 1
 
 

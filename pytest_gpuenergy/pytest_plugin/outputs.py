@@ -275,7 +275,8 @@ class SetpointPlugin:
         """Read the outcome from the report."""
         self._finished.add(report.nodeid)
         if (data := getattr(report, _ATTRIBUTE, None)) is not None:
-            self._outcomes[report.nodeid] = _outcome(data)
+            setpoint = Setpoint(**data["setpoint"])
+            self._outcomes[report.nodeid] = SetpointOutcome(**{**data, "setpoint": setpoint})
 
     def problems(self, collected: int) -> list[str]:
         """Return a sentence if caps or clocks that the options name could not be set for any item.
@@ -326,10 +327,6 @@ class SetpointPlugin:
 
 def _kind(labels: Iterable[str]) -> str:
     return "setpoint" if any("MHz" in label for label in labels) else "power cap"
-
-
-def _outcome(data: dict[str, Any]) -> SetpointOutcome:
-    return SetpointOutcome(**{**data, "setpoint": Setpoint(**data["setpoint"])})
 
 
 def check_outputs(options: Options) -> None:

@@ -58,7 +58,8 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """
     own = [name.casefold() for item in items for name in _names(item)]
     keyword = _keyword(config)
-    words = {word for word in _words(keyword) if not any(word in name for name in own)}
+    named = {*re.findall(r"[^\s()]+", keyword.casefold())} - _OPERATORS
+    words = {word for word in named if not any(word in name for name in own)}
     if whole := _no_expression(keyword):
         words = {whole}
     by_id = {item.nodeid.casefold(): item for item in items}
@@ -119,10 +120,6 @@ def _no_expression(keyword: str) -> str:
     return (
         "" if is_one and (len(words) < 2 or _OPERATORS & {*words}) else keyword.casefold().strip()
     )
-
-
-def _words(expression: str) -> set[str]:
-    return {*re.findall(r"[^\s()]+", expression.casefold())} - _OPERATORS
 
 
 COLLECTED = "gpuenergy_collected"

@@ -281,7 +281,11 @@ class Session:
             timeout_s=options.timeout_s,
             cache=options.cache,
             seed=options.seed,
-            preheat_s=self._preheat_s,
+            preheat_s=(
+                min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
+                if options.preheat_s is None
+                else options.preheat_s
+            ),
             announce=self.announce_preheat,
         )
         revision = git_revision_of(options.root)
@@ -307,12 +311,6 @@ class Session:
             options.may_compare_boards and self.resumption.on_other_boards
         ):
             self._boards = BoardWatch(device, self._harness, self._folder)
-
-    @property
-    def _preheat_s(self) -> float:
-        if self.options.preheat_s is not None:
-            return self.options.preheat_s
-        return min(_MOST_PREHEAT_S, PREHEAT_S * self.items)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
         """Begin the run if it has not begun, and set the card, see `Card.apply`.

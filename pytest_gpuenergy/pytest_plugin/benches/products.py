@@ -105,7 +105,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.contenders import check_cutlass
+    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER, check_cutlass
 
     config = metafunc.config
     try:
@@ -116,7 +116,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(str(error)) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[one.name for one in chosen])
     if "contender" in metafunc.fixturenames:
-        metafunc.parametrize("contender", _contenders(config))
+        left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
+        metafunc.parametrize("contender", [name for name in CONTENDERS if name not in left_out])
 
 
 def pytest_report_collectionfinish(
@@ -225,13 +226,6 @@ def records_folder(config: pytest.Config) -> Path:
     if given := _path(config, "--records"):
         return given_folder(given)
     return nearest(config.rootpath, RECORDS) or config.rootpath / RECORDS
-
-
-def _contenders(config: pytest.Config) -> list[str]:
-    from pytest_gpuenergy.contenders import CONTENDERS, CUTLASS_PROFILER
-
-    left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
-    return [name for name in CONTENDERS if name not in left_out]
 
 
 def _path(config: pytest.Config, option: str) -> Path | None:

@@ -42,7 +42,10 @@ def group_of(item: pytest.Item, seen: Seen) -> str | None:
     """
     if DEVICE_FIXTURE not in getattr(item, "fixturenames", ()):
         return None
-    marks = {_name_of(mark) for mark in item.iter_markers("xdist_group")}
+    marks = {
+        str(mark.args[0] if mark.args else mark.kwargs.get("name", "default"))
+        for mark in item.iter_markers("xdist_group")
+    }
     if marks:
         return f"group {'_'.join(sorted(marks))}"
     callspec = getattr(item, "callspec", None)
@@ -74,10 +77,6 @@ def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
 
 def _number(known: dict[int, int], value: object) -> int:
     return known.setdefault(id(value), len(known))
-
-
-def _name_of(mark: pytest.Mark) -> str:
-    return str(mark.args[0] if mark.args else mark.kwargs.get("name", "default"))
 
 
 def _workload_of(value: object) -> str | None:

@@ -59,7 +59,11 @@ class Resumption:
         Raises:
             InputError: the run being resumed was made on another GPU or with another cache state.
         """
-        before = self._run_before() if earlier is None else earlier.run
+        if earlier is not None:
+            before: RunInfo | None = earlier.run
+        else:  # this host has nothing of the run, but the controller may know it
+            found = None if self._link is None else self._link.ask(ASK_RUN)
+            before = None if found is None else decode(found, RunInfo)
         if before is None:
             return run
         # Workers may be on other GPUs than before: each measurement names its own.
@@ -115,11 +119,6 @@ class Resumption:
             return self._known.get(node_id)
         found = self._link.ask(ASK_ITEM, node_id)
         return None if found is None else decode(found, Measurement)
-
-    def _run_before(self) -> RunInfo | None:
-        """Ask the controller for the identity of the run being resumed."""
-        found = None if self._link is None else self._link.ask(ASK_RUN)
-        return None if found is None else decode(found, RunInfo)
 
 
 class Answers:

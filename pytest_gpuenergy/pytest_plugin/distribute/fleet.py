@@ -23,7 +23,6 @@ from pytest_gpuenergy.fleet import (
     STATION,
     Fleet,
     Muster,
-    Seat,
     muster,
     none_left,
     own_version,
@@ -115,7 +114,9 @@ class FleetPlugin:
         seats = self._found.seats
         hosts = Counter(seat.host for seat in seats)
         named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-        lines = [f"fleet: {self._fleet}: {_counted(len(seats), 'worker')}: {named}"]
+        lines = [
+            f"fleet: {self._fleet}: {len(seats)} worker{'' if len(seats) == 1 else 's'}: {named}"
+        ]
         lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
         return list(map(printable, lines))
 
@@ -127,7 +128,7 @@ class FleetPlugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a relay which worker to start on which host."""
-        seat = self._seat(node)
+        seat = self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
         self._starting.add(node)
         node.workerinput[BOARDS] = len(self._found.seats)
         node.workerinput[SEAT] = {
@@ -173,9 +174,6 @@ class FleetPlugin:
         for sentence in dict.fromkeys([*self._found.left_out, *self.lost]):
             terminalreporter.write_line(printable(f"fleet: left out: {sentence}"), yellow=True)
 
-    def _seat(self, node: Any) -> Seat:
-        return self._found.seats[int(getattr(node.gateway.spec, _SEAT_KEY))]
-
 
 def _expect_one_less(scheduler: Any) -> None:
     """Tell a scheduler that waits for the collections of all workers to wait for one less."""
@@ -219,7 +217,3 @@ def _sets_limits(config: pytest.Config, device: str) -> bool:
         *clock_words("current" if clocks is None else clocks),
     ]
     return any(word != "current" for word in words)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
