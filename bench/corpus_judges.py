@@ -19,7 +19,7 @@ from entries import Entry
 
 from pytest_gpuenergy.devices import Arena, Binary, CompilerPool, Device
 from pytest_gpuenergy.emulator import HostRunner
-from pytest_gpuenergy.engine import arenas_of, verify
+from pytest_gpuenergy.engine import arenas_of, verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault, cache_dir
 from pytest_gpuenergy.workloads import numbers, stored_as
@@ -104,7 +104,9 @@ class Judges:
 
     def _verify(self, entry: Entry) -> Judgement:
         kernel, workload = kernel_of(entry), workload_of(entry)
-        verify(self._device, kernel, workload, drawn=self._seed, timeout_s=self._limit_s / 3)
+        verify_on_device(
+            self._device, kernel, workload, drawn=self._seed, timeout_s=self._limit_s / 3
+        )
         return Judgement("passed", "")
 
     def _allclose(self, entry: Entry) -> Judgement:

@@ -12,7 +12,7 @@ from mutation_operators import Mutant
 from mutation_subjects import Subject
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Drawing, arenas_for, case_of, verify
+from pytest_gpuenergy.engine import Drawing, arenas_for, case_of, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Array
@@ -75,7 +75,9 @@ class Judge:
 
     def _ending(self, subject: Subject, kernel: Kernel) -> tuple[Ending, str]:
         try:
-            verify(self._device, kernel, subject.workload, drawn=DRAWN, timeout_s=self._timeout_s)
+            verify_on_device(
+                self._device, kernel, subject.workload, drawn=DRAWN, timeout_s=self._timeout_s
+            )
         except KernelFault as fault:
             return "invalid" if fault.outcome == "compile" else "found", f"{fault.outcome}: {fault}"
         if self._right[0] != subject.name:

@@ -1,5 +1,9 @@
-from .engine import Station as Station, open_station as open_station
-from .engine.standalone import measure as measure, verify as verify
+from .engine import (
+    Station as Station,
+    measure as measure,
+    open_station as open_station,
+    verify as verify,
+)
 from .kernels import (
     AnyKernel as AnyKernel,
     CudaProgram as CudaProgram,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.search import (
     Application,
@@ -106,7 +106,7 @@ def check(
                 "moved", tensors, compute, values=values, init=dict(init or {}), bound=bound
             )
             kernel, first = _kernel(state, spec, names, tensors, zeroed), sizes == spec.sizes[0]
-            verify(gpu, kernel, contract, seeds=(0, 1), measured=first)
+            verify_on_device(gpu, kernel, contract, seeds=(0, 1), measured=first)
 
 
 def _kernel(

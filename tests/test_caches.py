@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import CompilerPool
-from pytest_gpuenergy.engine import cached_reference, verify
+from pytest_gpuenergy.engine import cached_reference, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import DeviceError, files, keep_for_later
@@ -52,7 +52,7 @@ def test_a_lowered_kernel_is_not_kept(full_disk: Path) -> None:
 @pytest.mark.usefixtures("full_disk")
 def test_a_kernel_is_verified() -> None:
     with open_device("emulated") as device:
-        assert verify(device, KERNEL, ONES).max_relative_error == 0
+        assert verify_on_device(device, KERNEL, ONES).max_relative_error == 0
 
 
 @pytest.mark.usefixtures("full_disk")

@@ -70,6 +70,7 @@ from .seeds import (
     drawings_of as drawings_of,
     drawn_seed as drawn_seed,
 )
+from .standalone import measure as measure, verify as verify
 from .station import (
     LOCK_WAIT_S as LOCK_WAIT_S,
     Settings as Settings,
@@ -89,5 +90,5 @@ from .verification import (
     arenas_for as arenas_for,
     arenas_of as arenas_of,
     check_of as check_of,
-    verify as verify,
+    verify_on_device as verify_on_device,
 )

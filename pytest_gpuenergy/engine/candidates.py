@@ -21,7 +21,7 @@ from pytest_gpuenergy.devices import Arena, Device, Timeline
 from pytest_gpuenergy.energy import CounterError, EnergyMeter, MeterSettings
 from pytest_gpuenergy.engine.arena_check import check_again
 from pytest_gpuenergy.engine.harness import Harness, Subject
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import AboveZero, Measurement, Metric, NotNegative
 from pytest_gpuenergy.support import KernelFault, Outcome
@@ -296,7 +296,7 @@ def verify_timed(device: Device, kernel: AnyKernel, workload: Workload) -> None:
     Raises:
         KernelFault: it is wrong at first or later, or fails.
     """
-    verify(device, kernel, workload)
+    verify_on_device(device, kernel, workload)
     with arenas_for(workload, 0, device.arrays) as arenas:
         check = check_of(device, workload, arenas, seed=0)
         with device.repeat(quick_job(kernel, workload), arenas) as repeater:

@@ -24,7 +24,7 @@ from pytest_gpuenergy.energy import (
     Reading,
 )
 from pytest_gpuenergy.engine.arena_check import check_again
-from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify
+from pytest_gpuenergy.engine.verification import arenas_for, check_of, verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
 from pytest_gpuenergy.record import Correctness, Identity, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault
@@ -365,7 +365,9 @@ class Verifier:
         remembered = self._device.emulated and _is_hashable(workload)
         if remembered and (known := self._known.get(subject)) is not None:
             return known
-        found = verify(self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s)
+        found = verify_on_device(
+            self._device, kernel, workload, drawn=self._seed, timeout_s=self._timeout_s
+        )
         if remembered:
             self._known[subject] = found
         return found

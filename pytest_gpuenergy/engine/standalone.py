@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.engine.harness import Subject
 from pytest_gpuenergy.engine.station import Station, open_station
-from pytest_gpuenergy.engine.verification import verify as verify_on
+from pytest_gpuenergy.engine.verification import verify_on_device
 from pytest_gpuenergy.kernels import AnyKernel, CacheState
 from pytest_gpuenergy.record import Correctness, Measurement
 from pytest_gpuenergy.workloads import Workload
@@ -40,7 +40,7 @@ def verify(
         DeviceError: the device cannot be used, or another process holds it.
     """
     with _station(device) as station:
-        return verify_on(station.device, kernel, workload, timeout_s=timeout_s)
+        return verify_on_device(station.device, kernel, workload, timeout_s=timeout_s)
 
 
 def measure(

@@ -60,7 +60,7 @@ _FORMAT = 8
 _STALE_TURN = 1
 
 
-def verify(
+def verify_on_device(
     device: Device,
     kernel: AnyKernel,
     workload: Workload,

@@ -14,7 +14,7 @@ from pytest_gpuenergy.conv import (
     rank_conv_kernels,
 )
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import Card
 from pytest_gpuenergy.workloads import Conv2d
@@ -59,7 +59,7 @@ def tiles() -> dict[str, st.SearchStrategy[int]]:
 def test_depthwise_is_right_for_any_geometry(
     device: EmulatedDevice, conv: Conv2d, chosen: DepthwiseParameters
 ) -> None:
-    assert verify(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_depthwise_is_right_for_any_geometry(
 def test_grouped_is_right_for_any_geometry(
     device: EmulatedDevice, conv: Conv2d, chosen: GroupedParameters
 ) -> None:
-    assert verify(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(conv), conv).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -95,7 +95,9 @@ def test_what_the_search_begins_with_is_right(
 ) -> None:
     conv = Conv2d.of("c", *sizes)
     assert (
-        verify(device, rank_conv_kernels(conv, H100)[0].kernel(conv), conv).max_relative_error
+        verify_on_device(
+            device, rank_conv_kernels(conv, H100)[0].kernel(conv), conv
+        ).max_relative_error
         < 1e-5
     )
 
@@ -115,7 +117,9 @@ def test_a_missing_condition_is_found(
     kernel = chosen.kernel(conv)
     assert right in kernel.source
     with pytest.raises(KernelFault):
-        verify(device, type(kernel)(kernel.source.replace(right, wrong), kernel.launches), conv)
+        verify_on_device(
+            device, type(kernel)(kernel.source.replace(right, wrong), kernel.launches), conv
+        )
 
 
 MOBILENET = [

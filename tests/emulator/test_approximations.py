@@ -10,7 +10,7 @@ import pytest
 from approximate_functions import COUNT, POWERS_SOURCE, SOURCE, errors, operands, powers, ptx
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -171,7 +171,7 @@ def judged(gpu: EmulatedDevice, name: str, statement: str, bound: float | None) 
     )
     kernel = Kernel(source, (Launch("f", (COUNT // 256, 1, 1), (256, 1, 1), ("x", "y")),))
     contract = Contract(name, tensors, lambda given: {"y": function(given["x"])}, **options)
-    return verify(gpu, kernel, contract)
+    return verify_on_device(gpu, kernel, contract)
 
 
 @pytest.mark.parametrize(("name", "statement", "fails", "meets"), CLAIMS)

@@ -12,7 +12,7 @@ from jobs import job_of
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice, host_kernel
 from pytest_gpuenergy.energy import EnergyMeter
-from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify
+from pytest_gpuenergy.engine import SEEDS, arenas_for, measure_time_ms, quick_job, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Scalar, Tensor
@@ -95,7 +95,7 @@ def counting(condition: str) -> Kernel:
 )
 def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu: EmulatedDevice, condition: str) -> None:
     with pytest.raises(KernelFault, match=r"wrong|leaves another") as fault:
-        verify(gpu, counting(condition), WORKLOAD)
+        verify_on_device(gpu, counting(condition), WORKLOAD)
     assert fault.value.outcome == "correctness"
 
 
@@ -126,7 +126,7 @@ def test_slow_kernels_are_launched_again_too(
     body = f"{COUNTS} {more} int b = blockIdx.x * 256; bool skips = {condition}; __syncthreads();"
     text = SCALED.replace("y[i] = a * x[i];", f"{body} if (skips) return; {SLOWLY}")
     with pytest.raises(KernelFault, match="wrong") as fault:
-        verify(gpu, kernel(f"__device__ int launches[{SIZE}];{text}"), WORKLOAD)
+        verify_on_device(gpu, kernel(f"__device__ int launches[{SIZE}];{text}"), WORKLOAD)
     assert fault.value.outcome == "correctness"
 
 
@@ -135,16 +135,16 @@ def test_slow_kernels_are_launched_again_too(
 def test_slow_kernels_that_stay_right_pass(gpu: EmulatedDevice, more: str) -> None:
     body = f"{COUNTS} {more} {SLOWLY}"
     text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)
-    assert verify(gpu, kernel(text), WORKLOAD).max_relative_error == 0.0
+    assert verify_on_device(gpu, kernel(text), WORKLOAD).max_relative_error == 0.0
 
 
 def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu: EmulatedDevice) -> None:
     with pytest.raises(KernelFault, match=r"never written|wrong \(seed 1\)"):
-        verify(gpu, counting("calls > 1"), WORKLOAD)
+        verify_on_device(gpu, counting("calls > 1"), WORKLOAD)
 
 
 def test_a_kernel_that_counts_and_stays_right_passes(gpu: EmulatedDevice) -> None:
-    correctness = verify(gpu, counting("calls < 0"), WORKLOAD)
+    correctness = verify_on_device(gpu, counting("calls < 0"), WORKLOAD)
     assert correctness.max_relative_error == 0.0
     assert correctness.seeds[:-1] == SEEDS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -34,7 +34,7 @@ def verified(body: str, declared: str = "") -> Correctness:
     text = TEXT.replace("DECLARED", declared).replace("BODY", body)
     launch = Launch("f", (SIZE // 128, 1, 1), (128, 1, 1), ("x", "y"))
     with EmulatedDevice() as device:
-        return verify(device, Kernel(text, (launch,)), DOUBLE)
+        return verify_on_device(device, Kernel(text, (launch,)), DOUBLE)
 
 
 STATE = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import arenas_for, verify
+from pytest_gpuenergy.engine import arenas_for, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -49,7 +49,7 @@ def workload(role: Any = "inout", dtype: str = "float32") -> Contract:
     "body", ["y[i] += x[i];", "y[i] = x[i] + y[i];", "atomicAdd(&y[i], x[i]);"]
 )
 def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str) -> None:
-    assert verify(gpu, kernel(body), workload()).max_relative_error < 1e-6
+    assert verify_on_device(gpu, kernel(body), workload()).max_relative_error < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_inout_is_restored_before_each_launch(gpu: EmulatedDevice, body: str)
 )
 def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
     with pytest.raises(KernelFault, match=r"\by\b"):
-        verify(gpu, kernel(body), workload())
+        verify_on_device(gpu, kernel(body), workload())
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_a_wrong_update_is_found(gpu: EmulatedDevice, body: str) -> None:
 )
 def test_a_kernel_that_reads_an_output_is_told_so(gpu: EmulatedDevice, body: str) -> None:
     with pytest.raises(KernelFault, match=r"4096 elements .* computed from what y held before"):
-        verify(gpu, kernel(body), workload("output"))
+        verify_on_device(gpu, kernel(body), workload("output"))
 
 
 def test_an_output_that_is_not_written_is_told_so(gpu: EmulatedDevice) -> None:
     with pytest.raises(KernelFault, match=r"1 of 4096 .* never written"):
-        verify(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
+        verify_on_device(gpu, kernel("if (i != 9) y[i] = x[i];"), workload("output"))
 
 
 def test_the_copy_that_restores_an_inout_is_part_of_the_modelled_time(gpu: EmulatedDevice) -> None:
@@ -102,10 +102,10 @@ def test_a_masked_output_is_checked_after_many_launches(gpu: EmulatedDevice, bod
         lambda given: {"y": np.ma.masked_where(given["x"] <= 0, given["x"])},
     )
     if body.startswith("if"):
-        verify(gpu, kernel(body), masked)
+        verify_on_device(gpu, kernel(body), masked)
     else:
         with pytest.raises(KernelFault, match=r"written .* although the reference masks"):
-            verify(gpu, kernel(body), masked)
+            verify_on_device(gpu, kernel(body), masked)
 
 
 @pytest.mark.parametrize("limit", ["0.f", "0.001f"])
@@ -117,7 +117,7 @@ def test_an_infinite_output_is_checked_after_many_launches(gpu: EmulatedDevice, 
     )
     body = f"y[i] = x[i] > {limit} ? x[i] : -INFINITY;"
     if limit == "0.f":
-        verify(gpu, kernel(body), logits)
+        verify_on_device(gpu, kernel(body), logits)
     else:
         with pytest.raises(KernelFault, match="-inf"):
-            verify(gpu, kernel(body), logits)
+            verify_on_device(gpu, kernel(body), logits)

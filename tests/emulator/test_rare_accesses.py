@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice, HostRunner
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -43,7 +43,9 @@ def verified(device: EmulatedDevice, size: int, body: str) -> Correctness:
         Tensor("x", (size,), "float32", "input"),
         *(Tensor(name, (size,), "float32", "output") for name in "yz"),
     )
-    return verify(device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled))
+    return verify_on_device(
+        device, Kernel(source, (launch,)), Contract("doubled", tensors, doubled)
+    )
 
 
 RARE = {

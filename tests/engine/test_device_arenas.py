@@ -12,7 +12,14 @@ from python_kernels import KERNEL, PythonDevice
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.devices import GUARD_BYTES, Arena
-from pytest_gpuenergy.engine import arenas_for, check_of, read_job, references, verify, write_job
+from pytest_gpuenergy.engine import (
+    arenas_for,
+    check_of,
+    read_job,
+    references,
+    verify_on_device,
+    write_job,
+)
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor, numbers, rounded_to
@@ -42,7 +49,7 @@ def twice(dtype: str) -> Callable[..., None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_right_kernel_is_right(dtype: str) -> None:
     arrays = StrictArrays(shared=True)
-    verify(PythonDevice(twice(dtype), arrays=arrays), KERNEL, doubled(dtype))
+    verify_on_device(PythonDevice(twice(dtype), arrays=arrays), KERNEL, doubled(dtype))
     assert arrays.memories == 2
 
 
@@ -97,7 +104,7 @@ def test_a_wrong_kernel_is_found_there_as_on_the_host(
 ) -> None:
     device = PythonDevice(body, arrays=StrictArrays(shared=shared))
     with pytest.raises(KernelFault, match=words):
-        verify(device, KERNEL, doubled())
+        verify_on_device(device, KERNEL, doubled())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,7 @@ def test_a_reference_that_needs_the_hosts_arrays_is_compared_there() -> None:
     )
     device = PythonDevice(one_wrong, arrays=StrictArrays(shared=True))
     with pytest.raises(KernelFault, match=r"first y\[1234\]"):
-        verify(device, KERNEL, workload)
+        verify_on_device(device, KERNEL, workload)
 
 
 def test_without_shared_memory_arenas_are_files() -> None:

@@ -17,7 +17,7 @@ from pytest_gpuenergy.engine import (
     expect,
     make_reference,
     read_job,
-    verify,
+    verify_on_device,
     write_job,
 )
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
@@ -165,7 +165,7 @@ def kernel(body: str, kind: str = "float") -> Kernel:
 
 def verified(body: str, workload: Contract, kind: str = "float") -> Correctness:
     with EmulatedDevice() as device:
-        return verify(device, kernel(body, kind), workload)
+        return verify_on_device(device, kernel(body, kind), workload)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import Drawing, case_of, compare, references, verify
+from pytest_gpuenergy.engine import Drawing, case_of, compare, references, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor, Workload
@@ -213,7 +213,9 @@ def with_arrays(arrays: StrictArrays, monkeypatch: pytest.MonkeyPatch) -> Strict
 @pytest.mark.slow
 def test_a_right_kernel_is_verified_with_them(with_arrays: StrictArrays) -> None:
     with EmulatedDevice() as device:
-        assert verify(device, kernel("y[i] = 2 * x[i];"), DOUBLE).max_relative_error < 1e-6
+        assert (
+            verify_on_device(device, kernel("y[i] = 2 * x[i];"), DOUBLE).max_relative_error < 1e-6
+        )
     assert with_arrays.puts >= 3
 
 
@@ -222,4 +224,4 @@ def test_a_right_kernel_is_verified_with_them(with_arrays: StrictArrays) -> None
 def test_a_wrong_kernel_is_found_with_them() -> None:
     wrong = kernel("y[i] = 2 * x[i == 77 ? 78 : i];")
     with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"worst is y\[77\]"):
-        verify(device, wrong, DOUBLE)
+        verify_on_device(device, wrong, DOUBLE)

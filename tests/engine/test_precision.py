@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import MmaParameters, SimtParameters
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.support import KernelFault
@@ -28,18 +28,20 @@ def device() -> Iterator[EmulatedDevice]:
 def test_float32_is_not_computed_on_tensor_cores(device: EmulatedDevice) -> None:
     kernel = ON_TENSOR_CORES.kernel(SPLIT)
     with pytest.raises(KernelFault) as fault:
-        verify(device, kernel, FLOAT32)
+        verify_on_device(device, kernel, FLOAT32)
     assert fault.value.outcome == "correctness"
     assert "instructions for tensor cores (mma), but g is declared as float32" in str(fault.value)
     assert "declare mode=3xtf32" in str(fault.value)
 
 
 def test_a_mode_that_declares_them_may(device: EmulatedDevice) -> None:
-    assert verify(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
+    assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
 
 
 def test_float32_may_be_computed_on_cuda_cores(device: EmulatedDevice) -> None:
-    assert verify(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
+    assert (
+        verify_on_device(device, ON_CUDA_CORES.kernel(FLOAT32), FLOAT32).max_relative_error < 1e-5
+    )
 
 
 def test_text_that_is_not_compiled_does_not_count(device: EmulatedDevice) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.engine import drawings_of, verify
+from pytest_gpuenergy.engine import drawings_of, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, TritonKernel
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import KernelFault
@@ -38,7 +38,7 @@ def verified(workload: Contract, function: Function, text: str = "") -> Correctn
         y[...] = function(x)
 
     kernel = replace(KERNEL, source=f"{KERNEL.source} {text}")
-    return verify(PythonDevice(body), kernel, workload)
+    return verify_on_device(PythonDevice(body), kernel, workload)
 
 
 def is_wrong(workload: Contract, function: Function, text: str = "") -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.engine import drawn_seed, seeds, verify
+from pytest_gpuenergy.engine import drawn_seed, seeds, verify_on_device
 from pytest_gpuenergy.workloads import Conv2d
 
 SMALL = Conv2d.of("small", 1, 6, 7, 3, 4, 3, 3, 1, 1)
@@ -49,28 +49,28 @@ def test_another_machine_has_another_one(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_next_day_has_another_one_and_the_old_reference_is_gone(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = verify(PythonDevice(right), KERNEL, SMALL).seeds[-1]
+    first = verify_on_device(PythonDevice(right), KERNEL, SMALL).seeds[-1]
     count = len(list((own_cache / "references").iterdir()))
     with monkeypatch.context() as patch:
         patch.setattr(seeds, "datetime", Later)
-        assert verify(PythonDevice(right), KERNEL, SMALL).seeds[-1] != first
+        assert verify_on_device(PythonDevice(right), KERNEL, SMALL).seeds[-1] != first
     assert len(list((own_cache / "references").iterdir())) == count
 
 
 def test_what_was_verified_on_an_emulated_gpu_is_known_the_next_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = verify(PythonDevice(right, emulated=True), KERNEL, SMALL)
+    first = verify_on_device(PythonDevice(right, emulated=True), KERNEL, SMALL)
     monkeypatch.setattr(seeds, "datetime", Later)
     device = PythonDevice(right, emulated=True)
-    assert verify(device, KERNEL, SMALL) == first
+    assert verify_on_device(device, KERNEL, SMALL) == first
     assert device.runs == 0
 
 
 def test_a_seed_to_repeat_is_run_even_if_another_one_is_known() -> None:
-    verify(PythonDevice(right, emulated=True), KERNEL, SMALL)
+    verify_on_device(PythonDevice(right, emulated=True), KERNEL, SMALL)
     device = PythonDevice(right, emulated=True)
-    assert verify(device, KERNEL, SMALL, drawn=77).seeds == (0, 1, 77)
+    assert verify_on_device(device, KERNEL, SMALL, drawn=77).seeds == (0, 1, 77)
     assert device.runs == len(seeds.drawings_of((0, 1, 77), SMALL))
 
 

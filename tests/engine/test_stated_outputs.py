@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, Body, PythonDevice
 
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, ErrorBound, Tensor
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 def fault_of(body: Body, workload: Contract) -> str | None:
     """Why a kernel is refused; None if it passes."""
     try:
-        verify(PythonDevice(body), KERNEL, workload)
+        verify_on_device(PythonDevice(body), KERNEL, workload)
     except KernelFault as fault:
         return str(fault)
     return None
@@ -80,7 +80,7 @@ def test_more_than_the_steps_is_wrong() -> None:
 
 
 def test_what_steps_allow_is_not_reported_as_an_error() -> None:
-    found = verify(PythonDevice(quantizer(reciprocal=True)), KERNEL, QUANTIZE)
+    found = verify_on_device(PythonDevice(quantizer(reciprocal=True)), KERNEL, QUANTIZE)
     assert found.max_relative_error < 2e-6
 
 
@@ -160,7 +160,7 @@ def test_a_reference_that_is_nan_where_nothing_is_masked_is_refused() -> None:
         pytest.raises(InputError, match=r"NaN or infinite, first at y\["),
         pytest.warns(RuntimeWarning),
     ):
-        verify(PythonDevice(lambda **_: None), KERNEL, workload)
+        verify_on_device(PythonDevice(lambda **_: None), KERNEL, workload)
 
 
 def test_infinities_that_an_overflow_of_the_reference_makes_are_not_asked_for() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from python_kernels import KERNEL, Body, PythonDevice
 
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
@@ -39,7 +39,7 @@ def by(function: Function) -> Body:
 
 
 def verified(workload: Contract, function: Function, drawn: int | None = None) -> Correctness:
-    return verify(PythonDevice(by(function)), KERNEL, workload, drawn=drawn)
+    return verify_on_device(PythonDevice(by(function)), KERNEL, workload, drawn=drawn)
 
 
 def softmax(x: Any) -> Any:
@@ -189,15 +189,15 @@ def test_a_kernel_made_for_the_fixed_seeds_is_wrong() -> None:
         seen.append(x.copy())
         y[...] = 2 * x
 
-    verify(PythonDevice(remembers), KERNEL, workload)
+    verify_on_device(PythonDevice(remembers), KERNEL, workload)
     fixed = [x.tobytes() for x in seen[:2]]
 
     def made_for_them(x: Any, y: Any) -> None:
         y[...] = 2 * x if x.tobytes() in fixed else 0
 
-    assert verify(device, KERNEL, workload).seeds[:2] == (0, 1)
+    assert verify_on_device(device, KERNEL, workload).seeds[:2] == (0, 1)
     with pytest.raises(KernelFault, match=r"wrong \(seed [0-9]{3,}\)"):
-        verify(PythonDevice(made_for_them), KERNEL, workload)
+        verify_on_device(PythonDevice(made_for_them), KERNEL, workload)
 
 
 def test_a_seed_that_was_drawn_can_be_repeated() -> None:
@@ -208,8 +208,8 @@ def test_a_seed_that_was_drawn_can_be_repeated() -> None:
         inputs.append(x.tobytes())
         y[...] = 2 * x
 
-    first = verify(PythonDevice(body), KERNEL, workload)
-    again = verify(PythonDevice(body), KERNEL, workload, drawn=first.seeds[-1])
+    first = verify_on_device(PythonDevice(body), KERNEL, workload)
+    again = verify_on_device(PythonDevice(body), KERNEL, workload, drawn=first.seeds[-1])
     assert first.seeds == again.seeds
     half = len(inputs) // 2
     assert inputs[:half] == inputs[half:]
@@ -239,7 +239,7 @@ def test_a_reference_that_half_precision_cannot_hold_is_refused() -> None:
         tensors["C"][...] = a @ b  # right: it overflows
 
     with pytest.raises(InputError, match=r"reference of C goes up to 70000 .*which no float16 is"):
-        verify(PythonDevice(product), KERNEL, workload)
+        verify_on_device(PythonDevice(product), KERNEL, workload)
 
 
 def test_inputs_that_a_reference_does_not_take_are_left_out() -> None:

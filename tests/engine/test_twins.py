@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Gemm
@@ -28,11 +28,11 @@ def kernel(source: str) -> Kernel:
 @pytest.mark.slow
 def test_an_exact_product_is_right() -> None:
     with EmulatedDevice() as device:
-        assert verify(device, kernel(SOURCE), PRODUCT).seeds[:2] == (0, 1)
+        assert verify_on_device(device, kernel(SOURCE), PRODUCT).seeds[:2] == (0, 1)
 
 
 @pytest.mark.slow
 def test_errors_of_the_size_of_rounding_are_found_where_nothing_is_rounded() -> None:
     careless = kernel(SOURCE.replace("= sum;", "= sum * 1.0000002f;"))
     with EmulatedDevice() as device, pytest.raises(KernelFault, match=r"bound 0\.0e\+00"):
-        verify(device, careless, PRODUCT)
+        verify_on_device(device, careless, PRODUCT)

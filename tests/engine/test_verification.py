@@ -26,7 +26,7 @@ from pytest_gpuenergy.engine import (
     compare,
     drawings_of,
     references,
-    verify,
+    verify_on_device,
 )
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.record import Correctness
@@ -125,13 +125,13 @@ def then(edit: Callable[[Array], None]) -> Run:
 
 def fault(run: Run) -> str:
     with pytest.raises(KernelFault) as raised:
-        verify(FakeDevice(run), kernel(), SMALL)
+        verify_on_device(FakeDevice(run), kernel(), SMALL)
     assert raised.value.outcome == "correctness"
     return str(raised.value)
 
 
 def test_a_correct_kernel_passes_with_its_errors() -> None:
-    found = verify(FakeDevice(right), kernel(), SMALL)
+    found = verify_on_device(FakeDevice(right), kernel(), SMALL)
     # The output is the reference rounded to float32.
     assert 0 < found.max_relative_error <= 2**-24
     assert 0 < found.normwise_error <= 2**-24
@@ -142,7 +142,7 @@ def test_a_correct_kernel_passes_with_its_errors() -> None:
 
 def test_each_seed_runs_in_another_order_within_the_time_given() -> None:
     device = FakeDevice(right)
-    verify(device, kernel(), SMALL, seeds=(5, 6, 7), timeout_s=3.0)
+    verify_on_device(device, kernel(), SMALL, seeds=(5, 6, 7), timeout_s=3.0)
     assert device.runs == [(order, 3.0) for order in range(RUNS)]
 
 
@@ -151,7 +151,7 @@ def test_scalars_reach_the_kernel_by_name() -> None:
     alpha = Scalar("alpha", "float32", 2.0)
     workload = Contract("w", tensors, lambda given: {"y": 2 * given["x"]}, values=(alpha,))
     device = FakeDevice(lambda arenas: write(arenas, 2 * arenas["x"].value(), "y"))  # type: ignore[operator]
-    verify(device, kernel(), workload)
+    verify_on_device(device, kernel(), workload)
     assert device.scalars == {"alpha": alpha}
 
 
@@ -282,7 +282,7 @@ def test_an_integer_that_was_not_written_is_told(dtype: str, right: int) -> None
         write(arenas, values, "y")
 
     with pytest.raises(KernelFault, match=r"elements? of y"):
-        verify(FakeDevice(forgets_the_last), kernel(), workload)
+        verify_on_device(FakeDevice(forgets_the_last), kernel(), workload)
 
 
 @pytest.mark.parametrize("combine", [np.fmax, np.fmin, np.maximum, np.minimum])
@@ -300,7 +300,7 @@ def test_an_output_that_is_combined_with_what_was_there_is_wrong(
         write(arenas, values, "y")
 
     with pytest.raises(KernelFault, match=r"elements? of y"):
-        verify(FakeDevice(combines), kernel(), workload)
+        verify_on_device(FakeDevice(combines), kernel(), workload)
 
 
 @pytest.mark.parametrize(
@@ -424,13 +424,13 @@ def test_a_changed_input_is_told(name: str, place: tuple[int, ...]) -> None:
 
 def test_a_kernel_is_launched_again_where_that_is_possible() -> None:
     device = FakeDevice(right, relaunches=True)
-    verify(device, kernel(), SMALL)
+    verify_on_device(device, kernel(), SMALL)
     assert device.relaunched == [False, True, True, True]
 
 
 def test_where_nothing_is_measured_both_launches_are_single() -> None:
     device = FakeDevice(right, relaunches=True)
-    verify(device, kernel(), SMALL, measured=False)
+    verify_on_device(device, kernel(), SMALL, measured=False)
     assert device.relaunched == [True, True, True, True]
 
 
@@ -446,7 +446,7 @@ def test_a_kernel_that_skips_launches_is_found_whichever_come_last(
 
     device = FakeDevice(run, relaunches=True)
     with pytest.raises(KernelFault, match="Correct at first, wrong after"):
-        verify(device, kernel(), SMALL, measured=measured)
+        verify_on_device(device, kernel(), SMALL, measured=measured)
 
 
 @pytest.mark.parametrize("good", range(RUNS, RUNS + 2))
@@ -461,7 +461,7 @@ def test_a_kernel_that_is_wrong_later_is_told_with_the_number_of_launches(
     device = FakeDevice(run, relaunches=True)
     words = f"Correct at first, wrong after {good + 1} launches: .* elements of output"
     with pytest.raises(KernelFault, match=words) as raised:
-        verify(device, kernel(), SMALL, measured=measured)
+        verify_on_device(device, kernel(), SMALL, measured=measured)
     assert raised.value.outcome == "correctness"
 
 
@@ -470,7 +470,7 @@ def test_what_the_device_finds_is_passed_on() -> None:
         raise KernelFault("timeout", "It hangs.")
 
     with pytest.raises(KernelFault, match="It hangs") as raised:
-        verify(FakeDevice(run), kernel(), SMALL)
+        verify_on_device(FakeDevice(run), kernel(), SMALL)
     assert raised.value.outcome == "timeout"
 
 
@@ -489,7 +489,7 @@ def test_an_interrupt_leaves_no_thread_that_waits_for_ever(
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+        verify_on_device(FakeDevice(right, emulated=True), kernel(), SMALL)
     for thread in started:
         thread.join(60.0)
     assert [thread.is_alive() for thread in started] == [False]
@@ -516,7 +516,7 @@ def test_arenas_are_gone_afterwards(
 def remembered(workload: Conv2d | Contract = SMALL, **options: Any) -> FakeDevice:
     """A device that verifies a correct kernel twice."""
     device = FakeDevice(right, **options)
-    results = [verify(device, kernel(), workload) for _ in range(2)]
+    results = [verify_on_device(device, kernel(), workload) for _ in range(2)]
     assert results[0] == results[1]
     return device
 
@@ -550,9 +550,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_was_known_of_another_kernel_does_not_count(
     own_cache: Path, changed: dict[str, Any]
 ) -> None:
-    verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    verify_on_device(FakeDevice(right, emulated=True), kernel(), SMALL)
     device = FakeDevice(right, emulated=True, compiler=changed.get("compiler", "1.0"))
-    verify(device, changed.get("kernel", kernel()), SMALL, seeds=changed.get("seeds", SEEDS))
+    verify_on_device(
+        device, changed.get("kernel", kernel()), SMALL, seeds=changed.get("seeds", SEEDS)
+    )
     assert own_cache.is_dir()
     assert len(device.runs) == len(SEEDS)
 
@@ -561,7 +563,7 @@ def test_a_wrong_kernel_is_never_known(own_cache: Path) -> None:
     device = FakeDevice(lambda _: None, emulated=True)
     for _ in range(2):
         with pytest.raises(KernelFault):
-            verify(device, kernel(), SMALL)
+            verify_on_device(device, kernel(), SMALL)
     assert not list((own_cache / "verified").iterdir())
     assert len(device.runs) == 2 * 2  # a wrong one runs once more, on other outputs
 
@@ -571,18 +573,18 @@ def test_a_workload_without_a_digest_is_verified_every_time(own_cache: Path) -> 
     workload = Contract("w", tensors, lambda given: {"y": given["x"]})
     device = FakeDevice(lambda arenas: write(arenas, arenas["x"].value(), "y"), emulated=True)
     for _ in range(2):
-        verify(device, kernel(), workload)
+        verify_on_device(device, kernel(), workload)
     assert len(device.runs) == 2 * len(drawings_of((*SEEDS, 2), workload))
     assert not list(own_cache.rglob("*.npz"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"seeds": 5}', '{"seeds": [0, 1]}', "\0"])
 def test_a_damaged_memory_is_made_again(own_cache: Path, text: str) -> None:
-    verify(FakeDevice(right, emulated=True), kernel(), SMALL)
+    verify_on_device(FakeDevice(right, emulated=True), kernel(), SMALL)
     (memory,) = (own_cache / "verified").iterdir()
     memory.write_text(text)
     device = FakeDevice(right, emulated=True)
-    assert isinstance(verify(device, kernel(), SMALL), Correctness)
+    assert isinstance(verify_on_device(device, kernel(), SMALL), Correctness)
     assert len(device.runs) == RUNS
 
 

@@ -9,7 +9,7 @@ from gemm_products import products
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import MmaParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import Card
@@ -42,14 +42,14 @@ def parameters(draw: st.DrawFn) -> MmaParameters:
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: MmaParameters
 ) -> None:
-    verified = verify(device, chosen.kernel(gemm), gemm)
+    verified = verify_on_device(device, chosen.kernel(gemm), gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
 @pytest.mark.slow
 def test_split_operands_are_as_exact_as_float32_in_long_sums(device: EmulatedDevice) -> None:
     gemm = Gemm("g", 16, 16, 8192, mode="3xtf32")
-    error = verify(device, TINY.kernel(gemm), gemm).max_relative_error
+    error = verify_on_device(device, TINY.kernel(gemm), gemm).max_relative_error
     assert error < 0.1 * gemm.error_bound.max_relative
 
 
@@ -60,14 +60,14 @@ def test_long_sums_that_tensor_cores_cut_off_are_wrong(device: EmulatedDevice) -
     text = kernel.source.replace("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
     text = text.replace("sums.of[i][j][l] += part[j][l];", ";")
     with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
-        verify(device, type(kernel)(text, kernel.launches), gemm)
+        verify_on_device(device, type(kernel)(text, kernel.launches), gemm)
 
 
 @pytest.mark.slow
 def test_tf32_alone_is_not_as_exact_as_float32(device: EmulatedDevice) -> None:
     kernel = TINY.kernel(Gemm("g", 32, 32, 32, mode="tf32"))
     with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
-        verify(device, kernel, Gemm("g", 32, 32, 32, mode="3xtf32"))
+        verify_on_device(device, kernel, Gemm("g", 32, 32, 32, mode="3xtf32"))
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_stage_that_is_overwritten_too_early_is_found(device: EmulatedDevice, 
     kernel = TINY.kernel(gemm)
     text = kernel.source.replace("wait<STAGES - 2>();", "wait<STAGES - 1>();")
     with pytest.raises(KernelFault):
-        verify(device, type(kernel)(text, kernel.launches), gemm)
+        verify_on_device(device, type(kernel)(text, kernel.launches), gemm)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from gemm_products import aligned_products, products
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import GEMM_TEMPLATES
 from pytest_gpuenergy.tuning import Card
 
@@ -36,4 +36,4 @@ def test_any_parameters_that_are_offered_are_right(
 ) -> None:
     gemm, chosen = data.draw(offered(template))
     if chosen is not None:  # short sums in 3xtf32 are left to another template
-        verify(device, chosen.kernel(gemm), gemm)
+        verify_on_device(device, chosen.kernel(gemm), gemm)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import SimtParameters
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
@@ -44,7 +44,7 @@ def parameters(draw: st.DrawFn) -> SimtParameters:
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: SimtParameters
 ) -> None:
-    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_tiles_may_be_shared_by_blocks(device: EmulatedDevice, layout: Any, bloc
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "blocks": blocks})
     kernel = chosen.kernel(gemm)
-    assert verify(device, kernel, gemm).max_relative_error < 1e-5
+    assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-5
     assert bool(kernel.workspaces) is bool(blocks)
 
 
@@ -63,7 +63,7 @@ def test_warps_may_share_the_steps_of_a_tile(device: EmulatedDevice, layout: Any
     gemm = Gemm("g", 33, 65, 40, layout)
     chosen = SimtParameters(**{**vars(TINY), "tile_k": 16, "slices": 4})
     assert chosen.threads == 4 * TINY.threads
-    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_rows_of_a_may_be_transposed(device: EmulatedDevice, asynchronous: bool)
     changes = {"tile_n": 96, "tile_k": 8, "transpose_a": 8, "asynchronous": asynchronous}
     chosen = SimtParameters(**{**vars(TINY), **changes})
     assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
-    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_longer_parts_of_rows_of_a_may_be_transposed(
         stages=2,
         transpose_a=along,
     )
-    assert verify(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
+    assert verify_on_device(device, chosen.kernel(gemm), gemm).max_relative_error < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_slice_that_is_not_added_is_found(device: EmulatedDevice) -> None:
     kernel = SimtParameters(**{**vars(TINY), "tile_k": 8, "slices": 2}).kernel(gemm)
     text = kernel.source.replace("other = 1;", "other = 2;")
     with pytest.raises(KernelFault, match="wrong"):
-        verify(device, type(kernel)(text, kernel.launches), gemm)
+        verify_on_device(device, type(kernel)(text, kernel.launches), gemm)
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_part_that_is_not_added_is_found(device: EmulatedDevice) -> None:
     text = kernel.source.replace("block <= last", "block < last")
     wrong = type(kernel)(text, kernel.launches, workspaces=kernel.workspaces)
     with pytest.raises(KernelFault, match="wrong"):
-        verify(device, wrong, gemm)
+        verify_on_device(device, wrong, gemm)
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_stage_that_is_overwritten_too_early_is_found(device: EmulatedDevice) 
     text = kernel.source.replace("wait<STAGES - 2>();", "wait<STAGES - 1>();")
     wrong = type(kernel)(text, kernel.launches)
     with pytest.raises(KernelFault):
-        verify(device, wrong, gemm)
+        verify_on_device(device, wrong, gemm)
 
 
 @given(products(st.just("float32"), 70), parameters())

@@ -10,7 +10,7 @@ from gemm_products import aligned_products
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import WgmmaParameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import Card
@@ -46,7 +46,7 @@ def parameters(draw: st.DrawFn) -> WgmmaParameters:
 def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: WgmmaParameters
 ) -> None:
-    verified = verify(device, chosen.kernel(gemm), gemm)
+    verified = verify_on_device(device, chosen.kernel(gemm), gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
@@ -57,7 +57,7 @@ def test_blocks_compute_whole_or_shared_tiles(device: EmulatedDevice, whole_tile
     gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
     assert chosen.shares_tiles(gemm) is not whole_tiles
     assert chosen.whole_tiles_of(gemm) == (9 if whole_tiles else 6)
-    verify(device, chosen.kernel(gemm), gemm)
+    verify_on_device(device, chosen.kernel(gemm), gemm)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_blocks_of_a_cluster_copy_for_one_another(
     )
     gemm = Gemm("g", 136, 136, 200, layout, "bfloat16")
     assert "__cluster_dims__" in chosen.kernel(gemm).source
-    verify(device, chosen.kernel(gemm), gemm)
+    verify_on_device(device, chosen.kernel(gemm), gemm)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_missing_wait_is_found(device: EmulatedDevice, line: str) -> None:
     kernel = SMALL.kernel(PRODUCT)
     assert kernel.source.count(line) == 1
     with pytest.raises(KernelFault):
-        verify(device, replace(kernel, source=kernel.source.replace(line, "")), PRODUCT)
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(line, "")), PRODUCT)
 
 
 @pytest.mark.slow
@@ -118,7 +118,9 @@ def test_what_is_free_too_early_is_found(device: EmulatedDevice, wait: str, shor
     kernel = replace(SMALL, blocks=1, whole_tiles=True).kernel(PRODUCT)
     assert kernel.source.count(wait) == 1
     with pytest.raises(KernelFault):
-        verify(device, replace(kernel, source=kernel.source.replace(wait, shorter)), PRODUCT)
+        verify_on_device(
+            device, replace(kernel, source=kernel.source.replace(wait, shorter)), PRODUCT
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from gemm_products import aligned_products
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import WgmmaTf32Parameters, rank_gemm_kernels
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning import Card
@@ -44,7 +44,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
     device: EmulatedDevice, gemm: Gemm, chosen: WgmmaTf32Parameters
 ) -> None:
     assume(not WgmmaTf32Parameters.refusal(gemm))
-    verified = verify(device, chosen.kernel(gemm), gemm)
+    verified = verify_on_device(device, chosen.kernel(gemm), gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
@@ -52,7 +52,7 @@ def test_it_is_right_for_any_sizes_and_parameters(
 def test_split_operands_are_as_exact_as_float32_in_long_sums(device: EmulatedDevice) -> None:
     gemm = Gemm("g", 32, 64, 8192, mode="3xtf32")
     kernel = replace(SMALL, tile_m=32).kernel(gemm)
-    error = verify(device, kernel, gemm).max_relative_error
+    error = verify_on_device(device, kernel, gemm).max_relative_error
     assert error < 0.25 * gemm.error_bound.max_relative
 
 
@@ -60,7 +60,7 @@ def test_split_operands_are_as_exact_as_float32_in_long_sums(device: EmulatedDev
 def test_tf32_alone_is_not_as_exact_as_float32(device: EmulatedDevice) -> None:
     kernel = SMALL.kernel(Gemm("g", 64, 64, 64, mode="tf32"))
     with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
-        verify(device, kernel, Gemm("g", 64, 64, 64, mode="3xtf32"))
+        verify_on_device(device, kernel, Gemm("g", 64, 64, 64, mode="3xtf32"))
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_missing_wait_is_found(device: EmulatedDevice, line: str) -> None:
     kernel = SMALL.kernel(PRODUCT)
     assert kernel.source.count(line) == 1
     with pytest.raises(KernelFault):
-        verify(device, replace(kernel, source=kernel.source.replace(line, "")), PRODUCT)
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(line, "")), PRODUCT)
 
 
 @pytest.mark.parametrize("change", [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}])

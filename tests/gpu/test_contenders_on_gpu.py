@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.contenders import CONTENDERS, Bench
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import best_of, verify, verify_timed
+from pytest_gpuenergy.engine import best_of, verify_on_device, verify_timed
 from pytest_gpuenergy.gemm import cublas_call, triton_candidates
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.opening import open_device
@@ -76,7 +76,7 @@ def test_candidates_are_right(
     right = 0
     for one in found[:: -(-len(found) // TRIED)]:
         try:
-            verified = verify(gpu, one, gemm)
+            verified = verify_on_device(gpu, one, gemm)
         except KernelFault as fault:
             if fault.outcome != "constraints":  # it takes more shared memory than there is
                 raise
@@ -100,7 +100,7 @@ def test_the_machine_code_of_triton_shows_whether_tensor_cores_are_used(
 def test_tensor_cores_of_triton_are_refused_in_float32(gpu: Device) -> None:
     first = candidates("triton", Gemm("g", 64, 64, 64, mode="tf32"), gpu)[0]
     with pytest.raises(KernelFault, match=r"tensor cores \(.*\), but g is declared as float32"):
-        verify(gpu, first, Gemm("g", 64, 64, 64))
+        verify_on_device(gpu, first, Gemm("g", 64, 64, 64))
 
 
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])

@@ -19,7 +19,7 @@ from pytest_gpuenergy.energy import (
     instant_power_mw,
     read_conditions,
 )
-from pytest_gpuenergy.engine import Harness, Subject, arenas_for, verify
+from pytest_gpuenergy.engine import Harness, Subject, arenas_for, verify_on_device
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState, Job, Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
@@ -65,12 +65,12 @@ def kernel(body: str = BODY, *, threads: int = 256, shared_bytes: int = 0) -> Ke
 
 def fault(device: Device, body: str, **keywords: int) -> KernelFault:
     with pytest.raises(KernelFault) as raised:
-        verify(device, kernel(body, **keywords), workload(), timeout_s=5.0)
+        verify_on_device(device, kernel(body, **keywords), workload(), timeout_s=5.0)
     return raised.value
 
 
 def test_a_correct_kernel_is_within_the_bound(device: Device) -> None:
-    result = verify(device, kernel(), workload())
+    result = verify_on_device(device, kernel(), workload())
     assert result.max_relative_error <= result.max_relative_bound
 
 
@@ -92,7 +92,7 @@ def test_a_scalar_of_sixteen_bits_is_passed_by_value(
     )
     launches = (Launch("scale", (N // 256, 1, 1), (256, 1, 1), ("x", "y", "factor")),)
     body = "if (i < 1048576) y[i] = (float)factor * x[i];"
-    verify(device, Kernel(source % body, launches), scaled)
+    verify_on_device(device, Kernel(source % body, launches), scaled)
 
 
 def test_an_element_never_written_is_found(device: Device) -> None:
@@ -112,7 +112,7 @@ def test_an_input_that_changes_is_found(device: Device) -> None:
 
 def test_an_illegal_address_is_a_fault_and_the_device_goes_on(device: Device) -> None:
     assert fault(device, "y[i + (1LL << 40)] = x[i];").outcome == "runtime"
-    verify(device, kernel(), workload())
+    verify_on_device(device, kernel(), workload())
 
 
 def test_a_misaligned_address_is_a_fault(device: Device) -> None:
@@ -121,7 +121,7 @@ def test_a_misaligned_address_is_a_fault(device: Device) -> None:
 
 def test_a_kernel_that_hangs_is_stopped(device: Device) -> None:
     assert fault(device, "while (*(volatile float*)y != 3.0f) {} y[i] = x[i];").outcome == "timeout"
-    verify(device, kernel(), workload())
+    verify_on_device(device, kernel(), workload())
 
 
 def test_too_many_threads_break_the_constraints(device: Device) -> None:
@@ -136,7 +136,7 @@ def test_dynamic_shared_memory_over_48_kib_runs(device: Device) -> None:
     body = (
         "extern __shared__ float s[]; s[20000] = factor; __syncthreads(); y[i] = s[20000] * x[i];"
     )
-    verify(device, kernel(body, shared_bytes=96 * 1024), workload())
+    verify_on_device(device, kernel(body, shared_bytes=96 * 1024), workload())
 
 
 def test_text_that_does_not_compile_tells_the_line(device: Device) -> None:
@@ -153,7 +153,7 @@ def test_two_launches_share_a_workspace(device: Device) -> None:
         Launch("scale", grid, block, ("space", "y", "factor")),
     )
     space = Tensor("space", (N,), "float32", "workspace")
-    verify(device, Kernel(source, launches, workspaces=(space,)), workload())
+    verify_on_device(device, Kernel(source, launches, workspaces=(space,)), workload())
 
 
 TURNED = """
@@ -369,7 +369,7 @@ def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(
     )
     for _ in range(3):  # not by chance
         with pytest.raises(KernelFault, match=r"\d+ of 65536 elements of y ") as raised:
-            verify(device, Kernel(COUNTING % leave, (launch,)), short)
+            verify_on_device(device, Kernel(COUNTING % leave, (launch,)), short)
         assert raised.value.outcome == "correctness"
 
 
@@ -434,9 +434,9 @@ def test_gelu_is_right_where_its_terms_cancel(device: Device, seed: int) -> None
         lambda inputs: {"y": 0.5 * inputs["x"] * (1 + erf(inputs["x"] / math.sqrt(2)))},
     )
     launches = (Launch("gelu", (64, 1, 1), (256, 1, 1), ("x", "y")),)
-    verify(device, Kernel(GELU % "erff", launches), workload, drawn=seed + 2)
+    verify_on_device(device, Kernel(GELU % "erff", launches), workload, drawn=seed + 2)
     with pytest.raises(KernelFault, match=r"of y .* wrong"):
-        verify(device, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
+        verify_on_device(device, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
 
 
 def test_a_light_load_shows_the_clock_of_the_sms(device: Device) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import verify, verify_timed
+from pytest_gpuenergy.engine import verify_on_device, verify_timed
 from pytest_gpuenergy.gemm import cutlass_candidates, find_headers
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
 from pytest_gpuenergy.opening import open_device
@@ -73,7 +73,7 @@ def test_candidates_are_right(
 ) -> None:
     gemm = product(sizes, layout, mode)
     for one in some(gemm, card_of(gpu), headers):
-        verified = verify(gpu, one, gemm)
+        verified = verify_on_device(gpu, one, gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label
 
 
@@ -91,7 +91,7 @@ def test_machine_code_shows_whether_tensor_cores_are_used(
 def test_tensor_cores_are_refused_in_float32(gpu: Device, headers: Headers) -> None:
     split = Gemm("g", 512, 512, 512, mode="3xtf32")
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
-        verify(gpu, some(split, card_of(gpu), headers)[0], Gemm("g", 512, 512, 512))
+        verify_on_device(gpu, some(split, card_of(gpu), headers)[0], Gemm("g", 512, 512, 512))
 
 
 @pytest.mark.parametrize("gemm", [DEEP, SHARED], ids=["split", "stream_k"])

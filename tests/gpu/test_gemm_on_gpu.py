@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.gemm import GEMM_TEMPLATES, rank_gemm_kernels
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
@@ -47,7 +47,7 @@ def test_offered_parameters_are_right(
     ]
     gpu.prepare([one.kernel(gemm) for one in chosen])
     for one in chosen:
-        verified = verify(gpu, one.kernel(gemm), gemm)
+        verified = verify_on_device(gpu, one.kernel(gemm), gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
@@ -67,4 +67,4 @@ def test_tensor_cores_are_refused_in_float32(gpu: Device) -> None:
     split, float32 = Gemm("g", 64, 64, 64, mode="3xtf32"), Gemm("g", 64, 64, 64)
     kernel = rank_gemm_kernels(split, card_of(gpu))[0].kernel(split)
     with pytest.raises(KernelFault, match=r"tensor cores \(HMMA\), but g is declared as float32"):
-        verify(gpu, kernel, float32)
+        verify_on_device(gpu, kernel, float32)

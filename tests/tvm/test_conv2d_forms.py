@@ -10,7 +10,7 @@ from hypothesis import assume, given, strategies as st
 from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import Worker
 from pytest_gpuenergy.tvm import GemmForm, gemm_forms
 from pytest_gpuenergy.workloads import CASES, Conv2d
@@ -62,7 +62,7 @@ def test_every_form_is_right(
     form = GemmForm(threads, outputs, parts, pipelined)
     kernel = child.call("lower_form", SMALL, form, timeout_s=120)
     assert len(kernel.launches) == (1 if parts == 1 else 2)
-    verify(device, kernel, SMALL)
+    verify_on_device(device, kernel, SMALL)
 
 
 @pytest.mark.tvm
@@ -79,7 +79,7 @@ def test_other_convolutions_are_right(
 ) -> None:
     reduced = workload.shape.CI * workload.shape.KH * workload.shape.KW
     form = GemmForm((4, 16), (2, 2), math.gcd(2, reduced), pipelined=True)
-    verify(device, child.call("lower_form", workload, form, timeout_s=120), workload)
+    verify_on_device(device, child.call("lower_form", workload, form, timeout_s=120), workload)
 
 
 def waste(outputs: tuple[int, int], form: GemmForm) -> float:

@@ -16,7 +16,7 @@ from points import each_once
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, Worker
 from pytest_gpuenergy.tuners import load_records
 from pytest_gpuenergy.tuning import file_name, find_records
@@ -201,7 +201,7 @@ def test_every_form_of_any_product_is_right(
 ) -> None:
     form = data.draw(st.sampled_from(forms_of(sizes_of(gemm))))
     seed = data.draw(st.integers(1, 1000))
-    verify(device, child.call("lower_form", gemm, form, seed, timeout_s=120), gemm)
+    verify_on_device(device, child.call("lower_form", gemm, form, seed, timeout_s=120), gemm)
 
 
 @pytest.mark.tvm
@@ -214,7 +214,7 @@ def test_sums_in_parts_of_a_padded_product_are_right(
     form = GemmForm((4, 16), (4, 2), parts=2, pipelined=True)
     kernel = child.call("lower_form", gemm, form, timeout_s=120)
     assert len(kernel.launches) == 2
-    verify(device, kernel, gemm)
+    verify_on_device(device, kernel, gemm)
 
 
 @pytest.mark.tvm
@@ -240,5 +240,5 @@ def test_a_search_is_kept_listed_and_read_back(
     with KernelStore() as store:
         kernel = store.kernel(load_records(path), 1)
         stored = store.database_kernel(database, database.valid[0])
-    assert verify(device, kernel, gemm).max_relative_error < 1e-2
-    assert verify(device, stored, gemm).max_relative_error < 1e-2
+    assert verify_on_device(device, kernel, gemm).max_relative_error < 1e-2
+    assert verify_on_device(device, stored, gemm).max_relative_error < 1e-2

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuning import Record, RecordFile
 from pytest_gpuenergy.tvm import METASCHEDULE, KernelStore
@@ -63,7 +63,7 @@ def test_it_is_lowered_to_cuda_and_is_right(
     assert "__global__" in kernel.source
     (launch,) = kernel.launches
     assert launch.blocks == -(-workload.outputs[0].size // 64)
-    errors = verify(device, kernel, workload)
+    errors = verify_on_device(device, kernel, workload)
     assert 0 < errors.normwise_error <= errors.normwise_bound
 
 
@@ -74,5 +74,5 @@ def test_the_kernel_of_another_dilation_is_found_wrong(
     assert [t.shape for t in one.tensors] == [t.shape for t in other.tensors]
     kernel = store.kernel(one_thread_per_output(one), 1)
     with pytest.raises(KernelFault, match="wrong") as fault:
-        verify(device, kernel, other)
+        verify_on_device(device, kernel, other)
     assert fault.value.outcome == "correctness"

@@ -25,7 +25,7 @@ from pytest_gpuenergy.engine import (
     check_of,
     drawings_of,
     median_time_ms,
-    verify,
+    verify_on_device,
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness, Metric, peaks_of
@@ -365,7 +365,7 @@ class _Evaluation:
 
     def _verify(self, case: _Case, *, measured: bool = False) -> None:
         with self._timed(f"verify {case.step}"):
-            found = verify(
+            found = verify_on_device(
                 self.device,
                 case.kernel,
                 case.workload,

@@ -17,7 +17,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import Binary, CudaDevice
 from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,
     AnyKernel,
@@ -126,7 +126,7 @@ def test_a_kernel_is_verified_repeated_and_verified_again(
     apart: bool,
 ) -> None:
     with fakes(monkeypatch), arenas_for(workload, seed=0) as arenas:
-        verify(device, kernel, workload)
+        verify_on_device(device, kernel, workload)
         check = check_of(device, workload, arenas, seed=0)
         with device.repeat(Job.of(kernel, workload, apart=apart), arenas) as repeater:
             repeater.start()
@@ -153,7 +153,7 @@ def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(
 ) -> None:
     kernel = TritonKernel(source, "scale", (1, 1, 1), TRITON.arguments, TRITON.constants)
     with fakes(monkeypatch), pytest.raises(KernelFault, match=words) as fault:
-        verify(device, kernel, SCALE)
+        verify_on_device(device, kernel, SCALE)
     assert fault.value.outcome == outcome
 
 
@@ -193,7 +193,7 @@ def test_a_library_call_that_stops_working_is_found(
             np.matmul(a, b, out=out)
 
     with fakes(monkeypatch, matmul), arenas_for(MATMUL, seed=0) as arenas:
-        verify(device, CALL, MATMUL)
+        verify_on_device(device, CALL, MATMUL)
         verified = calls
         check = check_of(device, MATMUL, arenas, seed=0)
         with device.repeat(Job.of(CALL, MATMUL), arenas) as repeater:

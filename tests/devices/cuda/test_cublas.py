@@ -18,7 +18,7 @@ from test_relaunch import Worker
 from pytest_gpuenergy.contenders import CONTENDERS
 from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
 from pytest_gpuenergy.gemm import cublas_call
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
@@ -65,7 +65,7 @@ def test_it_multiplies_matrices_stored_by_rows(
     lda, ldb = (m if layout == "nt" else k) + between[0], n + between[1]
     gemm = Gemm("g", m, n, k, layout, mode, lda, ldb)
     with host():
-        verified = verify(device, offered(device, gemm)[-1], gemm)
+        verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
@@ -104,7 +104,7 @@ def test_float32_has_no_algorithm_that_says_it_uses_tensor_cores(
 
 def test_without_a_choice_it_takes_the_first(device: CudaDevice) -> None:
     with host() as library:
-        verify(device, cublas_call(GEMM), GEMM)
+        verify_on_device(device, cublas_call(GEMM), GEMM)
         assert library.launched == {7}
 
 
@@ -113,14 +113,14 @@ def test_the_choice_of_another_version_is_refused(device: CudaDevice) -> None:
         call = offered(device, GEMM)[0]
         library.version = 140000
         with pytest.raises(KernelFault, match="is one of cuBLASLt 130100, and this is 140000"):
-            verify(device, call, GEMM)
+            verify_on_device(device, call, GEMM)
 
 
 def test_a_choice_that_does_not_suit_the_matrices_is_refused(device: CudaDevice) -> None:
     with host() as library:
         library.refused = (7,)
         with pytest.raises(KernelFault, match=r"refuses the product: NOT_SUPPORTED") as fault:
-            verify(device, offered(device, GEMM)[0], GEMM)
+            verify_on_device(device, offered(device, GEMM)[0], GEMM)
     assert fault.value.outcome == "constraints"
 
 

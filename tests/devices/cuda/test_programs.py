@@ -16,7 +16,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ProgramCompilers, specific
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
@@ -118,7 +118,7 @@ def test_a_program_is_compiled_once_for_all_sizes_and_verified(
 ) -> None:
     for gemm in (GEMM, Gemm("h", 2, 1, 9)):
         device.prepare([program_for(gemm)])
-        assert verify(device, program_for(gemm), gemm).max_relative_error < 1e-5
+        assert verify_on_device(device, program_for(gemm), gemm).max_relative_error < 1e-5
     assert len(calls(tools)) == 1
     assert "-gencode=arch=compute_90a,code=sm_90a" in calls(tools)[0]
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_program_is_a_fault(
     device: CudaDevice, source: str, outcome: str, words: str
 ) -> None:
     with pytest.raises(KernelFault, match=words) as fault:
-        verify(device, program_for(GEMM, source), GEMM)
+        verify_on_device(device, program_for(GEMM, source), GEMM)
     assert fault.value.outcome == outcome
 
 
@@ -145,7 +145,7 @@ def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(
 ) -> None:
     hidden = program_for(GEMM, SOURCE.replace(".nv_fatbin", ".other"))
     with pytest.raises(KernelFault, match="product has no machine code to look through"):
-        verify(device, hidden, GEMM)
+        verify_on_device(device, hidden, GEMM)
 
 
 def test_without_nvcc_a_program_is_refused_in_one_sentence(device: CudaDevice, tools: Path) -> None:

@@ -23,7 +23,7 @@ from pytest_gpuenergy.engine import (
     check_of,
     read_job,
     references,
-    verify,
+    verify_on_device,
     write_job,
 )
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
@@ -113,7 +113,7 @@ def measured(
     sets = MAX_PLACEMENTS if cache == "hot" else 2 * 4 * 2**20 // (2 * 4 * SIZE + 16) + 1
     double = Double(change, sets)
     with host_gpu(double), arenas_for(workload, 0, device.arrays) as arenas:
-        verify(device, KERNEL, workload)
+        verify_on_device(device, KERNEL, workload)
         double.late, double.launches = True, 0
         check = check_of(device, workload, arenas, seed=0)
         job = Job.of(KERNEL, workload, cache=cache, apart=True)
@@ -221,7 +221,7 @@ def test_a_kernel_that_leaves_out_launches_is_found_before_it_is_measured(
 
     sentence = r"\d+ of 16384 elements? of y .* (wrong|N)"
     with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=sentence) as fault:
-        verify(device, KERNEL, WORKLOAD)
+        verify_on_device(device, KERNEL, WORKLOAD)
     assert fault.value.outcome == "correctness"
 
 
@@ -238,7 +238,7 @@ def test_what_launches_have_left_in_variables_is_gone_at_the_next_verification(
     with host_gpu(change) as gpu:
         for _ in range(3):
             with pytest.raises(KernelFault, match=r"^Correct at first, wrong after \d+ launches"):
-                verify(device, KERNEL, WORKLOAD)
+                verify_on_device(device, KERNEL, WORKLOAD)
     assert len(launches) == 3
 
 
@@ -253,7 +253,7 @@ def test_a_kernel_that_leaves_out_one_of_several_blocks_at_some_launches_is_foun
             y[:4096] = kept
 
     with host_gpu(Double(change, 1)), pytest.raises(KernelFault, match=r"elements? of y"):
-        verify(device, KERNEL, WORKLOAD)
+        verify_on_device(device, KERNEL, WORKLOAD)
 
 
 SUM = Contract(
@@ -275,10 +275,10 @@ def test_what_a_kernel_changes_is_restored_before_each_launch(
 
     with host_gpu(Double(change, 1)):
         if skipped is None:
-            assert verify(device, KERNEL, SUM)
+            assert verify_on_device(device, KERNEL, SUM)
         else:
             with pytest.raises(KernelFault, match=r"elements? of y .* wrong"):
-                verify(device, KERNEL, SUM)
+                verify_on_device(device, KERNEL, SUM)
 
 
 def adds(_: Double, x: Any, y: Any, __: Any) -> None:

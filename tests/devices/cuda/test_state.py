@@ -14,7 +14,7 @@ from host_cupy import host_gpu, nvml_of_one_card
 
 from pytest_gpuenergy.devices import Binary, CudaDevice, CudaRunner, FoundGpu
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import verify
+from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Contract, Tensor
@@ -81,7 +81,7 @@ def verified(body: Body) -> tuple[int, ...]:
     found: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     gpu: FoundGpu = found
     with host_gpu(launch):
-        return verify(CudaDevice(nvml_of_one_card(), gpu), KERNEL, DOUBLE).seeds
+        return verify_on_device(CudaDevice(nvml_of_one_card(), gpu), KERNEL, DOUBLE).seeds
 
 
 def right(x: Any, y: Any, _: Any) -> None:

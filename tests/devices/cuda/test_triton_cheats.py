@@ -17,7 +17,7 @@ from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ReplayLog
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify
+from pytest_gpuenergy.engine import arenas_for, check_again, check_of, verify_on_device
 from pytest_gpuenergy.kernels import Job, TritonKernel
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.search import LaunchPlan, State, additions
@@ -82,7 +82,7 @@ def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> C
 
 def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctness:
     """As a search does: verify, run back to back, verify again."""
-    correctness = verify(device, kernel, SCALE)
+    correctness = verify_on_device(device, kernel, SCALE)
     with arenas_for(SCALE, seed=0) as arenas:
         check = check_of(device, SCALE, arenas, seed=0)
         with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
@@ -118,7 +118,7 @@ def test_a_module_that_forges_its_timeline_is_found_by_its_text_alone(
     monkeypatch.setattr(ReplayLog, "add", ReplayLog.add)  # so that it is restored
     kernel = kernel_with(HONEST, FORGER)
     with fakes(monkeypatch), arenas_for(SCALE, seed=0) as arenas:
-        verify(device, kernel, SCALE)
+        verify_on_device(device, kernel, SCALE)
         check = check_of(device, SCALE, arenas, seed=0)
         with device.repeat(Job.of(kernel, SCALE), arenas) as repeater:
             repeater.start()
