@@ -160,10 +160,10 @@ def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
 
 
 def _none(files: Sequence[RecordFile], word: str) -> InputError:
-    known = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(known) > _MOST_NAMES:
-        known = [*known[:_MOST_NAMES], f"{len(known) - _MOST_NAMES} more"]
-    only, hint = ", ".join(known) or "none", " Omit --case to take all." if word == "all" else ""
+    names = [*dict.fromkeys(file.workload.name for file in files)]
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+    only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
     return InputError(f"There are no records for {word[:80]!r}, only for {only}.{hint}")
 
 

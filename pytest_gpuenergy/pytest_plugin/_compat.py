@@ -138,20 +138,20 @@ def keep_rootdir(
     ]
     if not values:
         return
-    known = parser.parse_known_args(given, namespace=copy.copy(config.option))
+    parsed = parser.parse_known_args(given, namespace=copy.copy(config.option))
 
     def setup(paths: Sequence[str]) -> Any:
         return determine_setup(
-            inifile=known.inifilename,
-            override_ini=known.override_ini,
+            inifile=parsed.inifilename,
+            override_ini=parsed.override_ini,
             args=paths,
-            rootdir_cmd_arg=known.rootdir or None,
+            rootdir_cmd_arg=parsed.rootdir or None,
             invocation_dir=config.invocation_params.dir,
         )
 
-    right = setup(known.file_or_dir)
+    right = setup(parsed.file_or_dir)
     used = config.rootpath, config.inipath
-    misled = setup([*known.file_or_dir, *(value for _, value in values)])[:2] != right[:2]
+    misled = setup([*parsed.file_or_dir, *(value for _, value in values)])[:2] != right[:2]
     if not misled or right[:2] == used:
         return
     mendable = mend and not addopts and all(hasattr(config, name) for name in MENDED)

@@ -93,8 +93,8 @@ def item_label(item: pytest.Item, label: str, workload: str, setpoint: Setpoint)
     if {"powercap", POWERCAP_FIXTURE} & callspec.params.keys():
         # The cap is the last parameter, unless the test parametrizes it itself.
         ids = _without(ids, setpoint.label, last=True)
-    for known in (workload, label):
-        ids = _without(ids, known)
+    for part in (workload, label):
+        ids = _without(ids, part)
     return f"{label}-{ids}" if ids else label
 
 
@@ -302,12 +302,12 @@ class EnergyBenchmark:
         if (folder := self._session.options.export_folder) is not None:
             self._export(kernel, workload, named, folder)
         self._claim(named, workload.name)
-        if known := self._session.resumption.already_measured(
+        if earlier := self._session.resumption.already_measured(
             named, kernel.digest, describe_workload(workload)
         ):
-            if known.measured:
-                self._session.recall_anchor(named, known, kernel, workload)
-            self._skip_known(known)
+            if earlier.measured:
+                self._session.recall_anchor(named, earlier, kernel, workload)
+            self._skip_measured(earlier)
         try:
             if self._session.options.verify_only:
                 return self._session.harness.verify_kernel(kernel, workload, named)[0]
@@ -340,8 +340,8 @@ class EnergyBenchmark:
         if session.options.verify_only:
             pytest.skip("what is replayed can be measured, but not verified")
         self._claim(named, subject.workload.name)
-        if known := session.resumption.already_measured(named, "", subject.workload):
-            self._skip_known(known)
+        if earlier := session.resumption.already_measured(named, "", subject.workload):
+            self._skip_measured(earlier)
         session.check_card(named)
         try:
             return session.harness.measure_callable(
@@ -377,11 +377,11 @@ class EnergyBenchmark:
         self._session.check_card(named)
         return verified.measure(self._session.harness, info, named)
 
-    def _skip_known(self, known: Measurement) -> NoReturn:
+    def _skip_measured(self, earlier: Measurement) -> NoReturn:
         """Skip an item that the run being resumed has measured or verified."""
-        if known.measured:
-            self._judge(known)
-        done = "measured" if known.measured else "verified"
+        if earlier.measured:
+            self._judge(earlier)
+        done = "measured" if earlier.measured else "verified"
         pytest.skip(f"already {done} in run {self._session.run_id}")
 
     def _judge(self, m: Measurement) -> None:

@@ -420,24 +420,24 @@ class GatePlugin:
         for shift in comparison.failing_shifts:
             self._run_problems.append(f"gate: {shift_problem(shift, emulated=emulated)}")
         self._shift_lines += shift_lines(comparison.shifts, emulated=emulated)
-        for one in comparison.judgements:
-            place = one.node_id, str(one.metric)
+        for judgement in comparison.judgements:
+            place = judgement.node_id, str(judgement.metric)
             if (before := self._results.get(place)) is None:
                 continue
-            words = described = describe(one, emulated=emulated)
-            if before[0] != one.verdict:
+            words = described = describe(judgement, emulated=emulated)
+            if before[0] != judgement.verdict:
                 words = f"{_AGAIN}{words}"
-                if fails(one, self._settings) and one.node_id not in self._failed:
-                    problems.append(f"gate: {one.node_id}{words}")
+                if fails(judgement, self._settings) and judgement.node_id not in self._failed:
+                    problems.append(f"gate: {judgement.node_id}{words}")
                 described += f" (when it was measured: {before[0]})"
-            self._results[place] = str(one.verdict), words
-            report, told = self._failed.get(one.node_id), printable(described)
+            self._results[place] = str(judgement.verdict), words
+            report, shown = self._failed.get(judgement.node_id), printable(described)
             if report is not None:
-                replace_in_failure(report, printable(before[1]), told)
-            if (case := self._in_junit.get(one.node_id)) is not None:
-                case.replace(printable(before[1]), told)
-                case.set_property(f"{one.metric}{VERDICT}", str(one.verdict))
-                case.set_property(f"{one.metric}{WORDS}", told)
+                replace_in_failure(report, printable(before[1]), shown)
+            if (case := self._in_junit.get(judgement.node_id)) is not None:
+                case.replace(printable(before[1]), shown)
+                case.set_property(f"{judgement.metric}{VERDICT}", str(judgement.verdict))
+                case.set_property(f"{judgement.metric}{WORDS}", shown)
         return problems
 
     def _judge_budget(

@@ -173,9 +173,9 @@ class Selection:
         self._caps.update(sent["caps"])
         self._marks.update(sent["marks"])
 
-    def deselects(self, one: Measurement) -> bool:
+    def deselects(self, measurement: Measurement) -> bool:
         """Whether the command line left out an item of the baseline."""
-        return one.node_id not in self._selected and any(self._reasons(one))
+        return measurement.node_id not in self._selected and any(self._reasons(measurement))
 
     def _note(self, items: Iterable[pytest.Item]) -> None:
         self._caps.update(_caps_of(items))
@@ -183,8 +183,8 @@ class Selection:
             function = item.nodeid.partition("[")[0]
             self._marks[function] = [mark.name for mark in item.iter_markers()]
 
-    def _reasons(self, one: Measurement) -> Iterator[bool]:
-        item, given = one.node_id, self._given
+    def _reasons(self, measurement: Measurement) -> Iterator[bool]:
+        item, given = measurement.node_id, self._given
         yield self._is_elsewhere(item)
         yield any(item.startswith(prefix) for prefix in given.deselect or ())
         if (unmatched_by := self._deselected.get(item)) is not None:
@@ -196,7 +196,7 @@ class Selection:
         function = item.partition("[")[0]
         marks = self._marks.get(function, [])
         if given.keyword:
-            names = [name.casefold() for name in (*ids_of(one), *marks)]
+            names = [name.casefold() for name in (*ids_of(measurement), *marks)]
             yield not selects(
                 self._config.option.keyword,
                 lambda word: any(word.casefold() in name for name in names),
@@ -207,11 +207,13 @@ class Selection:
         if self._names("lf") and self._reruns_failures:  # items that passed are not even collected
             yield is_there(self._config.rootpath / item.partition("::")[0])
         if self._names(POWERCAP.key, SMCLOCK.key):
-            yield bool(self._caps) and one.cap not in self._caps
+            yield bool(self._caps) and measurement.cap not in self._caps
         if self._names(CACHE.key):
-            yield one.cache != CACHE.value(self._config)
+            yield measurement.cache != CACHE.value(self._config)
         yield any(
-            self._config.hook.pytest_gpuenergy_deselected(config=self._config, measurement=one)
+            self._config.hook.pytest_gpuenergy_deselected(
+                config=self._config, measurement=measurement
+            )
         )
 
     def _collects(self, prefix: str) -> bool:

@@ -127,16 +127,16 @@ def pytest_report_collectionfinish(
     from pytest_gpuenergy.contenders import TUNED_BY, best_record
 
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
-    gemm = [one for one in chosen if "gemm_workload" in one]
+    gemm = [params for params in chosen if "gemm_workload" in params]
     sizes = config.getoption("--gemm")
     if items and not gemm and sizes is not None:
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
-    said = search_words_said(sizes) if gemm and sizes else None
-    lines = [f"bench: {said}"] if said else []
+    ignored = search_words_said(sizes) if gemm and sizes else None
+    lines = [f"bench: {ignored}"] if ignored else []
     tuned = dict.fromkeys(
-        (one["gemm_workload"], TUNED_BY[one["contender"]])
-        for one in gemm
-        if one.get("contender") in TUNED_BY
+        (params["gemm_workload"], TUNED_BY[params["contender"]])
+        for params in gemm
+        if params.get("contender") in TUNED_BY
     )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
@@ -209,11 +209,11 @@ def products(config: pytest.Config) -> list[Gemm]:
         InputError: the sizes are not understood, or ask for a tuning.
     """
     if (text := config.getoption("--gemm")) is None:
-        bundled = [one for one in network(NETWORK) if isinstance(one, Gemm)]
+        bundled = [product for product in network(NETWORK) if isinstance(product, Gemm)]
         if config.getoption("--quick", False):
             bundled = [bundled[0], bundled[-1]]
         named = products_in(" ".join([*config.args, config.getoption("keyword") or ""]))
-        return list({one.name: one for one in (*bundled, *named)}.values())
+        return list({product.name: product for product in (*bundled, *named)}.values())
     return measured_products(text)
 
 

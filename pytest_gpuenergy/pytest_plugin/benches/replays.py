@@ -179,7 +179,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
                 f"hold: replay it with gpuenergy replay {folder}."
             )
         steps = profile.steps(step)
-        calls = [one for one in read_calls(folder) if any(map(one.steps.get, steps))]
+        calls = [call for call in read_calls(folder) if any(map(call.steps.get, steps))]
         found.append(Profiled(folder, profile, tuple(calls), steps))
     return found
 

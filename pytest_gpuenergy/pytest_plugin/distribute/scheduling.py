@@ -161,7 +161,7 @@ class WorkloadScheduling:
             node.shutdown()
             return
         hand.collection = known = self._shared(list(collection))
-        fresh = [one for one in dict.fromkeys(known) if one not in self._seen]
+        fresh = [node_id for node_id in dict.fromkeys(known) if node_id not in self._seen]
         self._seen.update(fresh)
         self.left += len(fresh)
         units: dict[str, Unit] = {}
@@ -298,13 +298,15 @@ class WorkloadScheduling:
         if unit.avoid is None and not unit.model:
             return True
         others = [
-            one
-            for one in self._hands
-            if one is not node and crew.fit(one) and not one.shutting_down
+            other
+            for other in self._hands
+            if other is not node and crew.fit(other) and not other.shutting_down
         ]
-        if unit.avoid == crew.place(node) and any(crew.place(one) != unit.avoid for one in others):
+        if unit.avoid == crew.place(node) and any(
+            crew.place(other) != unit.avoid for other in others
+        ):
             return False
         mine = crew.model(node)
         if unit.model and mine and mine != unit.model:
-            return all(crew.model(one) != unit.model for one in others)
+            return all(crew.model(other) != unit.model for other in others)
         return True

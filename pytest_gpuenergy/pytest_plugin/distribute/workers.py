@@ -41,22 +41,24 @@ class Losses:
 
         Args:
             workers: all workers of the run.
-            replaceable: whether other workers measure what one cannot.
+            replaceable: whether other workers measure what a worker cannot.
 
         Raises:
             pytest.UsageError: the option fits no worker, or others cannot measure instead; raised
                 only once.
         """
-        bad = [one for one in workers if one.bad_option and one.name not in self._left_out]
+        bad = [
+            worker for worker in workers if worker.bad_option and worker.name not in self._left_out
+        ]
         if self._refused or not bad:
             return []
         if replaceable:
-            if any(one.collected and not one.bad_option for one in workers):
+            if any(worker.collected and not worker.bad_option for worker in workers):
                 return bad
-            if not all(one.collected or one.down for one in workers):
+            if not all(worker.collected or worker.down for worker in workers):
                 return []  # it may fit those that have not collected yet
         self._refused = True
-        raise pytest.UsageError(" ".join(dict.fromkeys(one.unusable for one in bad)))
+        raise pytest.UsageError(" ".join(dict.fromkeys(worker.unusable for worker in bad)))
 
     def give_up(self, name: str, reason: str) -> None:
         """Note why a fleet has given up a worker; the fleet itself tells the user."""
@@ -69,7 +71,9 @@ class Losses:
     def mend(self, uuids: Collection[str]) -> None:
         """Forget the settings of GPUs that have been restored."""
         self._set = [
-            one for one in self._set if one.station is None or one.station.gpu_uuid not in uuids
+            worker
+            for worker in self._set
+            if worker.station is None or worker.station.gpu_uuid not in uuids
         ]
 
     @property
@@ -445,7 +449,7 @@ class Workers:
 
     def usable(self) -> Iterator[Any]:
         """Return workers at whose places another one could be started, the best first."""
-        bad = {one.place for one in self._workers.values() if one.unusable}
+        bad = {worker.place for worker in self._workers.values() if worker.unusable}
         seen: set[Hashable] = set()
         for node, worker in self._workers.items():
             futile = self._futile[worker.place] >= _MOST_FUTILE
@@ -491,13 +495,15 @@ class Workers:
                 self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_options(self) -> None:
-        for one in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
-            self._leave_out(one.name, f"{one.title}: {one.unusable}")
+        for worker in self.losses.misfits(self._workers.values(), replaceable=self._plugin.defers):
+            self._leave_out(worker.name, f"{worker.title}: {worker.unusable}")
 
     def _judge_copies(self) -> None:
         """Leave out workers that have collected nothing while others have; they lack the tests."""
-        collected = [one for one in self._workers.values() if one.collected and not one.unusable]
-        most = max(collected, key=lambda one: one.items, default=None)
+        collected = [
+            worker for worker in self._workers.values() if worker.collected and not worker.unusable
+        ]
+        most = max(collected, key=lambda worker: worker.items, default=None)
         for worker in collected:
             if most is not None and most.items and not worker.items:
                 worker.unusable = (
