@@ -60,7 +60,7 @@ _MAKING_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """The contents of this package's folders.
 
     Attributes:
@@ -77,8 +77,8 @@ class Found:
     groups: tuple[Path, ...] = ()
     used: tuple[Path, ...] = ()
 
-    def __add__(self, other: Found) -> Found:
-        return Found(
+    def __add__(self, other: FoundFiles) -> FoundFiles:
+        return FoundFiles(
             self.generated + other.generated,
             self.folders + other.folders,
             self.foreign + other.foreign,
@@ -87,7 +87,7 @@ class Found:
         )
 
 
-def find_project_files(root: Path, *, keep: int = 0) -> Found:
+def find_project_files(root: Path, *, keep: int = 0) -> FoundFiles:
     """Return the runs under ``root/.gpuenergy``, except the last ``keep`` of them.
 
     Raises:
@@ -95,7 +95,7 @@ def find_project_files(root: Path, *, keep: int = 0) -> Found:
     """
     home = root / _HOME
     if not is_link(home) and not is_there(home):
-        return Found()
+        return FoundFiles()
     sign = home / ".gitignore"
     if is_link(home) or not _is_ours(sign):
         raise InputError(
@@ -106,12 +106,12 @@ def find_project_files(root: Path, *, keep: int = 0) -> Found:
     entries = list(_entries(runs)) if _is_folder(runs) else []
     ours = [path for path in entries if _is_folder(path) and _is_file(path / "run.json")]
     kept = _last(ours, keep, pointer)
-    found = Found()
+    found = FoundFiles()
     for folder in entries:
         if folder in ours:
-            found += Found() if folder in kept else _of_run(folder)
+            found += FoundFiles() if folder in kept else _of_run(folder)
         else:
-            found += Found(foreign=(folder,))
+            found += FoundFiles(foreign=(folder,))
     others = [path for path in _entries(home) if path not in (sign, pointer, runs)]
     if (is_link(runs) or is_there(runs)) and not _is_folder(runs):
         others.append(runs)
@@ -120,7 +120,7 @@ def find_project_files(root: Path, *, keep: int = 0) -> Found:
     if found.foreign or others:
         generated = tuple(path for path in generated if path != sign)
     folders = (runs,) if _is_folder(runs) else ()
-    return found + Found(generated, (*folders, home), tuple(others))
+    return found + FoundFiles(generated, (*folders, home), tuple(others))
 
 
 def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
@@ -130,7 +130,7 @@ def _last(runs: list[Path], count: int, pointer: Path) -> set[Path]:
     return set(ordered[len(ordered) - count :] if count else [])
 
 
-def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
+def find_fleet_files(fleets: Path, *, keep: int = 0) -> FoundFiles:
     """Return what fleets have left on this host: copies of projects, and their older runs.
 
     Copies that a process has as its working directory are kept, and so are new unfinished ones.
@@ -142,35 +142,35 @@ def find_fleet_files(fleets: Path, *, keep: int = 0) -> Found:
     Raises:
         InputError: a folder of runs was not made by this package.
     """
-    found = Found()
+    found = FoundFiles()
     if not _is_folder(fleets):
         return found
     for project in _entries(fleets):
         copies = project / "copies"
         if not _is_folder(project) or not _is_folder(copies):
-            found += Found(foreign=(project,))
+            found += FoundFiles(foreign=(project,))
             continue
         busy = _working_folders()
         for copy in _entries(copies):
             if not _is_folder(copy):
-                found += Found(foreign=(copy,))
+                found += FoundFiles(foreign=(copy,))
             elif _is_new(copy) or any(copy in (folder, *folder.parents) for folder in busy):
-                found += Found(used=(copy,))
+                found += FoundFiles(used=(copy,))
             else:
-                found += _with_links(copy) + Found(groups=(copy,))
+                found += _with_links(copy) + FoundFiles(groups=(copy,))
         found += find_project_files(project, keep=keep)
-        found += Found(folders=(copies, project))
+        found += FoundFiles(folders=(copies, project))
     return found
 
 
-def _with_links(path: Path) -> Found:
+def _with_links(path: Path) -> FoundFiles:
     """Return a folder of ours and all that is in it; links are removed, not followed."""
     if not _is_folder(path):
-        return Found(generated=(path,))
-    found = Found()
+        return FoundFiles(generated=(path,))
+    found = FoundFiles()
     for entry in _entries(path):
         found += _with_links(entry)
-    return found + Found(folders=(path,))
+    return found + FoundFiles(folders=(path,))
 
 
 def _is_new(copy: Path) -> bool:
@@ -187,7 +187,7 @@ def _working_folders() -> set[Path]:
     return folders
 
 
-def find_exports(root: Path) -> Found:
+def find_exports(root: Path) -> FoundFiles:
     """Return what `kernels.export` has written to folders in ``root`` and nobody has changed.
 
     Raises:
@@ -195,7 +195,7 @@ def find_exports(root: Path) -> Found:
     """
     from pytest_gpuenergy.kernels import SIGN, ExportedFolder
 
-    found = Found()
+    found = FoundFiles()
     for folder in _entries(root):
         if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
             continue  # a folder that we cannot read is no export of ours
@@ -206,7 +206,7 @@ def find_exports(root: Path) -> Found:
         # The sign is removed last, and only with the rest.
         signs = () if export.changed or foreign else (folder / SIGN,)
         own, folders = (*export.own, *signs), (*export.folders, folder)
-        found += Found(own, folders, foreign, (folder,))
+        found += FoundFiles(own, folders, foreign, (folder,))
     return found
 
 
@@ -218,53 +218,53 @@ def _tops(folder: Path, ours: Container[Path]) -> Iterator[Path]:
             yield from _tops(path, ours)
 
 
-def find_cache_files(cache: Path) -> Found:
+def find_cache_files(cache: Path) -> FoundFiles:
     """Return all that is named by a hash in this package's folders in ``cache``."""
-    found = Found()
+    found = FoundFiles()
     for name in CACHE_FOLDERS:
         folder = cache / name
         if not _is_folder(folder) or not _is_folder(folder.parent):
             continue
         for path in _entries(folder):
             if not _CACHE_ENTRY.fullmatch(path.name):
-                found += Found(foreign=(path,))
+                found += FoundFiles(foreign=(path,))
             else:
                 found += _everything(path)
-        found += Found(folders=(folder,), groups=(folder,))
+        found += FoundFiles(folders=(folder,), groups=(folder,))
     return found
 
 
-def _everything(path: Path) -> Found:
+def _everything(path: Path) -> FoundFiles:
     if _is_file(path):
-        return Found(generated=(path,))
+        return FoundFiles(generated=(path,))
     if not _is_folder(path):
-        return Found(foreign=(path,))
-    found = Found()
+        return FoundFiles(foreign=(path,))
+    found = FoundFiles()
     for entry in _entries(path):
         found += _everything(entry)
-    return found + Found(folders=(path,))
+    return found + FoundFiles(folders=(path,))
 
 
-def _of_run(folder: Path) -> Found:
+def _of_run(folder: Path) -> FoundFiles:
     found = _views(folder, folder)
     # This file marks the folder as a run, so it is removed last, and only with the rest.
     sign = folder / "run.json"
     generated = tuple(path for path in found.generated if path != sign)
     generated = generated if found.foreign else (*generated, sign)
-    return Found(generated, found.folders, found.foreign, (folder,))
+    return FoundFiles(generated, found.folders, found.foreign, (folder,))
 
 
-def _views(folder: Path, run: Path) -> Found:
-    found = Found()
+def _views(folder: Path, run: Path) -> FoundFiles:
+    found = FoundFiles()
     for path in _entries(folder):
         name = path.relative_to(run).as_posix()
         if _is_folder(path) and name.split("/")[0] == "csv":
             found += _views(path, run)
         elif _is_file(path) and _RUN_FILES.fullmatch(name):
-            found += Found(generated=(path,))
+            found += FoundFiles(generated=(path,))
         else:
-            found += Found(foreign=(path,))
-    return found + Found(folders=(folder,))
+            found += FoundFiles(foreign=(path,))
+    return found + FoundFiles(folders=(folder,))
 
 
 def _entries(folder: Path) -> Iterator[Path]:
@@ -361,7 +361,7 @@ def run(arguments: Namespace) -> int:
     return _remove(found)
 
 
-def _sums(found: Found) -> Iterator[str]:
+def _sums(found: FoundFiles) -> Iterator[str]:
     """Return a line for each group of files that would be removed."""
     grouped: dict[Path, list[Path]] = {}
     for path in found.generated:
@@ -390,7 +390,7 @@ def _confirmed(question: str) -> bool:
         return False
 
 
-def _remove(found: Found) -> int:
+def _remove(found: FoundFiles) -> int:
     size = _sum(found.generated)
     try:
         for path in found.generated:

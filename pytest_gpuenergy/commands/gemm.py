@@ -222,7 +222,7 @@ def _perf(arguments: Namespace) -> int:
     }
     given = [f"{name}={value}" for name, value in options.items() if value is not None]
     benches = Path(pytest_plugin.__file__).with_name("benches")
-    item = f"{benches / 'items.py'}::test_gemm"
+    item = f"{benches / 'bench_items.py'}::test_gemm"
     # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]

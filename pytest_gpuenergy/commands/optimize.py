@@ -491,7 +491,7 @@ def parameters_of(arguments: Namespace) -> SearchParameters:
 
 
 @dataclass
-class Strategy:
+class KernelStrategy:
     """The strategy of one kernel's search.
 
     Attributes:
@@ -510,7 +510,7 @@ def strategy_for(
     identity: Identity,
     folder: KernelFolder,
     llm: LlmMoves | None,
-) -> Strategy:
+) -> KernelStrategy:
     """Return the strategy for a kernel, which uses what searches in ``--outdir`` have learned.
 
     Raises:
@@ -563,7 +563,7 @@ def strategy_for(
         found = tactics_from(spec.language, guide.observations(explorer.steps()))
         write_tactics(arguments.outdir, part, found, tell)
 
-    return Strategy(explorer, finish)
+    return KernelStrategy(explorer, finish)
 
 
 def claim_one(stack: ExitStack, gpus: str, place: int, settings: Settings) -> Device:

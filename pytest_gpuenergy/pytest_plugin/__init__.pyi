@@ -1,5 +1,5 @@
 from ._compat import keep_rootdir as keep_rootdir, options_of_group as options_of_group
-from .benches.items import (
+from .benches.bench_items import (
     test_gemm as test_gemm,
     test_replay as test_replay,
     test_search as test_search,
@@ -10,7 +10,7 @@ from .benches.products import (
     records_folder as records_folder,
     sources_said as sources_said,
 )
-from .declarations import (
+from .declared_options import (
     BENCH as BENCH,
     BUDGET_MARKERS as BUDGET_MARKERS,
     DEVICE as DEVICE,
@@ -35,11 +35,11 @@ from .energy_benchmark import (
     item_label as item_label,
     kernel_label as kernel_label,
 )
-from .options import Options as Options
+from .options import PytestOptions as PytestOptions
 from .outputs import (
     BadOptionError as BadOptionError,
     Progress as Progress,
     header_lines as header_lines,
     shorten as shorten,
 )
-from .run_plugin import Place as Place, RunPlugin as RunPlugin, interleave as interleave
+from .run_plugin import ItemPlace as ItemPlace, RunPlugin as RunPlugin, interleave as interleave

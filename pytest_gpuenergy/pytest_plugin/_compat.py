@@ -41,7 +41,7 @@ UNIT = "unit"
 """Key in a record's ``extra_info`` for a unit other than seconds."""
 
 
-class Record(NamedTuple):
+class BenchmarkRecord(NamedTuple):
     """The content of a pytest-benchmark record, with one value per trial."""
 
     name: str
@@ -272,7 +272,7 @@ def change_params(
             record.params = change(record.params)
 
 
-def add_records(session: Any, records: Sequence[Record]) -> None:
+def add_records(session: Any, records: Sequence[BenchmarkRecord]) -> None:
     """Add ``records`` to pytest-benchmark's own."""
     from pytest_benchmark import stats
 

@@ -15,14 +15,14 @@ import pytest
 from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.pytest_plugin._compat import (
     UNIT,
-    Record,
+    BenchmarkRecord,
     add_records,
     benchmark_session,
     change_params,
     label_units,
     unit_of,
 )
-from pytest_gpuenergy.pytest_plugin.declarations import POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declared_options import POWERCAP_FIXTURE
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import Models, Report
 from pytest_gpuenergy.support import emulated_mark, plain
@@ -95,7 +95,7 @@ class BenchmarkBridge:
             self._undo()
 
 
-def records(report: Report) -> Iterator[Record]:
+def records(report: Report) -> Iterator[BenchmarkRecord]:
     """Return three records for each measurement with figures: time, energy, EDP.
 
     pytest-benchmark compares records with the same full name, so those of emulated figures contain
@@ -125,10 +125,10 @@ def records(report: Report) -> Iterator[Record]:
         ids = m.node_id.partition("[")[2].removesuffix("]") or None
         name, path = m.node_id.rpartition("::")[2] + label, m.node_id + label
         times_s = [time_ms / 1e3 for time_ms in _values(m, Metric.TIME)]
-        yield Record(name, path, f"time{label}", times_s, info, ids, params)
+        yield BenchmarkRecord(name, path, f"time{label}", times_s, info, ids, params)
         for metric in (Metric.ENERGY, Metric.EDP):
             words = f"{metric.label} ({metric.unit})"
-            yield Record(
+            yield BenchmarkRecord(
                 f"{name} {words}",
                 f"{path} {words}",
                 f"{words}{label}",

@@ -21,7 +21,7 @@ from pytest_gpuenergy.engine import (
     describe_workload,
 )
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.pytest_plugin.declarations import FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declared_options import FIGURES, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin, set_properties
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.record import VERIFIED, Measurement, WorkloadInfo

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.gate import GateSettings, parse_percent
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase, replace_in_failure
-from pytest_gpuenergy.pytest_plugin.declarations import EDP_MARKER, ENERGY_MARKER
+from pytest_gpuenergy.pytest_plugin.declared_options import EDP_MARKER, ENERGY_MARKER
 from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import (
@@ -25,7 +25,7 @@ from pytest_gpuenergy.support import (
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate import Baseline, Comparison, Judgement, Unmatched
-    from pytest_gpuenergy.pytest_plugin.options import Options
+    from pytest_gpuenergy.pytest_plugin.options import PytestOptions
     from pytest_gpuenergy.record import Measurement, RunInfo
     from pytest_gpuenergy.report import Pair, Report
 
@@ -138,7 +138,7 @@ def measures_energy(item: pytest.Item) -> bool:
 class GatePlugin:
     """Holds the baseline and judges measurements; also a pytest plugin with hooks."""
 
-    def __init__(self, config: pytest.Config, options: Options) -> None:
+    def __init__(self, config: pytest.Config, options: PytestOptions) -> None:
         """Read the baseline.
 
         Raises:

@@ -16,8 +16,8 @@ from pytest_gpuenergy.control import cap_words, clock_words
 from pytest_gpuenergy.gate import GateSettings
 from pytest_gpuenergy.kernels import CACHE_STATES, CacheState
 from pytest_gpuenergy.opening import check_spec, count_gpus
-from pytest_gpuenergy.pytest_plugin import declarations as declared
-from pytest_gpuenergy.pytest_plugin.declarations import AUTO, LARGEST_SEED, Option
+from pytest_gpuenergy.pytest_plugin import declared_options as declared
+from pytest_gpuenergy.pytest_plugin.declared_options import AUTO, LARGEST_SEED, PytestOption
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS, GPU, REMOTE
 from pytest_gpuenergy.pytest_plugin.selection import setpoints_named
 from pytest_gpuenergy.report import check_sort
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Options:
+class PytestOptions:
     """The values of the options.
 
     Attributes:
@@ -104,7 +104,7 @@ class Options:
     remote: bool
 
     @classmethod
-    def from_pytest_config(cls, config: pytest.Config) -> Options:
+    def from_pytest_config(cls, config: pytest.Config) -> PytestOptions:
         """Read the options from the command line, or else from the ini file.
 
         Raises:
@@ -190,7 +190,7 @@ class Options:
 
 
 def _words(
-    config: pytest.Config, option: Option, check: Callable[[str], Sequence[str]]
+    config: pytest.Config, option: PytestOption, check: Callable[[str], Sequence[str]]
 ) -> str | None:
     text = option.text(config)
     if text is not None:
@@ -198,7 +198,7 @@ def _words(
     return text
 
 
-def _path(config: pytest.Config, option: Option) -> Path | None:
+def _path(config: pytest.Config, option: PytestOption) -> Path | None:
     """Return the path, relative to the working directory or to the ini file that sets it."""
     if (given := option.given(config)) is not None:
         if not given:  # such as an unset variable in a CI job
@@ -259,7 +259,7 @@ def _preheat(config: pytest.Config) -> float | None:
     return _seconds(config, declared.PREHEAT, zero=True)
 
 
-def _seconds(config: pytest.Config, option: Option, *, zero: bool = False) -> float:
+def _seconds(config: pytest.Config, option: PytestOption, *, zero: bool = False) -> float:
     text = option.value(config)
     try:
         seconds = float(text)
@@ -284,7 +284,7 @@ def _seed(config: pytest.Config) -> int | None:
     return int(text)
 
 
-def _choice(config: pytest.Config, option: Option, choices: Sequence[_T]) -> _T:
+def _choice(config: pytest.Config, option: PytestOption, choices: Sequence[_T]) -> _T:
     text = option.value(config)
     if text not in choices:
         listed = " or ".join(map(str, choices))

@@ -22,8 +22,8 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
-from pytest_gpuenergy.pytest_plugin.options import Options
-from pytest_gpuenergy.pytest_plugin.session import Card, Session
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
+from pytest_gpuenergy.pytest_plugin.session import Session, SessionCard
 from pytest_gpuenergy.record import VERIFIED
 from pytest_gpuenergy.report import (
     HOME,
@@ -46,7 +46,7 @@ from pytest_gpuenergy.report import (
 from pytest_gpuenergy.support import GpuEnergyError, SetpointError, span, told, wrapped
 
 
-def header_lines(card: Card, options: Options) -> list[str]:
+def header_lines(card: SessionCard, options: PytestOptions) -> list[str]:
     """Return the lines before the first item: device, driver, energy source and power caps."""
     try:
         return list(_header_lines(card, options))
@@ -59,7 +59,7 @@ def emulated_line(name: str) -> str:
     return f"EMULATED {name}: results are verified, time and energy are recorded or modelled"
 
 
-def _header_lines(card: Card, options: Options) -> Iterator[str]:
+def _header_lines(card: SessionCard, options: PytestOptions) -> Iterator[str]:
     device = card.device
     if device.emulated:
         reason = " (no usable NVIDIA GPU found)" if options.device == "auto" else ""
@@ -81,7 +81,7 @@ def _header_lines(card: Card, options: Options) -> Iterator[str]:
         yield from _setpoint_lines(card)
 
 
-def _setpoint_lines(card: Card) -> Iterator[str]:
+def _setpoint_lines(card: SessionCard) -> Iterator[str]:
     """Return what cannot be set or restored; on a real GPU also how settings are made and last."""
     device, writer = card.device, _writer(card)
     if not (device.emulated or isinstance(writer, str)):
@@ -106,16 +106,16 @@ def _setpoint_lines(card: Card) -> Iterator[str]:
         )
 
 
-def _locks(card: Card) -> bool:
+def _locks(card: SessionCard) -> bool:
     """Whether clocks are to be locked."""
     return any(setpoint.sm_clock_mhz is not None for setpoint in card.named.setpoints)
 
 
-def _settings(card: Card) -> str:
+def _settings(card: SessionCard) -> str:
     return "power limits and clocks" if _locks(card) else "power limits"
 
 
-def _writer(card: Card) -> SettingsWriter | str:
+def _writer(card: SessionCard) -> SettingsWriter | str:
     """Return the writer of the card's settings, or why there is none."""
     try:
         return card.settings_writer()
@@ -329,7 +329,7 @@ def _kind(labels: Iterable[str]) -> str:
     return "setpoint" if any("MHz" in label for label in labels) else "power cap"
 
 
-def check_outputs(options: Options) -> None:
+def check_outputs(options: PytestOptions) -> None:
     """Check that the views can be written later, each to a path of its own.
 
     Raises:

@@ -15,7 +15,11 @@ from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
 from pytest_gpuenergy.pytest_plugin.benches.searches import graphs
-from pytest_gpuenergy.pytest_plugin.declarations import DEVICE_FIXTURE, FIGURES, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declared_options import (
+    DEVICE_FIXTURE,
+    FIGURES,
+    POWERCAP_FIXTURE,
+)
 from pytest_gpuenergy.pytest_plugin.distribute.deferral import DeferringPlugin
 from pytest_gpuenergy.pytest_plugin.distribute.link import (
     BAD_OPTION,
@@ -30,7 +34,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
 from pytest_gpuenergy.pytest_plugin.distribute.workers import Workers
 from pytest_gpuenergy.pytest_plugin.energy_benchmark import VerifyOnlyPlugin
 from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin, measures_energy
-from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.pytest_plugin.outputs import (
     OUTCOME,
     BadOptionError,
@@ -62,7 +66,7 @@ from pytest_gpuenergy.support import (
 _T = TypeVar("_T")
 
 
-class Place(NamedTuple):
+class ItemPlace(NamedTuple):
     """An item's place; only adjacent items of the same ``group`` are reordered."""
 
     group: Hashable
@@ -70,7 +74,7 @@ class Place(NamedTuple):
     setpoint: Hashable
 
 
-def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list[_T]:
+def interleave(items: Sequence[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
     """Interleave the setpoints and kernels of each group, deterministically.
 
     The warming of the card then favours no setpoint and no kernel. A group is a table of kernels
@@ -91,11 +95,11 @@ def interleave(items: Sequence[_T], place: Callable[[_T], Place | None]) -> list
     return ordered
 
 
-def _group(place: Place | None) -> Hashable:
+def _group(place: ItemPlace | None) -> Hashable:
     return None if place is None else (place.group,)
 
 
-def _mixed(items: list[_T], place: Callable[[_T], Place | None]) -> list[_T]:
+def _mixed(items: list[_T], place: Callable[[_T], ItemPlace | None]) -> list[_T]:
     cells: dict[tuple[Hashable, Hashable], list[_T]] = {}
     for item in items:
         found = place(item)
@@ -193,7 +197,7 @@ class RunPlugin:
         link = Link(given[LINE]) if LINE in given else None
         settle_places()
         try:
-            options = Options.from_pytest_config(config)
+            options = PytestOptions.from_pytest_config(config)
             if not is_worker:  # pytest-xdist's workers write no views
                 check_outputs(options)
             gate = GatePlugin(config, options)
@@ -434,7 +438,7 @@ def _workers(config: pytest.Config) -> WorkerPlugin:
     return workers
 
 
-def _run_id(config: pytest.Config, options: Options) -> str:
+def _run_id(config: pytest.Config, options: PytestOptions) -> str:
     """The run id: a worker's comes from its controller, a resumed run keeps its own."""
     given = getattr(config, "workerinput", {}).get(RUN_ID)
     if given is not None:
@@ -457,11 +461,11 @@ def _register_listeners(config: pytest.Config) -> None:
         plugins.register(BenchmarkBridge(config), BRIDGE)
 
 
-def _place(item: pytest.Item) -> Place | None:
+def _place(item: pytest.Item) -> ItemPlace | None:
     # Parameters are distinguished by identity: their values may be large or not comparable.
     values = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     if POWERCAP_FIXTURE not in values:
         return None
     setpoint = id(values.pop(POWERCAP_FIXTURE))
     function = getattr(item, "originalname", item.name)
-    return Place((item.parent, function), tuple(map(id, values.values())), setpoint)
+    return ItemPlace((item.parent, function), tuple(map(id, values.values())), setpoint)

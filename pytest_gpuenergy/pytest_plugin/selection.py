@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.pytest_plugin._compat import command_line, selects, unmatched
-from pytest_gpuenergy.pytest_plugin.declarations import (
+from pytest_gpuenergy.pytest_plugin.declared_options import (
     CACHE,
     POWERCAP,
     POWERCAP_FIXTURE,

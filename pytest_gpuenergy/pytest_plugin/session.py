@@ -41,7 +41,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
     SET,
     Link,
 )
-from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.report import HOME, Report, RunFolder
 from pytest_gpuenergy.support import (
@@ -57,7 +57,7 @@ from pytest_gpuenergy.support import (
 from pytest_gpuenergy.workloads import Workload
 
 
-class Card:
+class SessionCard:
     """The GPU of a pytest process: opened and claimed when an item needs it, set for each item.
 
     Args:
@@ -68,7 +68,7 @@ class Card:
         named: the setpoints to measure at, and the words of the options that name them.
     """
 
-    def __init__(self, options: Options, tell: Callable[[str, object], None]) -> None:
+    def __init__(self, options: PytestOptions, tell: Callable[[str, object], None]) -> None:
         self.named = NamedSetpoints({})
         self._options = options
         self._tell = tell
@@ -205,7 +205,7 @@ _ROOM_BYTES = 1 << 20
 """Free space that a host needs in each folder that a run writes to: a record, a small program."""
 
 
-def named_setpoints(device: Device, options: Options) -> NamedSetpoints:
+def named_setpoints(device: Device, options: PytestOptions) -> NamedSetpoints:
     """Return the setpoints that the options name or, for options that are not given, ids name.
 
     Raises:
@@ -239,11 +239,11 @@ class Session:
         announce_preheat: called with the seconds for which the card may still be heated up.
     """
 
-    def __init__(self, options: Options, run_id: str, link: Link | None = None) -> None:
+    def __init__(self, options: PytestOptions, run_id: str, link: Link | None = None) -> None:
         self.options = options
         self.link = link
         self.run_id = run_id
-        self.card = Card(options, self._tell)
+        self.card = SessionCard(options, self._tell)
         self.run: RunInfo | None = None
         self.restored: list[str] = []
         self.identities = Identities()
@@ -313,7 +313,7 @@ class Session:
             self._boards = BoardWatch(device, self._harness, self._folder)
 
     def apply(self, setpoint: Setpoint) -> Setpoint:
-        """Begin the run if it has not begun, and set the card, see `Card.apply`.
+        """Begin the run if it has not begun, and set the card, see `SessionCard.apply`.
 
         Raises:
             SetpointError: ``setpoint`` cannot be set.

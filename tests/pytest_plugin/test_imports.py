@@ -26,7 +26,7 @@ ENTRY = {
     "pytest_gpuenergy.plugin",
     "pytest_gpuenergy.pytest_plugin",
     "pytest_gpuenergy.pytest_plugin._compat",
-    "pytest_gpuenergy.pytest_plugin.declarations",
+    "pytest_gpuenergy.pytest_plugin.declared_options",
     "pytest_gpuenergy.pytest_plugin.distribute",
     "pytest_gpuenergy.pytest_plugin.distribute.link",
 }

@@ -1,4 +1,4 @@
-"""The options and fixtures of the bench of matrix products, `items.test_gemm`."""
+"""The options and fixtures of the bench of matrix products, `bench_items.test_gemm`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.declarations import RUN
+from pytest_gpuenergy.pytest_plugin.declared_options import RUN
 from pytest_gpuenergy.support import GpuEnergyError, nearest
 from pytest_gpuenergy.tuning import given_folder
 from pytest_gpuenergy.workloads import (

@@ -1,4 +1,4 @@
-"""The options and fixtures of the bench of language models, `items.test_replay`."""
+"""The options and fixtures of the bench of language models, `bench_items.test_replay`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PREFILL, _DECODE = "prefill", "decode"
 
 
 @dataclass(frozen=True, eq=False)
-class Profiled:
+class BenchProfile:
     """A profile of a model, and the part of it that is replayed.
 
     Attributes:
@@ -50,7 +50,7 @@ class ReplayItem:
         step: the number of the whole step; None for calls and layers.
     """
 
-    of: Profiled
+    of: BenchProfile
     key: str
     name: str
     step: int | None = None
@@ -135,7 +135,7 @@ def replay_plans(gpu: Device) -> object:
     from pytest_gpuenergy.replay import planner_for
 
     @cache
-    def plan(of: Profiled) -> Plan:
+    def plan(of: BenchProfile) -> Plan:
         return planner_for(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
 
     return plan
@@ -158,7 +158,7 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
     pytest.fail(problem, pytrace=False)
 
 
-def profiles(config: pytest.Config) -> list[Profiled]:
+def profiles(config: pytest.Config) -> list[BenchProfile]:
     """Return the profiles of ``--model``, or all bundled ones.
 
     Raises:
@@ -180,7 +180,7 @@ def profiles(config: pytest.Config) -> list[Profiled]:
             )
         steps = profile.steps(step)
         calls = [call for call in read_calls(folder) if any(map(call.steps.get, steps))]
-        found.append(Profiled(folder, profile, tuple(calls), steps))
+        found.append(BenchProfile(folder, profile, tuple(calls), steps))
     return found
 
 
@@ -210,7 +210,7 @@ def _folders(config: pytest.Config) -> list[Path]:
     return found
 
 
-def _items(of: Profiled) -> list[ReplayItem]:
+def _items(of: BenchProfile) -> list[ReplayItem]:
     from pytest_gpuenergy.replay import EAGER, GRAPH, LAYERS, model_name, step_key, step_workload
 
     name = model_name(of.profile)

@@ -1,4 +1,4 @@
-"""The option and fixtures of the bench of improved kernels, `items.test_search`."""
+"""The option and fixtures of the bench of improved kernels, `bench_items.test_search`."""
 
 from __future__ import annotations
 

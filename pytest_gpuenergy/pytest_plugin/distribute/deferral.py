@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuenergy.energy import ProcessWatch
 from pytest_gpuenergy.kernels import AnyKernel
-from pytest_gpuenergy.pytest_plugin.declarations import DEVICE_FIXTURE, POWERCAP_FIXTURE
+from pytest_gpuenergy.pytest_plugin.declared_options import DEVICE_FIXTURE, POWERCAP_FIXTURE
 from pytest_gpuenergy.pytest_plugin.distribute.link import (
     BEGAN,
     DEFERRED,

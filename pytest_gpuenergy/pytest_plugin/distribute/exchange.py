@@ -22,7 +22,7 @@ from pytest_gpuenergy.pytest_plugin.distribute.link import (
     RUN,
     Link,
 )
-from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import AnchorCheck, Measurement, RunInfo, StationInfo, WorkloadInfo
 from pytest_gpuenergy.report import HOME, Report, RunFolder, is_run
 from pytest_gpuenergy.support import FormError, GpuEnergyError, InputError, decode, encode
@@ -42,7 +42,7 @@ class Resumption:
         on_other_boards: whether that run has used GPUs other than this one.
     """
 
-    def __init__(self, options: Options, link: Link | None) -> None:
+    def __init__(self, options: PytestOptions, link: Link | None) -> None:
         self.earlier: Report | None = None
         self.on_other_boards = False
         self._options = options
@@ -121,7 +121,7 @@ class Resumption:
         return None if found is None else decode(found, Measurement)
 
 
-class Answers:
+class ResumedRun:
     """The controller's answers to workers' questions about the run being resumed.
 
     Args:

@@ -29,7 +29,7 @@ from pytest_gpuenergy.fleet import (
     parse_fleet,
     tx_spec,
 )
-from pytest_gpuenergy.pytest_plugin.declarations import (
+from pytest_gpuenergy.pytest_plugin.declared_options import (
     DEVICE,
     EXPORT,
     FLEET,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
-class Node(Protocol):
+class WorkerNode(Protocol):
     """The part of pytest-xdist's ``WorkerController`` that the scheduler uses."""
 
     @property

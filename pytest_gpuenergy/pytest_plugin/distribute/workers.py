@@ -14,10 +14,10 @@ from pytest_gpuenergy.control import run_uuids
 from pytest_gpuenergy.fleet import GAVE_UP, SEAT
 from pytest_gpuenergy.pytest_plugin._xdist_compat import Nodes
 from pytest_gpuenergy.pytest_plugin.distribute import link
-from pytest_gpuenergy.pytest_plugin.distribute.exchange import Answers, Gathering
+from pytest_gpuenergy.pytest_plugin.distribute.exchange import Gathering, ResumedRun
 from pytest_gpuenergy.pytest_plugin.distribute.link import WorkerPlugin, is_plain
 from pytest_gpuenergy.pytest_plugin.distribute.scheduling import WorkloadScheduling
-from pytest_gpuenergy.pytest_plugin.options import Options
+from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.record import StationInfo
 from pytest_gpuenergy.report import durations_s, latest_run
 from pytest_gpuenergy.support import GpuEnergyError, printable
@@ -29,14 +29,14 @@ class Losses:
     def __init__(self) -> None:
         self._left_out: dict[str, str] = {}
         self._given_up: dict[str, str] = {}
-        self._set: list[Worker] = []
+        self._set: list[XdistWorker] = []
         self._refused = False
 
     def leave_out(self, name: str, sentence: str) -> None:
         """Note why the run continues without the worker called ``name``."""
         self._left_out[name] = sentence
 
-    def misfits(self, workers: Collection[Worker], *, replaceable: bool) -> list[Worker]:
+    def misfits(self, workers: Collection[XdistWorker], *, replaceable: bool) -> list[XdistWorker]:
         """Return the workers to leave out because an option fits others, but not them.
 
         Args:
@@ -64,7 +64,7 @@ class Losses:
         """Note why a fleet has given up a worker; the fleet itself tells the user."""
         self._given_up[name] = reason
 
-    def leave_set(self, worker: Worker) -> None:
+    def leave_set(self, worker: XdistWorker) -> None:
         """Note that a worker was lost before it restored its GPU's settings."""
         self._set.append(worker)
 
@@ -121,7 +121,7 @@ class Losses:
 
 
 @dataclass
-class Worker:
+class XdistWorker:
     """A worker of pytest-xdist as the controller knows it, running or ended.
 
     Attributes:
@@ -161,7 +161,7 @@ class Worker:
     down: bool = False
 
     @classmethod
-    def of(cls, node: Any, number: int | None) -> Worker:
+    def of(cls, node: Any, number: int | None) -> XdistWorker:
         """Return the worker for pytest-xdist's ``node``."""
         gateway = getattr(node, "gateway", None)
         return cls(
@@ -240,7 +240,7 @@ class Workers:
     NAME = "gpuenergy-crew"
 
     def __init__(
-        self, config: pytest.Config, plugin: WorkerPlugin, options: Options, run_id: str
+        self, config: pytest.Config, plugin: WorkerPlugin, options: PytestOptions, run_id: str
     ) -> None:
         self.losses = Losses()
         self._restored: list[str] = []
@@ -248,7 +248,7 @@ class Workers:
         self._plugin = plugin
         self._options = options
         self._gathering = Gathering(options.root, run_id)
-        self._workers: dict[Any, Worker] = {}
+        self._workers: dict[Any, XdistWorker] = {}
         self._groups: dict[str, str] = {}
         self._collected: dict[Any, tuple[list[str], list[int]]] = {}
         self._crashed: dict[str, str] = {}
@@ -275,7 +275,7 @@ class Workers:
             self._durations_s = durations_s(folder)
         if folder is not None and self._options.resume:
             with contextlib.suppress(GpuEnergyError, OSError):  # whoever needs the run reports it
-                answers = Answers(folder.load())
+                answers = ResumedRun(folder.load())
                 self._plugin.answer = answers.answer
                 self._durations_s |= dict.fromkeys(answers.clean_items(), 0.0)
         if self._plugin.defers:
@@ -516,10 +516,10 @@ class Workers:
         self.losses.leave_out(name, sentence)
         self._say(f"left out: {sentence}")
 
-    def _worker(self, node: Any) -> Worker:
+    def _worker(self, node: Any) -> XdistWorker:
         worker = self._workers.get(node)
         if worker is None:
-            worker = self._workers[node] = Worker.of(node, self._plugin.numbers.get(node))
+            worker = self._workers[node] = XdistWorker.of(node, self._plugin.numbers.get(node))
         return worker
 
     def _say(self, sentence: str) -> None:

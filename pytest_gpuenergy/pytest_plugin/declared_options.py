@@ -57,7 +57,7 @@ class Hooks:
         """
 
 
-class Option(NamedTuple):
+class PytestOption(NamedTuple):
     """A command-line option and the ini option of the same name.
 
     Attributes:
@@ -146,89 +146,89 @@ class Option(NamedTuple):
         return False if self.flag else self.default
 
 
-DEVICE = Option(
+DEVICE = PytestOption(
     "--gpu-device",
     "Where kernels run: auto (the first NVIDIA GPU, else emulated; the default), an index, a "
     "UUID, or emulated[:PROFILE][xN]. With pytest-xdist, -n auto then gives each GPU a worker",
     metavar="DEVICE",
 )
-FLEET = Option(
+FLEET = PytestOption(
     "--gpuenergy-fleet",
     "Spread the run over the GPUs of many hosts: ray, ray://HEAD:10001, ssh:HOST,HOST2, or "
     'slurm:"OPTIONS OF SRUN" xN',
     metavar="FLEET",
 )
-POWERCAP = Option(
+POWERCAP = PytestOption(
     "--powercap",
     "Power caps to measure under, comma-separated: 1 to 5 (index into the GPU's table, "
     "1 = lowest), watts such as 300W, all, or current (leave the card as it is). Default: "
     "current on a real GPU, all on the emulated one",
     metavar="LIST",
 )
-SMCLOCK = Option(
+SMCLOCK = PytestOption(
     "--smclock",
     "Clocks to lock the SMs to, each with each power cap, comma-separated: megahertz such as "
     "1500MHz, all (five even steps of what the card supports), or current (leave them as they "
     "are; the default)",
     metavar="LIST",
 )
-STRICT_POWERCAP = Option(
+STRICT_POWERCAP = PytestOption(
     "--strict-powercap",
     "Fail items whose power cap or clock cannot be set, instead of skipping them",
     flag=True,
 )
-JSON = Option("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
-CSV = Option("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
-HTML = Option(
+JSON = PytestOption("--gpuenergy-json", "Write the report to this file as JSON", metavar="PATH")
+CSV = PytestOption("--gpuenergy-csv", "Write the classic CSV tree to this folder", metavar="DIR")
+HTML = PytestOption(
     "--gpuenergy-html",
     "Write the report to this file as a self-contained HTML page",
     metavar="PATH",
 )
-SORT = Option(
+SORT = PytestOption(
     "--gpuenergy-sort",
     "Sort the tables of the summary by rank, name, time, energy, edp, power, gflops or "
     "gflops_per_w, the best first (default: rank)",
     metavar="KEY",
     default="rank",
 )
-DURATIONS = Option(
+DURATIONS = PytestOption(
     "--gpuenergy-durations",
     "Show where the wall time was spent: compiling, verifying, loading, heating up, measuring",
     flag=True,
 )
-RESUME = Option(
+RESUME = PytestOption(
     "--gpuenergy-resume",
     "Continue the last run: skip items that were measured without a flag",
     flag=True,
 )
-TIMEOUT = Option(
+TIMEOUT = PytestOption(
     "--gpuenergy-timeout",
     f"Seconds after which a kernel counts as hung (default: {_TIMEOUT_S:g})",
     metavar="S",
     default=f"{_TIMEOUT_S:g}",
 )
-LOCK_WAIT = Option(
+LOCK_WAIT = PytestOption(
     "--gpuenergy-lock-wait",
     "Seconds to wait for a GPU that another run is using, before giving up (default: "
     f"{_LOCK_WAIT_S:g})",
     metavar="S",
     default=f"{_LOCK_WAIT_S:g}",
 )
-CACHE = Option(
+CACHE = PytestOption(
     "--gpuenergy-cache",
     "State of the L2 cache at each launch: hot (launches share their buffers; the default) or "
     "cold (buffers rotate through more than the L2)",
     metavar="STATE",
     default="hot",
 )
-ORDER = Option(
+ORDER = PytestOption(
     "--gpuenergy-order",
     "Order of items with several power caps or kernels: interleaved (spreads the warming of "
     "the card evenly over both; the default) or file (as written)",
     metavar="ORDER",
     default="interleaved",
 )
-PREHEAT = Option(
+PREHEAT = PytestOption(
     "--gpuenergy-preheat",
     "Most seconds to heat the card up before the first measurement, and again after a pause, "
     "until its temperature has settled; 0 for none (default: auto, which is 5 for each item, "
@@ -236,63 +236,63 @@ PREHEAT = Option(
     metavar="S",
     default=AUTO,
 )
-ANCHOR = Option(
+ANCHOR = PytestOption(
     "--gpuenergy-anchor",
     "Seconds between measurements of an anchor kernel, by which long runs detect and flag "
     f"drift; 0 disables them (default: {_ANCHOR_S:g})",
     metavar="S",
     default=f"{_ANCHOR_S:g}",
 )
-BOARDS = Option(
+BOARDS = PytestOption(
     "--gpuenergy-boards",
     "Whether each GPU first measures two kernels of ours under each power cap, by which "
     "boards are compared: auto (in runs on several GPUs; the default), always or never",
     metavar="WHEN",
     default=AUTO,
 )
-SEED = Option(
+SEED = PytestOption(
     "--gpuenergy-seed",
     "Seed of the last inputs on which kernels are verified, to repeat what a record or a "
     "message names (default: one that is drawn on this machine)",
     metavar="N",
 )
-EXPORT = Option(
+EXPORT = PytestOption(
     "--gpuenergy-export",
     "Write verified kernels and their inputs to this folder, and measure nothing",
     metavar="DIR",
 )
-VERIFY_ONLY = Option(
+VERIFY_ONLY = PytestOption(
     "--gpuenergy-verify-only",
     "Verify kernels and measure nothing, as on a CI machine without a GPU: an item passes when "
     "its kernel is correct, its budgets and the baseline are not judged, and no power limit is "
     "set",
     flag=True,
 )
-COMPARE = Option(
+COMPARE = PytestOption(
     "--gpuenergy-compare",
     "Compare the measurements with this run: a JSON report, a run folder or a run id",
     metavar="BASELINE",
 )
-FAIL = Option(
+FAIL = PytestOption(
     "--gpuenergy-fail",
     "Fail items whose time, energy or edp is worse than the baseline's by more than this, such "
     "as edp:5%; may be repeated (default: judge all three at 5%, fail none)",
     metavar="METRIC:PERCENT",
     append=True,
 )
-STRICT = Option(
+STRICT = PytestOption(
     "--gpuenergy-strict",
     "Also fail items whose verdict is AMBIGUOUS or that are missing from the baseline, and the "
     "run if it lacks what the baseline has and the command line did not deselect",
     flag=True,
 )
-SESSION_SD = Option(
+SESSION_SD = PytestOption(
     "--gpuenergy-session-sd",
     "Standard deviation of a figure between sessions (default, on the same board: "
     "time:0.17%,energy:0.44%,edp:0.54%)",
     metavar="LIST",
 )
-ALLOW = Option(
+ALLOW = PytestOption(
     "--gpuenergy-allow",
     "Differences from the baseline to accept, which otherwise put every verdict in doubt: "
     "board, driver; and clocks, to lock those of a card that somebody else seems to have "
